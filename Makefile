@@ -1,0 +1,61 @@
+# Every target creates .venv and installs what is missing first. Nothing here asks a question or names a package registry:
+# pip takes packages from where this machine's pip takes them. `make help` lists the targets.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Two threads a process on a busy machine made everything six times slower; a whole swarm shares the cores.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow bench lint check-types chromium clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,quant]'
+	@touch $@
+
+.venv/.bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained model, in ./demo-run (RESUME=1 goes on with the last one)
+	@test -n "$(RESUME)" || rm -rf demo-run
+	$(BIN)/swarm up configs/demo.toml --folder demo-run
+
+test: $(STAMP) chromium  ## everything but the slow and the GPU tests
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+test-slow: $(STAMP) chromium  ## the slow tests: long runs and faults on real processes
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+bench: .venv/.bench  ## the figures of the README, as a table
+	$(BIN)/swarm bench
+
+lint: $(STAMP)  ## ruff and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+check-types: $(STAMP)  ## mypy
+	$(BIN)/mypy
+
+chromium:  ## the browser that the page's tests drive (installs Debian's package when root)
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } </dev/null >/dev/null \
+		|| echo "chromium could not be installed with apt-get: the tests of the page need it" >&2; \
+	else \
+		echo "chromium is not installed: the tests of the page need it (Debian: apt-get install chromium, as root)" >&2; \
+	fi
+
+clean:  ## caches and ./demo-run; .venv stays
+	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find swarm peers dashboard tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,201 @@
+"""The state for a terminal: a live view, and the summary of a finished run.
+
+    render(state, now, width)    headline, peers, sparklines, last events; as tall as the peers need, 1 line each
+    summary(state, now, ...)     versions, verdicts, lag histogram, accuracy before and after, agreement, files
+
+Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh). Strings of peers were
+cleaned at the fold and are wrapped in Text, never parsed as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dashboard.series import Series
+from dashboard.state import State
+from dashboard.text import duration
+from swarm.types import Role, Verdict
+
+EVENTS = 5
+ROWS = 24
+# Peers in the live view: a terminal's height; the page shows them all.
+SPARKS = "▁▂▃▄▅▆▇█"
+STYLES = {"alive": "green", "lost": "yellow", "left": "dim", "info": "dim", "warning": "yellow", "error": "red"}
+MARKS = {"alive": "●", "lost": "◌", "left": "–", "info": "·", "warning": "▲", "error": "✕"}
+
+
+def render(state: State, now: float, width: int) -> RenderableType:
+    """The live view, at most `width` columns."""
+    curves = _curves(state, max(min(width - 30, 60), 10))
+    parts: list[RenderableType] = [_headline(state, now), Text(), _peers(state, now, width), Text()]
+    if curves is not None:
+        parts += [curves, Text()]
+    return Group(*parts, _events(state))
+
+
+def summary(state: State, now: float, model: Path | None = None, journal: Path | None = None) -> RenderableType:
+    """What a finished run was; `model` and `journal` are where the exported model and the journal lie."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row("versions", Text(_versions(state)))
+    table.add_row("accuracy", Text(_accuracy(state), style="bold"))
+    table.add_row("groups", Text(f"{state.trained:,} trained"))
+    table.add_row("verdicts", Text(_verdicts(state)))
+    table.add_row("lag", Text(_lag_line(state)))
+    if state.lag_versions:
+        table.add_row("", _histogram(state))
+    table.add_row("learners", Text(_agreement(state)))
+    for label, path in (("model", model), ("journal", journal)):
+        if path is not None:
+            table.add_row(label, Text(str(path), overflow="fold"))
+    return Group(Text(f"{_run_name(state)} is done", style="bold"), Text(), table)
+
+
+def sparkline(curve: Series, width: int, low: float | None = None, high: float | None = None) -> str:
+    """The last values of a curve, thinned to `width` characters, between `low` and `high` (default: its own range)."""
+    values = curve.values
+    if len(values) > width:
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    bottom = min(values, default=0.0) if low is None else low
+    top = max(values, default=1.0) if high is None else high
+    share = [(value - bottom) / (top - bottom) if top > bottom else 0.0 for value in values]
+    return "".join(SPARKS[min(max(int(part * len(SPARKS)), 0), len(SPARKS) - 1)] for part in share)
+
+
+def _run_name(state: State) -> str:
+    return str(state.view(state.last, state.revision)["run"]["name"])  # type: ignore[index]
+
+
+def _headline(state: State, now: float) -> Text:
+    head: Mapping[str, Any] = state.head(now)
+    age = f" ({duration(head['age'])} old)" if head["age"] is not None else ""
+    parts = [f"version {head['version']}{age}"]
+    if "last" in state.accuracies:
+        parts.append(f"accuracy {state.accuracies['last'][1]:.1%}")
+    if head["reward"] is not None:
+        parts.append(f"reward {head['reward']:.2f}")
+    parts.append(f"{head['groups_per_second']:.1f} groups/s")
+    for role, (alive, known) in head["roles"].items():
+        parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
+    return Text.assemble((_run_name(state), "bold"), "  ", " · ".join(parts))
+
+
+def _peers(state: State, now: float, width: int) -> Table:
+    wide = width >= 96
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("peer", no_wrap=True, max_width=26 if wide else 20)
+    table.add_column("role", no_wrap=True, min_width=9)
+    table.add_column("state", no_wrap=True, max_width=24 if wide else 16)
+    for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=6)
+    rows: Sequence[Mapping[str, Any]] = state.rows(now)
+    for row in rows[:ROWS]:
+        table.add_row(*_cells(row, wide), style="dim" if row["status"] != "alive" else None)
+    if len(rows) > ROWS:
+        table.add_row(Text(f"and {len(rows) - ROWS} more", style="dim"))
+    return table
+
+
+def _cells(row: Mapping[str, Any], wide: bool) -> list[Text]:
+    status = row["status"]
+    word = row["state"] or "here" if status == "alive" else status
+    works = row["version"] is not None
+    figures = [f"{row['lag_versions']}", f"{row['done']:,}"] if works else ["–"] * 2
+    if wide:
+        figures.append(f"{row['refused']:,}" if works else "–")
+        figures += [f"{row['rate']:.1f}", f"{row['busy']:.0%}"] if works and status == "alive" else ["–"] * 2
+    figures.append(duration(row["silent"]))
+    state = Text.assemble((MARKS[status], STYLES[status]), " ", word)
+    return [Text(row["name"], style="bold"), Text(row["role"]), state, *map(Text, figures)]
+
+
+def _curves(state: State, width: int) -> Table | None:
+    table = Table.grid(padding=(0, 2))
+    for name, high in (("reward", None), ("accuracy", 1.0)):
+        curve = state.series.get(name)
+        if curve is not None and curve.values:
+            line = sparkline(curve, width, min(0.0, *curve.values), high)
+            table.add_row(Text(name, style="dim"), Text(line, style="cyan"), Text(f"{curve.values[-1]:.2f}"))
+    return table if table.row_count else None
+
+
+def _events(state: State) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for line in list(state.lines)[-EVENTS:]:
+        again = Text(f" (and {line.count - 1:,} like it)" if line.count > 1 else "", style="dim")
+        level = line.news.level
+        text = Text(line.news.text, overflow="ellipsis", style="" if level == "info" else STYLES[level])
+        table.add_row(Text(MARKS[level], style=STYLES[level]), text + again)
+    return table
+
+
+def _versions(state: State) -> str:
+    newest = state.newest
+    return f"{state.version} released; the newest is {newest.weights[:12]}" if newest else "no release was seen"
+
+
+def _accuracy(state: State) -> str:
+    if not state.accuracies:
+        return "was never evaluated"
+    (first, before), (last, after) = state.accuracies["first"], state.accuracies["last"]
+    if first == last:
+        return f"{after:.1%} held out at version {last}"
+    return f"{before:.1%} -> {after:.1%} held out (version {first} -> {last})"
+
+
+def _verdicts(state: State) -> str:
+    reasons = (str(verdict) for verdict in Verdict if verdict is not Verdict.ADMIT)
+    refused = [f"{state.verdicts[reason]:,} {reason}" for reason in reasons if state.verdicts[reason]]
+    return f"{state.verdicts['admit']:,} admitted; refused: {', '.join(refused) or 'none'}"
+
+
+def _lag_line(state: State) -> str:
+    total = sum(state.lag_versions.values())
+    if not total:
+        return "no group was trained"
+    mean = sum(lag * groups for lag, groups in state.lag_versions.items()) / total
+    oldest = max(state.lag_versions)
+    age = f", {duration(max(state.lag_seconds))}" if state.lag_seconds else ""
+    window = state.run.window
+    allowed = f"{window.versions} versions, {duration(window.seconds)}"
+    return f"mean {mean:.1f} versions, at most {oldest}{age}; the window is {allowed}"
+
+
+def _histogram(state: State) -> Table:
+    """Trained groups by lag, in bins that double: 0, 1, 2-3, 4-7, ..."""
+    bins: dict[int, int] = {}
+    for lag, groups in state.lag_versions.items():
+        bins[lag.bit_length()] = bins.get(lag.bit_length(), 0) + groups
+    most = max(*bins.values(), 1)
+    table = Table.grid(padding=(0, 1))
+    for power in range(max(bins) + 1):
+        low, high = (1 << power) >> 1, (1 << power) - 1
+        groups = bins.get(power, 0)
+        label = f"{low}" if low >= high else f"{low}-{high}"
+        bar = Text("█" * round(30 * groups / most), style="cyan")
+        table.add_row(Text(label, justify="right", style="dim"), bar, Text(f"{groups:,}"))
+    return table
+
+
+def _agreement(state: State) -> str:
+    seen = state.agreement.view()
+    same, different = seen["same"], seen["different"]
+    learners = sum(peer.role is Role.LEARNER for peer in state.peers.values())
+    if not same and not different:
+        return f"{_some(learners, 'learner')}; no version was seen at two of them"
+    if different:
+        return f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared versions"  # type: ignore[operator]
+    return f"{_some(learners, 'learner')}; the same weights in all {same} compared versions"
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,46 @@
+"""What strangers wrote, made fit for a page, a terminal and a sentence.
+
+In comes any string or number that a peer supplied, out goes one line of bounded length without control, bidirectional or
+invisible characters, or a finite number. Done once, where events are folded; nobody downstream cleans again. Not handled here:
+HTML (the page renders text as text) and look-alike letters (the peer id is the identity, the name is for people).
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+NAME_LIMIT = 40
+# Three words of a human name have at most 24 letters; 40 leaves room for chosen names and fits a table column.
+TEXT_LIMIT = 300
+# A sentence that a person reads at a glance; the journal holds the whole one.
+LARGEST = 2**53
+# JSON numbers of a browser are exact up to here.
+
+
+def clean(text: str, limit: int = NAME_LIMIT) -> str:
+    """One visible line of at most `limit` characters."""
+    kept: list[str] = []
+    marks = 0
+    for character in text[: 4 * limit]:
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in ("Mn", "Me") else 0
+        if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
+            kept.append(" ")
+        elif kind[0] != "C" and marks <= 2:  # letters carry at most two marks in living scripts; towers of them leave the line
+            kept.append(character)
+    line = " ".join("".join(kept).split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def number(value: float, low: float = 0.0, high: float = float(LARGEST)) -> float:
+    """`value` inside [low, high]; `low` when it is not a number."""
+    return min(max(value, low), high) if not math.isnan(value) else low
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.1f} s"

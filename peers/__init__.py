@@ -1,0 +1,1 @@
+"""The programs: roles over the ports, and the commands that start them."""

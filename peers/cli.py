@@ -1,0 +1,327 @@
+"""`swarm`: one command a verb. It parses words, finds the run folder, loads the settings, and calls one function.
+
+Every command is a function from parsed words to an exit code; what it raises becomes one in `peers.errors.guarded`. Data goes to
+stdout, talk to stderr, and nothing ever asks. Torch and hivemind take seconds to import, so that each command imports what it
+needs when it runs, and `--help` needs neither. Not handled here: what the commands do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peers.errors import USAGE, WrongUsage, guarded
+
+if TYPE_CHECKING:
+    from swarm.config import Loaded
+
+ROLES = ("auto", "sampler", "learner", "evaluator")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    return guarded(lambda: run(sys.argv[1:] if words is None else words))
+
+
+def run(words: Sequence[str]) -> int:
+    args = parser().parse_args(words)
+    if args.command is None:
+        parser().print_help(sys.stderr)
+        return USAGE
+    # hivemind reads it when it is imported, and its children inherit it. Its warnings are normal events of a swarm.
+    os.environ.setdefault("HIVEMIND_LOGLEVEL", "INFO" if args.verbose else "ERROR")
+    code: int = args.command(args)
+    sys.stdout.flush()
+    return code
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------
+
+
+def up(args: argparse.Namespace) -> int:
+    from peers import up as program
+
+    loaded = _load(args, args.config)
+    return program.up(loaded, _folder_of(args, loaded))
+
+
+def start(args: argparse.Namespace) -> int:
+    from peers import launch
+
+    loaded = _load(args, args.config)
+    return launch.start(loaded, _folder_of(args, loaded), not args.no_page)
+
+
+def join(args: argparse.Namespace) -> int:
+    loaded = _load(args, None)
+    _refuse_run_settings(loaded)
+    word = " ".join(args.invite)
+    _read_invite(word)  # offline, before anything slow is imported
+    from peers import launch
+    from swarm.types import Role
+
+    return launch.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
+
+
+def status(args: argparse.Namespace) -> int:
+    word = " ".join(args.invite) or None
+    if word is not None:
+        _read_invite(word)
+    from peers import status as program
+
+    folder = args.folder if word is not None else _only_folder(args)
+    return program.status(folder, word, args.watch, args.json)
+
+
+def leave(args: argparse.Namespace) -> int:
+    from peers import status as program
+
+    return program.leave(_only_folder(args))
+
+
+def export(args: argparse.Namespace) -> int:
+    from peers import status as program
+
+    return program.export(_only_folder(args), args.target)
+
+
+def invite_(args: argparse.Namespace) -> int:
+    from peers import runfolder
+    from swarm.types import Role
+
+    word = runfolder.invite(_only_folder(args), Role(args.role))
+    print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
+    return 0
+
+
+def simulate(args: argparse.Namespace) -> int:
+    from peers import simulate as program
+
+    return program.simulate(args.scenario, args.seed, args.out)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from peers import doctor as program
+
+    return program.main(args.folder, args.json)
+
+
+def bench(args: argparse.Namespace) -> int:
+    from peers import bench as program
+
+    return program.main()
+
+
+def objectives(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from swarm.learn.objectives import OBJECTIVES
+
+    records = {name: asdict(objective) for name, objective in OBJECTIVES.items()}
+    if args.json:
+        print(json.dumps(records, indent=2))
+        return 0
+    parts = [(name, [_phrase(record[part]) for part in record if part != "name"]) for name, record in records.items()]
+    heads = [part for part in next(iter(records.values())) if part != "name"]
+    rows = [("name", heads), *parts]
+    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(heads))]
+    for name, cells in rows:
+        print(f"{name:13}" + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+    return 0
+
+
+def config_show(args: argparse.Namespace) -> int:
+    from swarm import config
+
+    loaded = _load(args, args.config)
+    values = {key: config.value(loaded.config, key) for key in loaded.origins}
+    if args.json:
+        print(json.dumps({key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()}, indent=2))
+        return 0
+    lines = {key: f"{key} = {config.toml(values[key])}" for key in loaded.origins}
+    width = min(60, max(map(len, lines.values())))
+    for key, origin in loaded.origins.items():
+        print(f"{lines[key]:{width}}  # {origin}")
+    return 0
+
+
+def config_check(args: argparse.Namespace) -> int:
+    loaded = _load(args, args.config)
+    _check_objective(loaded)
+    changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
+    said = {"ok": True, "config": str(args.config), "changed": changed}
+    print(json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default")
+    return 0
+
+
+def config_schema(args: argparse.Namespace) -> int:
+    from swarm import config, layers
+
+    if not args.json:
+        print(config.schema_text(), end="")
+        return 0
+    keys = config.SCHEMA.keys
+    print(json.dumps({k: {"default": config.SCHEMA.default(k), "wants": layers.describe(keys[k].type)} for k in keys}, indent=2))
+    return 0
+
+
+# --- words to arguments -------------------------------------------------------------------------------------------------
+
+
+def _load(args: argparse.Namespace, path: Path | None) -> Loaded:
+    from swarm import config
+
+    sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
+    return config.load(path, sets, os.environ)
+
+
+def _refuse_run_settings(loaded: Loaded) -> None:
+    """A joiner's run half comes from the swarm; only where its model lies may differ."""
+    for key, origin in loaded.origins.items():
+        if key.startswith("run.") and origin != "default" and key != "run.model.name":
+            raise WrongUsage(f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out")
+
+
+def _read_invite(word: str) -> None:
+    import time
+
+    from swarm import invite
+
+    invite.read(word, time.time())
+
+
+def _check_objective(loaded: Loaded) -> None:
+    from swarm.layers import ConfigError
+    from swarm.learn import objectives as methods
+
+    chosen = loaded.config.run.objective
+    try:
+        methods.objective(chosen.name, chosen.options)
+    except ValueError as error:
+        raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
+
+
+def _runs() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("swarm") / "runs"
+
+
+def _folder_of(args: argparse.Namespace, loaded: Loaded) -> Path:
+    return args.folder or _runs() / loaded.config.run.name
+
+
+def _only_folder(args: argparse.Namespace) -> Path:
+    """`--folder`, or the one run that lives on this machine."""
+    if args.folder is not None:
+        if not args.folder.is_dir():
+            raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
+        return Path(args.folder)
+    found = sorted(spec.parent for spec in _runs().glob("*/spec"))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise WrongUsage(f"no run on this machine (looked in {_runs()}): name its folder with --folder")
+    raise WrongUsage(f"several runs on this machine ({', '.join(path.name for path in found)}): name one with --folder {_runs()}/...")
+
+
+def _phrase(part: Any) -> str:
+    """A part of an objective in a few letters."""
+    return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in part.values()) if isinstance(part, dict) else part
+
+
+# --- the parser ---------------------------------------------------------------------------------------------------------
+
+EXAMPLE = """examples:
+  swarm up configs/demo.toml                     a whole swarm on this machine, to see it work
+  swarm start configs/private-lab.toml           begin a run that others can join; prints how
+  swarm join swarm1...                           help with a run
+  swarm status --watch                           what the swarm is doing
+
+exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused, 130 and 143 left on
+a signal"""
+
+
+def parser() -> argparse.ArgumentParser:
+    from swarm import __version__
+
+    root = argparse.ArgumentParser(
+        prog="swarm",
+        description="Train a language model by reinforcement learning in a swarm of peers that do not wait for each other.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"swarm {__version__}")
+    root.set_defaults(command=None)
+    commands = root.add_subparsers(title="commands", metavar="COMMAND")
+    _add_running(commands)
+    _add_reading(commands)
+    _add_config(commands)
+    return root
+
+
+def _add_running(commands: Any) -> None:
+    it = _command(commands, "up", up, "run a whole swarm on this machine until it is complete", "swarm up configs/demo.toml")
+    _config(it)
+    it = _command(commands, "start", start, "begin a run, be its seed, print how to join", "swarm start configs/private-lab.toml")
+    _config(it)
+    it.add_argument("--no-page", action="store_true", help="do not serve the page")
+    it = _command(commands, "join", join, "take part in a run that an invite names", "swarm join swarm1... --as sampler")
+    it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
+    it.add_argument("--as", dest="role", choices=ROLES, default="auto", help="the role; auto takes the invite's, or what fits this machine")
+    _command(commands, "leave", leave, "let the peers of a run on this machine finish and leave", "swarm leave --folder ./demo-run")
+    it = _command(commands, "sim", simulate, "simulate a swarm in virtual time", "swarm sim configs/scenarios/paper.toml --seed 7")
+    it.add_argument("scenario", metavar="SCENARIO", type=Path, help="a scenario file")
+    it.add_argument("--seed", type=int, default=None, help="instead of the scenario's; the same seed gives the same journal")
+    it.add_argument("--out", type=Path, default=None, metavar="DIR", help="where the journal and the report are kept")
+
+
+def _add_reading(commands: Any) -> None:
+    it = _command(commands, "status", status, "show what a swarm is doing", "swarm status --watch")
+    it.add_argument("invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine")
+    it.add_argument("--watch", action="store_true", help="go on showing it")
+    it = _command(commands, "invite", invite_, "print a word that invites to the run on this machine", "swarm invite --role learner")
+    it.add_argument("--role", choices=ROLES[1:], default="sampler", help="what it invites as (default: sampler)")
+    it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
+    it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
+    _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
+    _command(commands, "objectives", objectives, "list the learning objectives and their parts", "swarm objectives")
+    _command(commands, "bench", bench, "measure, and print the table of figures", "swarm bench")
+
+
+def _add_config(commands: Any) -> None:
+    about = "show, check or explain settings"
+    outer = commands.add_parser("config", help=about, description=_sentence(about), epilog="example: swarm config show configs/demo.toml")
+    outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
+    inner = outer.add_subparsers(title="commands", metavar="COMMAND")
+    it = _command(inner, "show", config_show, "print every setting with its origin", "swarm config show configs/demo.toml --set run.seed=3")
+    it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="a file; without it, the defaults")
+    _config(_command(inner, "check", config_check, "say whether a file is good", "swarm config check configs/demo.toml"))
+    _command(inner, "schema", config_schema, "print every key, its default, what it accepts and means", "swarm config schema")
+
+
+def _command(commands: Any, name: str, function: Any, about: str, example: str) -> argparse.ArgumentParser:
+    it: argparse.ArgumentParser = commands.add_parser(name, help=about, description=_sentence(about), epilog=f"example: {example}")
+    it.set_defaults(command=function)
+    it.add_argument("--folder", type=Path, metavar="DIR", help="the run's folder (default: in the state folder of this user)")
+    it.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3; may be repeated")
+    it.add_argument("--model", metavar="MODEL", help="short for --set run.model.name=MODEL: a Hub id or a folder")
+    it.add_argument("--json", action="store_true", help="data as JSON")
+    it.add_argument("-v", "--verbose", action="store_true", help="also what the parts beneath say")
+    return it
+
+
+def _config(it: argparse.ArgumentParser) -> None:
+    it.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as configs/demo.toml")
+
+
+def _sentence(about: str) -> str:
+    return about[0].upper() + about[1:] + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What goes wrong for a user, and the exit code it has.
+
+    0 done or left cleanly    1 our bug         2 usage or config    3 this machine cannot    4 no bootstrap reachable
+    5 refused (invite, other run, protocol)     130 / 143 after a graceful leave on SIGINT / SIGTERM
+
+    UserError                    what a person can do something about: a sentence, no traceback
+      WrongUsage      2            also ConfigError, ScenarioError
+      CannotHere      3            also IdentityError, PortTaken, PermissionError, no space on the disk
+      Unreached       4            also Unreachable at the start
+      Refusal         5            also InviteError
+    Interrupted       128 + n    a signal, after leaving
+    anything else     1          our bug: the traceback is written to the state folder and its path is printed
+
+In comes an exception, out go an exit code and one sentence. The library raises its own errors and knows no exit codes; this is
+the one place where they meet. Not handled here: what peers say to each other, which never ends a program.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+DONE, BUG, USAGE, CANNOT, UNREACHED, REFUSED = range(6)
+
+
+class UserError(Exception):
+    """Ends the program with `code`; the message says what happened, why, and what to do."""
+
+    code = USAGE
+
+
+class WrongUsage(UserError):
+    code = USAGE
+
+
+class CannotHere(UserError):
+    """This machine cannot: a file, a port, memory, a missing package."""
+
+    code = CANNOT
+
+
+class Unreached(UserError):
+    """No bootstrap answers."""
+
+    code = UNREACHED
+
+
+class Refusal(UserError):
+    """The invite has expired, or is of another run or protocol; the swarm said no."""
+
+    code = REFUSED
+
+
+class Interrupted(Exception):
+    """A signal ended the program, and it left first."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"left on signal {signal}")
+        self.signal = signal
+
+
+_BY_NAME = {
+    "swarm.layers.ConfigError": USAGE,
+    "swarm.sim.scenario.ScenarioError": USAGE,
+    "swarm.identity.IdentityError": CANNOT,
+    "swarm.net.ports.PortTaken": CANNOT,
+    "swarm.net.hive.PortTaken": CANNOT,
+    "swarm.net.ports.Unreachable": UNREACHED,
+    "swarm.invite.InviteError": REFUSED,
+    "swarm.net.ports.Refused": REFUSED,
+}
+# By name, so that `swarm --help` need not import the modules to know their errors.
+
+_DISK = {
+    errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
+    errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with --folder",
+    errno.EROFS: "the file system is read-only: name another folder with --folder",
+    errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
+    errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
+}
+
+
+def explain(error: BaseException) -> tuple[int, str] | None:
+    """(exit code, sentence) of an error that a person can do something about; None for a bug of ours."""
+    error = _innermost(error)
+    if isinstance(error, UserError):
+        return error.code, str(error)
+    for kind in type(error).__mro__:
+        if (code := _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")) is not None:
+            return code, str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return CANNOT, f"cannot use {error.filename or 'a file'}: {_DISK[error.errno]}"
+    return None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """A task group with one error is that error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def guarded(program: Callable[[], int]) -> int:
+    """Run a command; whatever it raises becomes an exit code, and a sentence on stderr."""
+    try:
+        return program()
+    except KeyboardInterrupt:
+        return 130
+    except Interrupted as error:
+        return 128 + error.signal
+    except BrokenPipeError:
+        # The reader of our output has gone (`swarm status | head`): nobody is left to tell, and Python's own flush must not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:
+        if (known := explain(error)) is None:
+            print(_report(error), file=sys.stderr)
+            return BUG
+        code, sentence = known
+        print(f"swarm: {sentence}", file=sys.stderr)
+        return code
+
+
+def _report(error: BaseException) -> str:
+    """Write the traceback where a bug report can take it from; the sentence that says where."""
+    text = "".join(traceback.format_exception(error))
+    said = f"swarm: this is a bug in swarm ({type(error).__name__}: {error})"
+    try:
+        path = _crash_folder() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{' '.join(sys.argv[:2])}\nPython {sys.version}\n\n{text}")
+    except OSError:
+        return f"{text}{said}; please report it with the lines above"
+    return f"{said}; please report it with {path}"
+
+
+def _crash_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("swarm") / "crashes"

@@ -1,0 +1,16 @@
+"""What this machine is, in a few words for the roster and the page."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+
+def describe() -> str:
+    """Such as `2 cores x86_64` or `H100 80 GB`. Asks torch only where it is already loaded by the caller's role."""
+    import torch
+
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        return f"{properties.name} {properties.total_memory >> 30} GB"
+    return f"{os.cpu_count()} cores {platform.machine()}"

@@ -1,0 +1,301 @@
+"""What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its bytes.
+
+         gossip beat, beat/sampler, release, event                       mail newest, blobs
+    in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest sealed release, chunks
+    out  <- seal   <- Vitals, own events (bundled)
+
+A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits with
+`changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and leave. Frames that cannot
+be believed become Rejected events; nothing a peer sends can end a loop here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from peers.vitals import Vitals
+from swarm import events, wire
+from swarm.config import Config
+from swarm.core.releases import Releases
+from swarm.core.roster import Roster
+from swarm.core.trust import Trust
+from swarm.net.blobs import Blobs
+from swarm.net.ports import NetError, Ports, Refused
+from swarm.types import Beat, Digest, Membership, PeerId, Release, Role
+
+BUNDLE_EVERY = 0.25
+# Seconds between two bundles of events: four pictures a second is what a page can show.
+EVENTS_KEPT = 256
+# Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
+
+
+@dataclass(frozen=True)
+class Self:
+    """Who this peer is in the run."""
+
+    name: str
+    role: Role
+    run: Digest
+    incarnation: int
+    hardware: str = ""
+    membership: Membership | None = None
+    observes: bool = False
+    """Hears all events and all heartbeats and journals them: seeds and dashboards."""
+
+
+class Host:
+    def __init__(self, who: Self, config: Config, ports: Ports, bus: events.Bus, trust: Trust, blobs: Blobs) -> None:
+        self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
+        self.roster = Roster(config.run.pace.patience)
+        self.releases = Releases()
+        self.vitals = Vitals()
+        self.stop = asyncio.Event()
+        self.rng = random.Random(f"{config.run.seed}/{ports.me}")
+        self._sealed: dict[int, bytes] = {}
+        self._moved = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self._seq = 0
+        self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
+        self.bus.add(self._collect)
+
+    # --- for roles ------------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self.ports.clock.now()
+
+    def emit(self, kind: type[events.Event], **fields: Any) -> None:
+        self.bus.emit(kind(at=self.now(), peer=self.ports.me, **fields))
+
+    def move(self) -> None:
+        """Wake whoever waits in `changed`."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def changed(self, timeout: float) -> None:
+        """Until roster, releases, an inbox or `stop` moved, at most `timeout` seconds. Any number may wait."""
+        moved = self._moved
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await moved.wait()
+
+    def leave(self) -> None:
+        """Finish what is at hand, then end."""
+        self.stop.set()
+        self.move()
+
+    def beat_now(self) -> None:
+        """Something changed that others wait for (credit opened, a new version): do not wait for the next beat."""
+        self._beat_now.set()
+
+    def seal(self, noun: object, limit: int = wire.FRAME_LIMIT) -> bytes:
+        return wire.seal(noun, self.who.run, self.ports.keyring, self.who.membership, limit)
+
+    def distrust(self, opened: wire.Opened, role: Role) -> str | None:
+        """Why this frame's sender may not act in `role`, or None."""
+        return self.trust.objection(opened.sender, role, opened.membership, self.now())
+
+    async def announce(self, release: Release) -> None:
+        """Tell everybody of a release of mine."""
+        sealed = self.seal(release, wire.RELEASE_LIMIT)
+        self._keep(release, sealed)
+        await self.ports.gossip.publish(self.topic("release"), sealed)
+        await self.ports.board.put(self.topic("newest"), sealed, ttl=120.0)
+
+    async def ask_newest(self, peers: list[PeerId]) -> None:
+        """Ask these peers, one after the other until one answers, for the newest release: gossip may have passed me by."""
+        for peer in peers:
+            try:
+                sealed = await self.ports.mail.send(peer, "newest", b"", timeout=5.0)
+            except NetError:
+                continue
+            if sealed and self.remember(sealed):
+                return
+
+    def sealed_newest(self) -> bytes:
+        """The newest release as its publisher signed it; empty when there is none."""
+        newest = self.releases.newest
+        return self._sealed.get(newest.version, b"") if newest else b""
+
+    def remember(self, sealed: bytes) -> bool:
+        """Take a sealed release that somebody (or the disk) kept. False, with an event, when it cannot be believed."""
+        try:
+            self._hear_release(sealed)
+        except wire.WireError as error:
+            self.emit(events.Rejected, sender=self.ports.me, kind="release", reason=str(error))
+            return False
+        return True
+
+    async def fetch(self, release: Release) -> bytes:
+        """The weights' bytes, from whoever has them. Raises NetError naming who failed how."""
+        holders = [peer for peer in self.roster.holders(release.version) if peer != self.ports.me]
+        if release.publisher != self.ports.me and release.publisher not in holders:
+            holders.append(release.publisher)
+        return await self.blobs.fetch_release(release, holders)
+
+    def topic(self, name: str) -> str:
+        return wire.topic(self.who.run, name)
+
+    # --- services -------------------------------------------------------------------------------------------------------
+
+    async def run(self, role: Callable[[], Any]) -> None:
+        """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
+        await self.blobs.serve()
+        await self.ports.mail.serve("newest", self._answer_newest)
+        async with asyncio.TaskGroup() as tasks:
+            services = [tasks.create_task(service) for service in self._services()]
+            self.emit(events.Started, name=self.who.name, role=self.who.role, version=self.vitals.version, hardware=self.who.hardware)
+            try:
+                await role()
+            finally:
+                self.vitals.state = "leaving"
+                self.emit(events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended")
+                with contextlib.suppress(NetError):
+                    await self._send_bundle()
+                    await self._send_beat()
+                for service in services:
+                    service.cancel()
+
+    def _services(self) -> list[Any]:
+        names = ["beat", "release"] + (["beat/sampler", "event"] if self.who.observes else [])
+        takers = {"beat": self._hear_beat, "beat/sampler": self._hear_beat, "release": self._hear_release, "event": self._hear_events}
+        services = [self._beat_forever(), self._expire_forever(), self._bundle_forever(), self._ask_forever()]
+        return [*services, *(self._listen(n, takers[n]) for n in names)]
+
+    async def _listen(self, name: str, take: Callable[[bytes], None]) -> None:
+        async with self.ports.gossip.subscribe(self.topic(name)) as messages:
+            async for sender, data in messages:
+                try:
+                    take(data)
+                except wire.WireError as error:
+                    self.emit(events.Rejected, sender=sender, kind=name, reason=str(error))
+
+    def _open(self, data: bytes, limit: int) -> wire.Opened:
+        return wire.unseal(data, self.who.run, self.ports.keyring, limit)
+
+    def _hear_beat(self, data: bytes) -> None:
+        opened = self._open(data, wire.BEAT_LIMIT)
+        beat = wire.decode(opened.body, Beat)
+        if (why := self.distrust(opened, beat.role)) is not None:
+            raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
+        if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
+            return
+        if self.who.observes:
+            self.emit(events.Heard, subject=opened.sender, beat=beat)
+        if beat.state == "leaving":
+            self.roster.forget(opened.sender)
+        if beat.role is Role.SEED and beat.state == "complete":
+            self.leave()
+        self.move()
+
+    def _hear_release(self, data: bytes) -> None:
+        opened = self._open(data, wire.RELEASE_LIMIT)
+        release = wire.decode(opened.body, Release)
+        role = Role.SEED if release.version == 0 else Role.LEARNER
+        if (why := self.distrust(opened, role)) is not None or release.publisher != opened.sender:
+            raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
+        self._keep(release, data)
+
+    def _keep(self, release: Release, sealed: bytes) -> None:
+        if not self.releases.hear(release):
+            return
+        self._sealed = {version: kept for version, kept in self._sealed.items() if version > release.version - 8} | {release.version: sealed}
+        if release.publisher == self.ports.me or self.who.observes:
+            self.emit(events.Released, release=release)
+        self.move()
+
+    def _hear_events(self, data: bytes) -> None:
+        opened = self._open(data, wire.EVENT_LIMIT)
+        for event in wire.decode(opened.body, list[events.AnyEvent]):
+            if event.peer != opened.sender or not isinstance(event, events.GOSSIPED):
+                raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
+            if isinstance(event, events.Evaluated) and (why := self.distrust(opened, Role.EVALUATOR)) is not None:
+                raise wire.WireError(f"evaluation: {why}")
+            if event.peer != self.ports.me:
+                self.bus.emit(event)
+        self.move()
+
+    async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
+        return self.sealed_newest()
+
+    def _collect(self, event: events.Event) -> None:
+        if event.peer == self.ports.me and isinstance(event, events.GOSSIPED):
+            self._bundle.append(event)
+
+    async def _bundle_forever(self) -> None:
+        while True:
+            await self.ports.clock.sleep(max(BUNDLE_EVERY, self.config.run.pace.beat / 4))
+            with contextlib.suppress(NetError):
+                await self._send_bundle()
+
+    async def _send_bundle(self) -> None:
+        while self._bundle:
+            bundle: list[events.Event] = []
+            size = 0
+            while self._bundle and (not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT - 600):
+                size += len(wire.encode(self._bundle[0]))
+                bundle.append(self._bundle.popleft())
+            try:
+                sealed = self.seal(bundle, wire.EVENT_LIMIT)
+            except wire.WireError as error:
+                self.emit(events.Rejected, sender=self.ports.me, kind="event", reason=str(error))
+                continue
+            await self.ports.gossip.publish(self.topic("event"), sealed)
+
+    async def _beat_forever(self) -> None:
+        pace = self.config.run.pace.beat
+        while True:
+            with contextlib.suppress(NetError):
+                await self._send_beat()
+            self._beat_now.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pace * self.rng.uniform(1.0, 1.25)):
+                    await self._beat_now.wait()
+
+    async def _send_beat(self) -> None:
+        now, vitals = self.now(), self.vitals
+        self._seq += 1
+        beat = Beat(
+            name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=vitals.version,
+            weights=Digest(vitals.weights), state=vitals.state, credit=vitals.credit, inbox=vitals.inbox, done=vitals.done,
+            refused=vitals.refused, rate=round(vitals.groups.rate(now), 3), tokens=round(vitals.tokens.rate(now), 1),
+            busy=round(min(1.0, vitals.busy.rate(now)), 3), lag=vitals.lag, addresses=self.ports.addresses()[:2],
+            hardware=self.who.hardware, at=now,
+        )  # fmt: skip
+        if self.who.observes:
+            self.emit(events.Heard, subject=self.ports.me, beat=beat)
+        name = "beat/sampler" if self.who.role is Role.SAMPLER else "beat"
+        await self.ports.gossip.publish(self.topic(name), self.seal(beat, wire.BEAT_LIMIT))
+
+    async def _ask_forever(self) -> None:
+        """Gossip may pass a peer by: whoever's heartbeat is ahead of all releases heard of, at two looks, is asked."""
+        looked = -1
+        while True:
+            known = self.releases.newest.version if self.releases.newest else -1
+            ahead = [peer for peer, beat in self.roster if beat.version > known]
+            if ahead and (known < 0 or looked == known):
+                await self.ask_newest(ahead)
+            looked = known
+            await (self.changed(self.config.run.pace.beat) if known < 0 else self.ports.clock.sleep(self.config.run.pace.beat))
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await self.ports.clock.sleep(self.config.run.pace.patience / 4)
+            for peer, silent in self.roster.expire(self.now()):
+                self.emit(events.Lost, subject=peer, silent=round(silent, 1))
+                self.move()
+
+
+def decode_or_refuse(opened: wire.Opened, kind: type[msgspec.Struct]) -> Any:
+    """A mail body as `kind`; a sender that sends something else is told so."""
+    try:
+        return wire.decode(opened.body, kind)
+    except wire.WireError as error:
+        raise Refused(str(error)) from error

@@ -1,0 +1,221 @@
+"""The sampler: adopt the newest policy, draw tasks, sample groups, score them, seal them, deliver them.
+
+    refresh   newest release -> (injected delay) -> bytes ready          one at a time, beside the rest
+    draw      ready policy adopted between groups only
+              wait for credit -> tasks -> engine.sample -> groups
+    deliver   (injected delay) -> learner -> receipt                     many at once, bounded
+
+Invariant: all completions of a group come from one version. A group without a receipt goes to the same learner again while it
+lives (it knows the group by its id), to another one when it is lost; an over-quota group goes to another with credit; a group
+that outgrew the window is dropped. Not handled here: what learners make of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from peers.host import Host
+from swarm import events, wire
+from swarm.core.admission import staleness
+from swarm.core.curriculum import Curriculum
+from swarm.core.delays import draw
+from swarm.net.ports import NetError, Refused
+from swarm.sample.base import Completions, Engine
+from swarm.tasks.base import TaskSource
+from swarm.types import Array, Group, PeerId, Receipt, Release, Times, Verdict
+
+OUTBOX = 1024
+# Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler waits.
+RETRY = 0.5
+# Seconds before a delivery is tried again, doubled up to RETRY_LONGEST: a learner that restarts is back in a few seconds.
+RETRY_LONGEST = 8.0
+LEAVE = 5.0
+# Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this long.
+
+
+class Sampler:
+    def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
+        self.host, self.engine, self.source = host, engine, source
+        self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
+        self._ready: tuple[Release, bytes, float] | None = None
+        self._policy: tuple[Release, float] | None = None
+        self._outbox = asyncio.Semaphore(OUTBOX)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._homeless = 0
+        """Groups that no learner has room for: they come before new ones."""
+
+    async def run(self) -> None:
+        """Until the host is asked to stop; groups at hand are delivered first, for LEAVE seconds at most."""
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(self._refresh())
+            while not self.host.stop.is_set():
+                await self._turn(tasks)
+            refresh.cancel()
+            if self._deliveries:
+                _, late = await asyncio.wait(self._deliveries, timeout=LEAVE)
+                for delivery in late:
+                    delivery.cancel()
+
+    # --- adopt ----------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        """Fetch the newest release whenever there is one, late by the injected delay."""
+        host, held = self.host, -1
+        while True:
+            newest = host.releases.newest
+            if newest is None or newest.version <= held:
+                await host.changed(host.config.run.pace.patience)
+                continue
+            try:
+                weights = await host.fetch(newest)
+            except NetError as error:
+                host.emit(events.Noted, level="warning", text=f"release {newest.version} could not be fetched: {error}")
+                await host.ports.clock.sleep(1.0)
+                continue
+            await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
+            self._ready, held = (newest, weights, host.now()), newest.version
+            host.move()
+
+    async def _adopt(self) -> None:
+        assert self._ready is not None
+        (release, weights, fetched), self._ready = self._ready, None
+        start = self.host.now()
+        await self.host.ports.work.run("load", self.engine.load, weights, release.version, release.weights)
+        now = self.host.now()
+        self._policy = (release, fetched)
+        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
+        self.host.vitals.lags(versions=0.0, download=fetched - release.released)
+        self.host.emit(
+            events.Adopted, version=release.version, weights=release.weights, fetch=round(fetched - release.released, 3),
+            load=round(now - start, 3), age=round(now - release.released, 3),
+        )  # fmt: skip
+
+    # --- draw, sample, score, seal --------------------------------------------------------------------------------------
+
+    async def _turn(self, tasks: asyncio.TaskGroup) -> None:
+        """Decide (adopt? who has credit?), sample, hand over."""
+        host = self.host
+        if self._ready is not None:
+            await self._adopt()
+        if self._policy is None:
+            return await self._idle("waiting for a policy")
+        learners = self._reserve() if not self._homeless else []
+        if not learners:
+            return await self._idle("waiting for credit")
+        host.vitals.state = "sampling"
+        for learner, group in zip(learners, await self._sample(len(learners)), strict=True):
+            await self._outbox.acquire()
+            delivery = tasks.create_task(self._deliver(group, learner))
+            self._deliveries.add(delivery)
+            delivery.add_done_callback(self._delivered)
+
+    async def _idle(self, why: str) -> None:
+        self.host.vitals.state = why
+        await self.host.changed(self.host.config.run.pace.beat)
+
+    def _reserve(self) -> list[PeerId]:
+        """Learners for the next call of the engine, one a group, each paid with credit."""
+        found = (self.host.roster.choose(self.host.rng) for _ in range(self.host.config.peer.engine.tasks))
+        return [learner for learner in found if learner is not None]
+
+    async def _sample(self, count: int) -> list[Group]:
+        host, run = self.host, self.host.config.run
+        assert self._policy is not None
+        draws = [self.curriculum.next() for _ in range(count)]
+        tasks = [self.source.task(draw.task) for draw in draws]
+        used = host.now()
+        with host.vitals.computing(host.now):
+            sampled = await host.ports.work.run(
+                "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, draws[0].seed
+            )
+        finished = host.now()
+        release, fetched = self._policy
+        times = Times(released=release.released, fetched=fetched, used=used, finished=finished, sent=finished)
+        groups = []
+        for i, (task, completions) in enumerate(zip(tasks, sampled, strict=True)):
+            rewards = [self.source.reward(task, text) for text in completions.texts]
+            groups.append(group := make_group(host.ports.me, release, task.index, draws[0].seed + i, completions, rewards, times))
+            host.emit(
+                events.Sampled, group=group.id, task=task.index, version=release.version, seconds=round(finished - used, 3),
+                tokens=len(completions.tokens), reward=sum(rewards) / len(rewards),
+            )  # fmt: skip
+        host.vitals.finished(count, sum(len(completions.tokens) for completions in sampled), finished)
+        host.vitals.lags(queue=used - fetched, generation=finished - used)
+        return groups
+
+    # --- deliver --------------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, group: Group, learner: PeerId | None) -> None:
+        host, wait = self.host, RETRY
+        await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
+        while learner := await self._destination(group, learner):
+            try:
+                receipt = await self._send(group, learner)
+            except Refused as error:
+                host.emit(events.Rejected, sender=learner, kind="groups", reason=f"the learner refused: {error}")
+                return
+            except NetError:
+                await host.ports.clock.sleep(wait)
+                wait = min(2 * wait, RETRY_LONGEST)
+                learner = learner if learner in host.roster else None
+                continue
+            if receipt.verdict is not Verdict.OVER_QUOTA:
+                host.vitals.refused += receipt.verdict not in (Verdict.ADMIT, Verdict.DUPLICATE)
+                return
+            learner = None
+
+    async def _destination(self, group: Group, learner: PeerId | None) -> PeerId | None:
+        """Who gets the group now; waits for credit. None when it is too late: out of the window, or told to stop with nobody there."""
+        host = self.host
+        homeless = learner is None
+        self._homeless += homeless
+        try:
+            while learner is None:
+                newest = host.releases.newest
+                version = max(group.version, newest.version if newest else 0)
+                if staleness(group, host.config.run.window, version, host.now()) is not None or host.stop.is_set():
+                    host.vitals.refused += 1
+                    return None
+                learner = host.roster.choose(host.rng)
+                if learner is None:
+                    await host.changed(host.config.run.pace.beat)
+            return learner
+        finally:
+            self._homeless -= homeless
+
+    async def _send(self, group: Group, learner: PeerId) -> Receipt:
+        times = msgspec.structs.replace(group.times, sent=self.host.now())
+        frame = self.host.seal(msgspec.structs.replace(group, times=times))
+        answer = await self.host.ports.mail.send(learner, "groups", frame)
+        try:
+            receipt = wire.decode(answer, Receipt)
+        except wire.WireError as error:
+            raise Refused(f"its receipt is damaged: {error}") from error
+        self.host.roster.credit(learner, receipt.credit)
+        self.host.vitals.lags(upload=self.host.now() - group.times.finished, versions=receipt.version - group.version)
+        self.host.move()
+        return receipt
+
+    def _delivered(self, delivery: asyncio.Task[None]) -> None:
+        self._deliveries.discard(delivery)
+        self._outbox.release()
+        self.host.vitals.inbox = len(self._deliveries)
+
+
+def make_group(
+    sampler: PeerId, release: Release, task: int, seed: int, completions: Completions, rewards: Sequence[float], times: Times
+) -> Group:
+    """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the same."""
+    tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
+    name = f"{sampler}/{release.version}/{task}/{seed}/".encode()
+    total = len(completions.tokens)
+    return Group(
+        id=hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest(), sampler=sampler, task=task, version=release.version,
+        weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
+        tokens=Array(dtype="int32", shape=(total,), data=tokens), logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
+        rewards=tuple(rewards), times=times,
+    )  # fmt: skip

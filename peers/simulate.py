@@ -1,0 +1,98 @@
+"""`swarm sim`: the roles that ship, on a simulated network.
+
+A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of memory, the policy is
+a table and time is virtual. What a real peer reads from a run folder is made here from the scenario's seed, so that the same seed
+gives the same journal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+
+from swarm.core.trust import Trust
+from swarm.learn.learner import Learner
+from swarm.learn.tabular import Tabular
+from swarm.learn.weights import from_bytes
+from swarm.net.blobs import Blobs
+from swarm.sample.toy import ToyEngine
+from swarm.sim import report, scenario
+from swarm.sim.world import SimPeer, World
+from swarm.tasks import base as tasks
+from swarm.types import Delegation, Digest, Membership, PeerId, Role
+
+from peers.evaluator import Evaluator
+from peers.host import Host, Self
+from peers.learner import LearnerPeer, Speech
+from peers.sampler import Sampler
+from peers.seed import Seed
+
+RUN = Digest("5" * 64)
+"""All simulated runs have one digest: a simulation is one run."""
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+def simulate(path: Path, seed: int | None, out: Path | None) -> int:
+    """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code."""
+    import msgspec
+    import torch
+
+    torch.set_num_threads(1)
+    loaded = scenario.load(path)
+    if seed is not None:
+        loaded = msgspec.structs.replace(loaded, seed=seed)
+    if out is not None:
+        out.unlink(missing_ok=True)
+    summary = report.Summary()
+    outcome = World(loaded, spawn, sinks=[summary], journal=out).run()
+    print(summary.text())
+    print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
+    print(f"{outcome.virtual / 3600:.1f} virtual hours in {outcome.wall:.1f} s", file=sys.stderr)
+    return 0
+
+
+def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+    """A simulated peer's whole life."""
+    run = peer.config.run
+    who = Self(
+        name=peer.name, role=peer.role, run=RUN, incarnation=1 + peer.life, hardware="simulated",
+        membership=_membership(peer), observes=peer.role in (Role.SEED, Role.OBSERVER),
+    )  # fmt: skip
+    # Memory ports know who calls, so any signature will do here.
+    trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
+    host = Host(who, peer.config, peer.ports, peer.bus, trust, Blobs(peer.ports.mail))
+    return host.run(_role(host))
+
+
+def _role(host: Host) -> Callable[[], Coroutine[Any, Any, None]]:
+    run = host.config.run
+    source = tasks.source(run.task.name, run.seed, run.task.options)
+    match host.who.role:
+        case Role.SAMPLER:
+            return Sampler(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
+        case Role.LEARNER:
+            return LearnerPeer(host, Learner(_policy(host), run), source, Speech(len(ALPHABET), _decode), None).run
+        case Role.EVALUATOR:
+            return Evaluator(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
+        case Role.SEED:
+            return Seed(host, Learner(_policy(host), run).weights(), None).run
+    raise ValueError(f"a {host.who.role.value} is not simulated")
+
+
+def _policy(host: Host) -> Tabular:
+    options = {name: int(size) for name, size in host.config.run.task.options.items()}
+    return Tabular(**options)
+
+
+def _decode(tokens: Any) -> str:
+    return "".join(ALPHABET[token] for token in tokens)
+
+
+def _membership(peer: SimPeer) -> Membership:
+    delegation = Delegation(role=peer.role, expires=1 << 40, key=b"", signature=b"")
+    return Membership(peer=PeerId(peer.ports.me), delegation=delegation, signature=b"")
+
+

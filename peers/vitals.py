@@ -1,0 +1,80 @@
+"""A peer's vital signs: what its heartbeat says besides who it is. Roles write, the beat reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from swarm.types import Lag
+
+SPAN = 30.0
+# Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall.
+SMOOTHING = 0.2
+# Weight of the newest value in the lags: about the last ten groups count.
+
+
+class Meter:
+    """Sum of the amounts of the last SPAN seconds, per second."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
+        self._since: float | None = None
+
+    def add(self, amount: float, now: float) -> None:
+        if self._since is None:
+            self._since = now
+        self._marks.append((now, amount))
+        self._sum += amount
+        self._trim(now)
+
+    def rate(self, now: float) -> float:
+        self._trim(now)
+        if self._since is None:
+            return 0.0
+        return max(0.0, self._sum) / min(SPAN, max(1.0, now - self._since))
+
+    def _trim(self, now: float) -> None:
+        while self._marks and self._marks[0][0] < now - SPAN:
+            self._sum -= self._marks.popleft()[1]
+
+
+@dataclass
+class Vitals:
+    state: str = "starting"
+    version: int = -1
+    weights: str = ""
+    credit: int = 0
+    inbox: int = 0
+    done: int = 0
+    refused: int = 0
+    groups: Meter = field(default_factory=Meter)
+    tokens: Meter = field(default_factory=Meter)
+    busy: Meter = field(default_factory=Meter)
+    _lag: dict[str, float] = field(default_factory=dict)
+
+    def finished(self, groups: int, tokens: int, now: float) -> None:
+        self.done += groups
+        self.groups.add(groups, now)
+        self.tokens.add(tokens, now)
+
+    @contextmanager
+    def computing(self, now: Callable[[], float]) -> Iterator[None]:
+        """Count the time inside, by the port's clock, as busy."""
+        start = now()
+        try:
+            yield
+        finally:
+            self.busy.add(now() - start, now())
+
+    def lags(self, **seconds: float) -> None:
+        """Blend in newly measured lags by the names of `Lag`."""
+        for name, value in seconds.items():
+            old = self._lag.get(name, value)
+            self._lag[name] = old + SMOOTHING * (value - old)
+
+    @property
+    def lag(self) -> Lag:
+        return Lag(**{name: round(value, 3) for name, value in self._lag.items()})

@@ -1,0 +1,364 @@
+"""Configuration: TOML in two halves, typed and closed.
+
+`[run]` is what all peers must agree on (it is part of the Spec, whose digest is in the invite and in every frame); `[peer]` is
+mine alone. Layers, later ones win: the defaults below, `extends` (another file, relative to this one), the file,
+`SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`. `objective.name` is short for `run.objective.name` wherever the
+first word is not `run` or `peer` and names a table of exactly one half.
+
+Ranges are part of the fields' types; what holds between two fields stands in RELATIONS. Not handled here: whether an objective,
+a task or a model of that name exists (whoever builds it says so).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from swarm import layers
+from swarm.layers import ConfigError
+
+Count = Annotated[int, Meta(ge=1)]
+Number = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0.0)]
+Positive = Annotated[float, Meta(gt=0.0)]
+Weight = Annotated[float, Meta(ge=0.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Name = Annotated[str, Meta(min_length=1)]
+RunName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,39}$")]
+"""A run's name is part of folder names and of what the owner signs."""
+
+
+class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A TOML table: unknown keys are refused."""
+
+
+class Model(Section):
+    name: Name = "embedded"
+    """`embedded` (made and warm-started by the project), a folder, or a Hub id."""
+    revision: str = ""
+    """Hub revision; a run started from a Hub id pins the one it resolved."""
+
+
+class TaskSource(Section):
+    name: Name = "digit-sums"
+    options: dict[str, int | float | str | bool] = {}
+
+
+class Sampling(Section):
+    group_size: Annotated[int, Meta(ge=2)] = 8
+    """G, completions per task."""
+    max_tokens: Count = 6
+    """Longest completion, the end token included."""
+    temperature: Positive = 1.0
+
+
+class Objective(Section):
+    name: Name = "gepo"
+    options: dict[str, float | str | bool] = {}
+    """Overrides of the method's parts, such as `eps = 0.2`."""
+    kl: Weight = 0.0
+    """Weight of the KL term; the paper's heterogeneous runs have 0.005."""
+
+
+class Optimizer(Section):
+    lr: Positive = 1e-3
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    weight_decay: Weight = 0.0
+    grad_clip: Positive = 1.0
+    warmup: Number = 5
+    """Steps of linear warm-up, also after a join: a newcomer's moments start from zero."""
+
+
+class BatchSize(Section):
+    groups: Count = 32
+    """Groups of one version over all learners: each learner closes at its share."""
+    close_after: Seconds = 5.0
+    """Seconds after the first group when a smaller batch is closed as it is."""
+    micro: Count = 32
+    """Groups in one forward pass."""
+    buffer: Annotated[float, Meta(ge=1.0)] = 2.0
+    """Groups that a learner holds ready, as a multiple of its share: its credit."""
+
+
+class Window(Section):
+    """Nothing older is ever trained on."""
+
+    versions: Number = 64
+    seconds: Seconds = 1800.0
+
+
+class Averaging(Section):
+    match: Seconds = 2.0
+    """Seconds to find the others (hivemind's min_matchmaking_time)."""
+    request: Seconds = 1.0
+    """Seconds for one request while matching; below `match`, or two learners can wait for each other."""
+    chunk: Seconds = 5.0
+    """Seconds without a chunk before a member counts as lost."""
+    deadline: Seconds = 20.0
+    """Seconds for a whole round; then the averager is replaced."""
+    alone: Literal["step", "keep"] = "step"
+    """When nobody came: `step` alone, or `keep` the gradient and gather on."""
+    compression: Literal["none", "float16"] = "float16"
+    """`none` or `float16`, on the wire."""
+
+
+class Releasing(Section):
+    timeout: Seconds = 5.0
+    """Seconds before the next learner publishes in the publisher's place."""
+    keep: Count = 4
+    """Newest releases whose bytes a peer holds for others."""
+    checkpoint_every: Count = 10
+    """Versions between two checkpoints of a learner."""
+
+
+class Evaluation(Section):
+    tasks: Count = 256
+    every: Count = 10
+    """Versions."""
+
+
+class Stop(Section):
+    """When the run is complete; 0 is never."""
+
+    versions: Number = 0
+    accuracy: Share = 0.0
+    """Held out, 0 to 1."""
+
+
+class Pace(Section):
+    beat: Seconds = 2.0
+    """Seconds between heartbeats, plus up to a quarter of jitter."""
+    patience: Seconds = 10.0
+    """Seconds of silence before a peer counts as lost; more than two heartbeats."""
+
+
+class Run(Section):
+    name: RunName = "demo"
+    seed: Number = 1
+    private: bool = False
+    """Only invited peers may do anything; in a public run strangers may sample."""
+    model: Model = Model()
+    task: TaskSource = TaskSource()
+    sampling: Sampling = Sampling()
+    objective: Objective = Objective()
+    optimizer: Optimizer = Optimizer()
+    batch: BatchSize = BatchSize()
+    window: Window = Window()
+    averaging: Averaging = Averaging()
+    release: Releasing = Releasing()
+    evaluation: Evaluation = Evaluation()
+    pace: Pace = Pace()
+    stop: Stop = Stop()
+
+
+class DelayLaw(Section):
+    """An injected delay, for experiments: drawn anew each time, really slept."""
+
+    law: Literal["none", "constant", "lognormal", "weibull"] = "none"
+    """`none`, `constant`, `lognormal` or `weibull`."""
+    seconds: Weight = 0.0
+    """constant: the delay; lognormal: the median; weibull: the scale."""
+    shape: Positive = 0.617
+    """lognormal: sigma of the log (0.617 is the paper's); weibull: the shape."""
+    longest: Weight = 1800.0
+
+
+class Delay(Section):
+    policy: DelayLaw = DelayLaw()
+    """On a release's way to the sampler."""
+    upload: DelayLaw = DelayLaw()
+    """On a group's way to the learner."""
+
+
+class Listen(Section):
+    host: Name = "0.0.0.0"
+    port: Port = 0
+    """TCP; 0 takes a free one and keeps it in the run folder."""
+    announce: tuple[str, ...] = ()
+    """Addresses to tell others instead of those found."""
+    dial_only: bool = False
+    """Do not listen: for a machine that can only connect outwards."""
+    relay: bool = False
+    """Serve as a relay, and look for one."""
+    upnp: bool = False
+
+
+class Engine(Section):
+    name: Literal["auto", "hf", "toy"] = "auto"
+    """`auto`, `hf` (transformers) or `toy` (simulations)."""
+    device: Name = "auto"
+    tasks: Count = 8
+    """Tasks sampled in one call, each its own group."""
+    threads: Count = 1
+
+
+class Page(Section):
+    host: Name = "127.0.0.1"
+    port: Port = 8080
+    """0 takes a free one; a taken port moves on to the next free one only when `free` is set."""
+    free: bool = True
+
+
+class Swarm(Section):
+    """What `swarm up` starts on this machine, besides one seed."""
+
+    learners: Count = 2
+    samplers: Count = 3
+    evaluators: Number = 1
+
+
+class Peer(Section):
+    listen: Listen = Listen()
+    engine: Engine = Engine()
+    delay: Delay = Delay()
+    page: Page = Page()
+    swarm: Swarm = Swarm()
+
+
+class Config(Section):
+    run: Run = Run()
+    peer: Peer = Peer()
+
+
+class Loaded(NamedTuple):
+    config: Config
+    origins: dict[str, str]
+    """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set ...`."""
+
+
+SCHEMA = layers.Schema(Config)
+
+RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
+    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: two learners would wait for each other"),
+    ("run.averaging.match", "run.averaging.deadline", lambda a, b: a < b, "be below: no round could end in time"),
+    ("run.averaging.chunk", "run.averaging.deadline", lambda a, b: a < b, "be below: a lost member could not be noticed in time"),
+    ("run.pace.patience", "run.pace.beat", lambda a, b: a > 2 * b, "be more than twice: one late heartbeat would lose a peer"),
+    ("peer.delay.policy.longest", "peer.delay.policy.seconds", lambda a, b: a >= b, "not be below: it cuts the law off"),
+    ("peer.delay.upload.longest", "peer.delay.upload.seconds", lambda a, b: a >= b, "not be below: it cuts the law off"),
+)
+"""(key, other key, holds, what the first must do with regard to the second and why)."""
+
+
+def load(path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
+    """Defaults < `extends` < file < environment < `--set`. Raises ConfigError."""
+    files = layers.from_file(SCHEMA, path) if path is not None else []
+    above = [layers.from_environment(SCHEMA, environ or {}), layers.from_words(SCHEMA, sets)]
+    tree, origins = layers.fold(SCHEMA, [*files, *above])
+    loaded = Loaded(_convert(tree, Config), origins)
+    _check_relations(loaded)
+    return loaded
+
+
+def run_dict(run: Run) -> dict[str, object]:
+    """The run half as plain values, complete with defaults: fields in the order of their definition, options by name."""
+    tree: dict[str, object] = msgspec.to_builtins(run)
+    for table in (tree["task"], tree["objective"]):
+        assert isinstance(table, dict)
+        table["options"] = dict(sorted(table["options"].items()))
+    return tree
+
+
+def from_run_dict(tree: Mapping[str, Any]) -> Run:
+    """The other way, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or a value is out of range."""
+    theirs = set(_paths(tree))
+    ours = set(_paths(run_dict(Run())))
+    if newer := sorted(theirs - ours):
+        raise ConfigError(f"this swarm runs a newer version: its run has {', '.join(newer)}, unknown to this one; upgrade")
+    if older := sorted(ours - theirs):
+        raise ConfigError(f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version")
+    run = _convert(dict(tree), Run)
+    _check_relations(Loaded(Config(run=run), {}))
+    return run
+
+
+def value(config: Config, key: str) -> Any:
+    """The value of a dotted key, also of an option."""
+    here: Any = config
+    for name in key.split("."):
+        here = here[name] if isinstance(here, dict) else getattr(here, name)
+    return here
+
+
+def schema_text() -> str:
+    """All keys with their defaults, what they accept and what they mean, as a TOML file in which everything is a comment."""
+    lines: list[str] = []
+    for table, kind in SCHEMA.tables.items():
+        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
+        if not keys:
+            continue
+        docs = _field_docs(kind)
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(_own_doc(kind), 116)), f"[{table}]"]
+        for key in keys:
+            name = key.rpartition(".")[2]
+            lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
+            lines.append(f"# {name} = {toml(SCHEMA.default(key))}  # {layers.describe(SCHEMA.keys[key].type)}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def toml(value: object) -> str:
+    """One value as TOML writes it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return msgspec.json.encode(value).decode()
+        case tuple() | list():
+            return "[" + ", ".join(toml(item) for item in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + "}"
+        case _:
+            return str(value)
+
+
+def _check_relations(loaded: Loaded) -> None:
+    for key, other, holds, must in RELATIONS:
+        mine, theirs = value(loaded.config, key), value(loaded.config, other)
+        if not holds(mine, theirs):
+            said = [f"{name} = {value(loaded.config, name):g} ({loaded.origins.get(name, 'the run')})" for name in (key, other)]
+            raise ConfigError(f"{said[0]} against {said[1]}: the first must {must}")
+
+
+T = TypeVar("T", bound=Section)
+
+
+def _convert(tree: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the configuration does not fit: {error}") from error
+
+
+def _paths(tree: Mapping[str, Any], table: str = "") -> list[str]:
+    paths: list[str] = []
+    for name, inner in tree.items():
+        free = name == "options" and isinstance(inner, dict)
+        paths += _paths(inner, f"{table}{name}.") if isinstance(inner, dict) and not free else [f"{table}{name}"]
+    return paths
+
+
+def _own_doc(kind: type) -> str:
+    doc = inspect.cleandoc(kind.__doc__ or "")
+    return "" if kind.__doc__ == Section.__doc__ else doc.replace("\n", " ")
+
+
+def _field_docs(kind: type) -> dict[str, str]:
+    """Field -> the text under it in the source."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            text = after.value.value if isinstance(after.value, ast.Constant) else None
+            if isinstance(text, str):
+                docs[field.target.id] = " ".join(text.split())
+    return docs

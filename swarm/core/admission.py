@@ -1,0 +1,111 @@
+"""Admission: one verdict for each group that arrives at a learner.
+
+In come a decoded group, the learner's version, how much it holds already and the time; out goes a Judgement. The order of the
+questions is the order of their cost to an attacker: membership, shape, repetition, age, room. Rewards are recomputed and
+compared by the learner before it asks, since that needs the task. A group that was admitted but outgrows the window before it
+is trained on is dropped by the batcher: nothing older than the window is ever trained.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarm.config import Sampling, Window
+from swarm.types import Group, Verdict
+from swarm.wire import WireError, check_array
+
+REMEMBERED = 100_000
+# Ids of groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 15 MB.
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    verdict: Verdict
+    detail: str
+    versions: int
+    """Lag in versions."""
+    seconds: float
+    """Age since the release of the group's policy."""
+
+
+class Admission:
+    """Judges groups for one learner; knows which ids it has admitted."""
+
+    def __init__(self, window: Window, sampling: Sampling, vocabulary: int) -> None:
+        self._window, self._sampling, self._vocabulary = window, sampling, vocabulary
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def judge(self, group: Group, *, version: int, room: int, distrust: str | None, now: float) -> Judgement:
+        """`distrust` is why the sender must not be believed, or None; `room` is for how many more groups."""
+        versions, seconds = version - group.version, now - group.times.released
+
+        def verdict(what: Verdict, why: str) -> Judgement:
+            return Judgement(what, why, versions, seconds)
+
+        if distrust is not None:
+            return verdict(Verdict.UNTRUSTED, distrust)
+        if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
+            return verdict(Verdict.MALFORMED, problem)
+        if group.id in self._seen:
+            return verdict(Verdict.DUPLICATE, "already judged")
+        if (problem := staleness(group, self._window, version, now)) is not None:
+            return verdict(Verdict.STALE, problem)
+        if room <= 0:
+            return verdict(Verdict.OVER_QUOTA, "no room: ask for credit first")
+        self._remember(group.id)
+        return verdict(Verdict.ADMIT, "")
+
+    def seen(self) -> list[str]:
+        """Ids of admitted groups, oldest first, for a checkpoint."""
+        return list(self._seen)
+
+    def restore(self, ids: Iterable[str]) -> None:
+        for group in ids:
+            self._remember(group)
+
+    def _remember(self, group: str) -> None:
+        self._seen[group] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+
+
+def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
+    """Why a group is outside the window, or None. A group from the future is stale too: its policy is not ours."""
+    versions, seconds = version - group.version, now - group.times.released
+    if versions > window.versions:
+        return f"{versions} versions old, the window is {window.versions}"
+    if versions < 0:
+        return f"{-versions} versions ahead of this learner"
+    if seconds > window.seconds:
+        return f"{seconds:.0f} s old, the window is {window.seconds:.0f} s"
+    return None
+
+
+def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | None:
+    """What is wrong with a group's shape or numbers, or None. Everything that later code takes for granted is checked here."""
+    if len(group.lengths) != sampling.group_size or len(group.rewards) != sampling.group_size:
+        return f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of {sampling.group_size}"
+    if not all(1 <= length <= sampling.max_tokens for length in group.lengths):
+        return f"a completion's length is not within 1 and {sampling.max_tokens}"
+    total = sum(group.lengths)
+    try:
+        check_array(group.tokens, "int32", (total,))
+        check_array(group.logprobs, "float32", (total,))
+    except WireError as error:
+        return str(error)
+    tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)
+    if not all(0 <= token < vocabulary for token in tokens):
+        return f"a token is outside the vocabulary of {vocabulary}"
+    # A log-probability is at most 0; a float32 softmax may round up to 1e-3 above.
+    if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
+        return "a log-probability is not finite or above 0"
+    if not all(math.isfinite(reward) for reward in group.rewards):
+        return "a reward is not finite"
+    times = group.times
+    if not all(map(math.isfinite, (times.released, times.fetched, times.used, times.finished, times.sent))):
+        return "a time is not finite"
+    return None

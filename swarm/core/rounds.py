@@ -1,0 +1,109 @@
+"""A learner's round as a table: (state, event) -> (next state, command).
+
+A learner runs one command at a time; what came of it is the next event. The table is total in the sense that matters: every
+pair is either in it or refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README.
+
+    GATHERING -> LEARNING -> MATCHING -> STEPPING -> RELEASING -> GATHERING, and CATCHING_UP from anywhere
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    GATHERING = "gathering"
+    LEARNING = "learning"
+    MATCHING = "matching"
+    STEPPING = "stepping"
+    RELEASING = "releasing"
+    CATCHING_UP = "catching up"
+    STOPPED = "stopped"
+
+
+class Cause(StrEnum):
+    """What happened to a learner."""
+
+    BATCH_READY = "batch ready"
+    PUBLISHER_SILENT = "publisher silent"
+    """My version was released by nobody within its deadline, and it is my turn."""
+    GRADIENT_READY = "gradient ready"
+    AVERAGED = "averaged"
+    ALONE = "alone"
+    """Nobody came, and the config says: step alone."""
+    NOBODY_CAME = "nobody came"
+    """Nobody came, and the config says: keep the gradient."""
+    ROUND_BROKE = "round broke"
+    STEPPED = "stepped"
+    STEPPED_AS_PUBLISHER = "stepped as publisher"
+    PUBLISHED = "published"
+    TIMEOUT = "timeout"
+    AHEAD_SEEN = "ahead seen"
+    """The swarm is at a version that I did not help to make."""
+    LOADED = "loaded"
+    FETCH_FAILED = "fetch failed"
+    STOP = "stop"
+
+
+class Command(StrEnum):
+    GATHER = "gather"
+    LEARN = "learn"
+    AVERAGE = "average"
+    STEP = "step"
+    PUBLISH = "publish"
+    FETCH = "fetch"
+    FLUSH = "flush"
+
+
+_S, _C, _X = State, Cause, Command
+
+TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
+    (_S.GATHERING, _C.BATCH_READY): (_S.LEARNING, _X.LEARN),
+    (_S.GATHERING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
+    (_S.LEARNING, _C.GRADIENT_READY): (_S.MATCHING, _X.AVERAGE),
+    (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
+    (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
+    (_S.MATCHING, _C.NOBODY_CAME): (_S.GATHERING, _X.GATHER),
+    (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
+    (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
+    (_S.STEPPING, _C.STEPPED_AS_PUBLISHER): (_S.RELEASING, _X.PUBLISH),
+    (_S.RELEASING, _C.PUBLISHED): (_S.GATHERING, _X.GATHER),
+    (_S.RELEASING, _C.TIMEOUT): (_S.GATHERING, _X.GATHER),
+    (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
+    (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
+    **{(state, _C.AHEAD_SEEN): (_S.CATCHING_UP, _X.FETCH) for state in (_S.GATHERING, _S.LEARNING, _S.MATCHING, _S.STEPPING, _S.RELEASING)},
+    **{(state, _C.STOP): (_S.STOPPED, _X.FLUSH) for state in State},
+}
+
+
+class IllegalMove(Exception):
+    """A bug of ours: this cannot happen in this state."""
+
+
+class Round:
+    """Where one learner is. `advance` moves it and says what to do next."""
+
+    def __init__(self) -> None:
+        self.state = State.GATHERING
+
+    def advance(self, cause: Cause) -> Command:
+        """Raises IllegalMove, changing nothing, when the table does not have the pair."""
+        try:
+            self.state, command = TABLE[self.state, cause]
+        except KeyError:
+            raise IllegalMove(f"{cause.value!r} cannot happen while {self.state.value!r}") from None
+        return command
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; arrows that leave every state alike are drawn once."""
+    lines = ["stateDiagram-v2", "    [*] --> gathering"]
+    for (state, cause), (after, _) in TABLE.items():
+        if cause not in (Cause.AHEAD_SEEN, Cause.STOP):
+            lines.append(f"    {_id(state)} --> {_id(after)}: {cause.value}")
+    lines.append(f"    note right of {_id(State.CATCHING_UP)}: from every state when the swarm is ahead")
+    return "\n".join(lines)
+
+
+def _id(state: State) -> str:
+    return state.value.replace(" ", "_")

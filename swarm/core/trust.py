@@ -1,0 +1,66 @@
+"""Trust: who may act in which role, from signatures alone.
+
+    owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
+
+The chain is checkable offline by anybody who has the Spec (it names the owner's key), so a learner can be admitted while the
+owner sleeps. Not handled here: whether what a trusted peer says is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.types import Delegation, Membership, PeerId, Role
+
+Verify = Callable[[bytes, bytes, bytes], bool]
+"""(public key, data, signature) -> is it genuine."""
+
+
+def delegation_bytes(run_name: str, role: Role, expires: int, key: bytes) -> bytes:
+    """What the owner signs."""
+    return b"swarm-delegation\0" + "\0".join((run_name, role.value, str(expires))).encode() + b"\0" + key
+
+
+def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
+    """What the delegation's key signs."""
+    return b"swarm-membership\0" + peer.encode() + b"\0" + delegation.signature
+
+
+def needs_membership(role: Role, private: bool) -> bool:
+    """Learners decide what everybody runs, seeds and evaluators when it ends; strangers may sample and watch a public run."""
+    return private or role in (Role.LEARNER, Role.SEED, Role.EVALUATOR)
+
+
+class Trust:
+    """The rules of one run. Memberships that were found good are remembered: a beat costs no signature check twice."""
+
+    def __init__(self, run_name: str, owner: bytes, private: bool, verify: Verify) -> None:
+        self._run_name, self._owner, self._private, self._verify = run_name, owner, private, verify
+        self._good: dict[PeerId, Membership] = {}
+
+    def objection(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
+        """Why `peer` may not act as `role`, or None."""
+        if not needs_membership(role, self._private):
+            return None
+        if membership is None:
+            return f"no membership, and a {role.value} needs one"
+        if membership.delegation.role is not role:
+            return f"its membership is for a {membership.delegation.role.value}, not a {role.value}"
+        if now > membership.delegation.expires:
+            return "its membership has expired: ask for a new invite"
+        if self._good.get(peer) == membership:
+            return None
+        if (why := self._forgery(peer, membership)) is None:
+            self._good[peer] = membership
+        return why
+
+    def _forgery(self, peer: PeerId, membership: Membership) -> str | None:
+        delegation = membership.delegation
+        if membership.peer != peer:
+            return "its membership belongs to another peer"
+        signed = delegation_bytes(self._run_name, delegation.role, delegation.expires, delegation.key)
+        if not self._verify(self._owner, signed, delegation.signature):
+            return "its membership is not signed by the run's owner"
+        if not self._verify(delegation.key, membership_bytes(peer, delegation), membership.signature):
+            return "its membership is not signed by its delegation"
+        return None

@@ -1,0 +1,270 @@
+"""What happened: the only source of logs, journal, live view, page and test evidence.
+
+An Event is a frozen tagged struct with the time and the peer it happened at. Whoever acts emits; the Bus hands each event to
+its sinks in order (a journal file, the gossip forwarder, a fold). Events are facts: they are never read back by the code that
+emitted them. Names are past participles; a figure in an event has its unit in its docstring.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from swarm.types import Beat, Digest, Lag, PeerId, Release, Role, Verdict
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
+    at: float
+    """Unix seconds by the clock of `peer`."""
+    peer: PeerId
+
+
+class Started(Event):
+    name: str
+    role: Role
+    version: int
+    hardware: str
+
+
+class Left(Event):
+    name: str
+    reason: str
+
+
+class Heard(Event):
+    """A heartbeat, as its receiver saw it. `peer` is the receiver; `subject` sent it."""
+
+    subject: PeerId
+    beat: Beat
+
+
+class Lost(Event):
+    """A peer that has been silent for longer than the roster's patience."""
+
+    subject: PeerId
+    silent: float
+    """Seconds since its last heartbeat."""
+
+
+class Sampled(Event):
+    group: str
+    task: int
+    version: int
+    seconds: float
+    tokens: int
+    reward: float
+    """Mean over the group."""
+
+
+class Judged(Event):
+    """Admission's verdict over one group."""
+
+    group: str
+    sampler: PeerId
+    verdict: Verdict
+    detail: str
+    versions: int
+    """Lag at admission in versions."""
+    seconds: float
+    """Age at admission: now minus the release of its policy."""
+
+
+class Counted(Event):
+    """Verdicts since the last count, gossiped instead of one message per group."""
+
+    verdicts: dict[str, int]
+    """By Verdict value."""
+    versions: dict[str, int]
+    """Histogram of the trained groups' lag in versions at training: lag -> groups."""
+    seconds: dict[str, int]
+    """Histogram of the trained groups' age in seconds, by power of two: upper bound -> groups."""
+    samplers: dict[str, dict[str, int]]
+    """Sampler -> verdict -> groups."""
+
+
+class Shown(Event):
+    """One admitted group, for reading: prompt, completions, rewards."""
+
+    group: str
+    sampler: PeerId
+    version: int
+    prompt: str
+    answer: str
+    completions: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+class Moved(Event):
+    """A learner's round changed state."""
+
+    version: int
+    state: str
+    cause: str
+
+
+class Averaged(Event):
+    version: int
+    members: tuple[PeerId, ...]
+    seconds: float
+
+
+class RoundBroke(Event):
+    version: int
+    reason: str
+
+
+class Trained(Event):
+    """One optimizer step: the learner is at `version` now."""
+
+    version: int
+    groups: int
+    members: int
+    metrics: dict[str, float]
+    """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share of samples with
+    weight zero), flat (share of groups with equal rewards), length (tokens), lag_versions, lag_seconds, ..."""
+    gather: float
+    learn: float
+    average: float
+    step: float
+    """Seconds of the four phases."""
+
+
+class Released(Event):
+    release: Release
+
+
+class Adopted(Event):
+    version: int
+    weights: Digest
+    fetch: float
+    load: float
+    """Seconds."""
+    age: float
+    """Seconds from the release to here."""
+
+
+class Snapped(Event):
+    """A learner whose weights differed from the release took the release's."""
+
+    version: int
+    mine: Digest
+    theirs: Digest
+
+
+class CaughtUp(Event):
+    version: int
+    behind: int
+    """Versions that were missed."""
+
+
+class Evaluated(Event):
+    version: int
+    accuracy: float
+    """Greedy exact match on held-out tasks, 0 to 1."""
+    tasks: int
+
+
+class Saved(Event):
+    """A checkpoint is on the disk."""
+
+    version: int
+    seconds: float
+
+
+class Faulted(Event):
+    """Something of ours broke and is being replaced."""
+
+    part: str
+    """`p2pd`, `dht`, `averager`, `page`, a child's name."""
+    detail: str
+
+
+class Recovered(Event):
+    part: str
+    seconds: float
+
+
+class Rejected(Event):
+    """A frame, record or chunk that was not believed. Data, not a crash."""
+
+    sender: PeerId
+    kind: str
+    reason: str
+
+
+class Noted(Event):
+    """A plain sentence for the person who watches."""
+
+    level: str
+    """`info`, `warning` or `error`."""
+    text: str
+
+
+AnyEvent = (
+    Started | Left | Heard | Lost | Sampled | Judged | Counted | Shown | Moved | Averaged | RoundBroke | Trained | Released
+    | Adopted | Snapped | CaughtUp | Evaluated | Saved | Faulted | Recovered | Rejected | Noted
+)
+
+GOSSIPED = (
+    Started, Left, Counted, Shown, Moved, Averaged, RoundBroke, Trained, Adopted, Snapped, CaughtUp, Evaluated, Faulted, Recovered
+)
+"""What the page needs from others; beats and releases have topics of their own."""
+
+_json = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class Bus:
+    """Hands each event to every sink, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._sinks: list[Callable[[Event], None]] = []
+
+    def add(self, sink: Callable[[Event], None]) -> None:
+        self._sinks.append(sink)
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink(event)
+
+
+class Journal:
+    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no whole event."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
+
+    def __call__(self, event: Event) -> None:
+        self._file.write(to_line(event))
+
+    def close(self) -> None:
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def to_line(event: Event) -> bytes:
+    return _json.encode(event) + b"\n"
+
+
+def from_line(line: bytes) -> AnyEvent:
+    """Raises msgspec.DecodeError on a line that is no event."""
+    return _decoder.decode(line)
+
+
+def read_journal(path: Path) -> Iterator[AnyEvent]:
+    """Events of a journal in order. A torn last line (the process was killed while writing) ends the reading."""
+    with open(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield from_line(line)
+
+
+__all__ = ["GOSSIPED", "AnyEvent", "Bus", "Event", "Journal", "Lag", "from_line", "read_journal", "to_line"]

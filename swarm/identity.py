@@ -1,0 +1,127 @@
+"""Who a peer is: an Ed25519 key in a file, the libp2p id that follows from it, and a name that a person can say.
+
+The key file is the protobuf that p2pd reads (`-id`), mode 0600. The peer id of an Ed25519 key contains the public key, so that
+anybody can check a signature from the id alone. The name is a function of the id: three words, for people, never for decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from swarm.durable import sync_folder
+from swarm.types import PeerId
+
+_KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, data: 64 bytes}
+_ID_HEADER = bytes.fromhex("002408011220")  # identity multihash of protobuf PublicKey{type: Ed25519, data: 32 bytes}
+
+
+class IdentityError(Exception):
+    """The key file cannot be used; the message says why and what to do."""
+
+
+class Keyring:
+    """Signs as one key, verifies as anybody (the `Keyring` port)."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw()
+        self._me = peer_id(self.public)
+
+    @property
+    def me(self) -> PeerId:
+        return self._me
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes."""
+        return self._key.sign(data)
+
+    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
+        public = public_key(peer)
+        return public is not None and verify(public, data, signature)
+
+
+def peer_id(public: bytes) -> PeerId:
+    """The libp2p id of a 32-byte Ed25519 public key."""
+    return PeerId(base58.b58encode(_ID_HEADER + public).decode())
+
+
+def public_key(peer: PeerId) -> bytes | None:
+    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key."""
+    try:
+        raw = base58.b58decode(peer)
+    except ValueError:
+        return None
+    return raw[len(_ID_HEADER) :] if raw.startswith(_ID_HEADER) and len(raw) == len(_ID_HEADER) + 32 else None
+
+
+def verify(public: bytes, data: bytes, signature: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def open_key(path: Path) -> Keyring:
+    """The key in `path`; makes one when there is none. Raises IdentityError."""
+    try:
+        if not path.exists():
+            _create(path)
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise IdentityError(f"{path} can be read by others (mode {mode:04o}): run `chmod 600 {path}`")
+        data = path.read_bytes()
+    except OSError as error:
+        why = f"{error.strerror}; check the folder's owner and free space"
+        raise IdentityError(f"cannot use the key file {path}: {why}") from error
+    if not data.startswith(_KEY_HEADER) or len(data) != len(_KEY_HEADER) + 64:
+        raise IdentityError(f"{path} is not an Ed25519 key of this program: move it away, and a new one is made")
+    return Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
+
+
+def _create(path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    data = _KEY_HEADER + key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def human_name(peer: PeerId) -> str:
+    """Three words such as `brisk-umber-otter`, the same for everybody."""
+    digest = hashlib.blake2b(peer.encode(), digest_size=6).digest()
+    words = (_MANNERS, _COLOURS, _ANIMALS)
+    return "-".join(names[int.from_bytes(digest[2 * i : 2 * i + 2], "big") % len(names)] for i, names in enumerate(words))
+
+
+_MANNERS = (
+    "able bold brave brisk bright calm careful cheery clever cosy curious daring deft eager early easy fair fast fine firm "
+    "fond free fresh gentle glad good grand happy hardy honest jolly keen kind lively loyal lucky merry mild neat nimble "
+    "noble patient plain polite proud quick quiet ready robust shy silent smart snug sober spry steady still strong sturdy "
+    "subtle sunny sure swift tidy trusty vivid warm wise witty young zesty"
+).split()
+_COLOURS = (
+    "amber azure beige black blue bronze brown cobalt copper coral cream crimson cyan ebony emerald golden green grey hazel "
+    "indigo ivory jade khaki lilac lime magenta maroon mauve navy ochre olive opal orange pearl pink plum purple red rose "
+    "ruby russet rust saffron sage scarlet sepia sienna silver tan teal topaz umber violet white yellow"
+).split()
+_ANIMALS = (
+    "ant auk badger bat bear beaver bee bison boar bream carp cat civet cod crab crane crow deer dingo dog dove duck eagle "
+    "eel egret elk emu falcon ferret finch fox frog gecko gnu goat goose grouse gull hare hawk heron horse ibex ibis jackal "
+    "jay kite kiwi koala lark lemur linnet lion llama lynx magpie marten mole moose mouse newt ocelot okapi orca otter owl "
+    "ox panda perch pika plover puffin puma quail rabbit ram raven robin rook seal shrew skua sloth snail stoat stork swan "
+    "tapir tern thrush tiger toad trout vole walrus weasel whale wolf wombat wren yak zebra"
+).split()

@@ -1,0 +1,273 @@
+"""Layers of settings folded onto a closed tree of structs: what `swarm.config` is loaded with.
+
+In come TOML files, environment variables and `key=value` words, weakest first; out comes a tree that `msgspec.convert` accepts
+and, for every key, where its value came from. Closed: an unknown key, a wrong type and a value out of range each raise a
+ConfigError that names the origin (file and line, variable, option), what was expected and, for a mistyped key, the nearest
+known one. A table of free keys (`options`) is closed only in the type of its values. Not handled here: what the keys mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect as shapes
+
+EXTENDS = "extends"
+PREFIX = "SWARM__"
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the message says which, where it stands and what to write instead."""
+
+
+class Setting(NamedTuple):
+    value: Any
+    origin: str
+
+
+Layer = dict[str, Setting]
+"""Dotted key -> value and where it stands."""
+
+
+class Schema:
+    """The keys of a tree of structs. `halves` are its top tables; a table of exactly one of them may be named without it."""
+
+    def __init__(self, root: type[msgspec.Struct]) -> None:
+        self.keys: dict[str, msgspec.structs.FieldInfo] = {}
+        self.tables: dict[str, type[msgspec.Struct]] = {"": root}
+        self._walk(root, "")
+        self._short: dict[str, str] = {}
+        inner = [table for table in self.tables if table.count(".") == 1]
+        for table in inner:
+            name = table.split(".")[1]
+            if name not in self.tables and sum(other.endswith("." + name) for other in inner) == 1:
+                self._short[name] = table
+
+    def _walk(self, kind: type[msgspec.Struct], table: str) -> None:
+        for field in msgspec.structs.fields(kind):
+            path = f"{table}.{field.name}" if table else field.name
+            if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+                self.tables[path] = field.type
+                self._walk(field.type, path)
+            else:
+                self.keys[path] = field
+
+    def full(self, key: str) -> str:
+        """`objective.name` -> `run.objective.name`; every other key as it is."""
+        first, dot, rest = key.partition(".")
+        return self._short.get(first, first) + dot + rest
+
+    def kind(self, key: str) -> Any | None:
+        """Type of a key, of the values when its parent is a table of free keys; None when there is no such key."""
+        if key in self.keys:
+            return self.keys[key].type
+        parent = key.rpartition(".")[0]
+        return self.keys[parent].type.__args__[1] if parent in self.keys and self.is_free(parent) else None
+
+    def is_free(self, key: str) -> bool:
+        return isinstance(shapes.type_info(self.keys[key].type), shapes.DictType)
+
+    def default(self, key: str) -> Any:
+        field = self.keys[key]
+        return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+
+    def flatten(self, tree: Mapping[str, Any], origin: _Origin, table: str = "") -> Iterator[tuple[str, Any]]:
+        """(dotted key, value) of a parsed file. Raises ConfigError for a key that does not exist."""
+        for name, value in tree.items():
+            key = f"{table}.{name}" if table else self.full(name)
+            if key in self.keys and self.is_free(key) and isinstance(value, dict):
+                yield from ((f"{key}.{option}", inner) for option, inner in value.items())
+            elif key in self.keys:
+                yield key, value
+            elif key not in self.tables:
+                raise ConfigError(f"{origin.of(key)}: {self.unknown(key)}")
+            elif isinstance(value, dict):
+                yield from self.flatten(value, origin, key)
+            else:
+                raise ConfigError(f"{origin.of(key)}: {self.not_a_key(key)}")
+
+    def not_a_key(self, table: str) -> str:
+        example = next((key for key in self.keys if key.startswith(table + ".")), f"{table}.NAME")
+        return f"{table} is a table, not a value: set a key in it, such as {example}"
+
+    def unknown(self, key: str) -> str:
+        """A sentence about a key that does not exist, with the nearest one that does."""
+        known = [*self.keys, *self.tables]
+        parent, _, word = key.rpartition(".")
+        siblings = {name.rpartition(".")[2]: name for name in known if name and name.rpartition(".")[0] == parent}
+        anywhere = {name.rpartition(".")[2]: name for name in known if name}
+        for names in (siblings, anywhere):
+            if near := difflib.get_close_matches(word, names, n=1, cutoff=0.6):
+                return f"there is no key {key}; did you mean {names[near[0]]}?"
+        if near := difflib.get_close_matches(key, [name for name in known if name], n=1, cutoff=0.6):
+            return f"there is no key {key}; did you mean {near[0]}?"
+        tail = f"; known there: {', '.join(siblings)}" if siblings else ""
+        return f"there is no key {key}{tail} (`swarm config schema` lists all)"
+
+
+class _Origin(NamedTuple):
+    """Finds the line of a key in a TOML file."""
+
+    name: str
+    lines: Sequence[str]
+    schema: Schema
+
+    def of(self, key: str) -> str:
+        table = ""
+        best, best_line = -1, 0
+        for number, line in enumerate(self.lines, 1):
+            text = line.partition("#")[0].strip()
+            if text.startswith("["):
+                table = self.schema.full(text.strip("[] ").replace(" ", "").replace('"', ""))
+                here = table
+            elif "=" in text:
+                word = text.partition("=")[0].strip().replace('"', "")
+                here = f"{table}.{word}" if table else self.schema.full(word)
+            else:
+                continue
+            # The key itself, something in it, or the nearest table above it that is written on one line.
+            score = len(here) if key == here or key.startswith(here + ".") else 0 if here.startswith(key + ".") else -1
+            if score > best:
+                best, best_line = score, number
+        return f"{self.name} line {best_line}" if best_line else self.name
+
+
+def from_file(schema: Schema, path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
+    """The file's layer, after those of the files that it extends."""
+    if path.resolve() in seen:
+        raise ConfigError(f"{path} extends itself, by way of {' -> '.join(str(step.name) for step in seen)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
+    except OSError as error:
+        whose = f", which {seen[-1].name} extends" if seen else ""
+        raise ConfigError(f"cannot read {path}{whose}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    origin = _Origin(str(path), text.splitlines(), schema)
+    base = tree.pop(EXTENDS, None)
+    below: list[Layer] = []
+    if base is not None:
+        if not isinstance(base, str):
+            raise ConfigError(f"{origin.of(EXTENDS)}: extends is the name of one file, found {_found(base)}")
+        below = from_file(schema, path.parent / base, (*seen, path.resolve()))
+    return [*below, {key: Setting(value, origin.of(key)) for key, value in schema.flatten(tree, origin)}]
+
+
+def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
+    """`SWARM__RUN__SEED=3`. Every variable with that prefix must name a key."""
+    return dict(
+        _word(schema, name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment variable {name}")
+        for name, text in sorted(environ.items())
+        if name.startswith(PREFIX)
+    )
+
+
+def from_words(schema: Schema, words: Sequence[str]) -> Layer:
+    """`run.seed=3`, as given to `--set`."""
+    layer: Layer = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {word}: expected KEY=VALUE, such as --set run.seed=3")
+        layer.update([_word(schema, key.strip(), text.strip(), f"--set {key.strip()}")])
+    return layer
+
+
+def _word(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Setting]:
+    key = schema.full(key)
+    kind = schema.kind(key)
+    if kind is None or (key in schema.keys and schema.is_free(key)):
+        raise ConfigError(f"{origin}: {schema.not_a_key(key) if kind or key in schema.tables else schema.unknown(key)}")
+    return key, Setting(_parse(kind, text), origin)
+
+
+def _parse(kind: Any, text: str) -> Any:
+    """A word of the command line as a value: text is text without quotes, everything else is what TOML makes of it."""
+    shape = shapes.type_info(kind)
+    if isinstance(shape, shapes.StrType | shapes.LiteralType):
+        return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+        if set(parsed) == {"value"}:
+            return parsed["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    return [part.strip() for part in text.split(",") if part.strip()] if isinstance(shape, shapes.VarTupleType) else text
+
+
+def fold(schema: Schema, layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Layers, weakest first -> (nested tree without the defaults, origin of every key). Raises ConfigError on a wrong value."""
+    top: Layer = {}
+    for layer in layers:
+        top.update(layer)
+    tree: dict[str, Any] = {}
+    for key, setting in top.items():
+        _check(schema, key, setting)
+        *tables, last = key.split(".")
+        here = tree
+        for table in tables:
+            here = here.setdefault(table, {})
+        here[last] = setting.value
+    origins = {key: "default" for key in schema.keys if not schema.is_free(key)}
+    return tree, origins | {key: setting.origin for key, setting in top.items()}
+
+
+def _check(schema: Schema, key: str, setting: Setting) -> None:
+    kind = schema.kind(key)
+    try:
+        msgspec.convert(setting.value, kind)
+        if not (isinstance(setting.value, float) and not math.isfinite(setting.value)):
+            return
+    except msgspec.ValidationError:
+        pass
+    raise ConfigError(f"{setting.origin}: {key} wants {describe(kind)}, found {_found(setting.value)}")
+
+
+def describe(kind: Any) -> str:
+    """What a key wants, in words: `a whole number of at least 1`."""
+    shape = shapes.type_info(kind)
+    match shape:
+        case shapes.LiteralType():
+            return "one of " + ", ".join(str(value) for value in shape.values)
+        case shapes.BoolType():
+            return "true or false"
+        case shapes.StrType():
+            empty = " that is not empty" if shape.min_length else ""
+            return "a text" + (f" that matches {shape.pattern}" if shape.pattern else empty)
+        case shapes.IntType():
+            return "a whole number" + _bounds(shape)
+        case shapes.FloatType():
+            return "a number" + _bounds(shape)
+        case shapes.VarTupleType():
+            return "a list of texts"
+        case shapes.DictType():
+            return "a table"
+        case _:
+            return "a number, a text, true or false"
+
+
+def _bounds(shape: shapes.IntType | shapes.FloatType) -> str:
+    words = (("of at least", shape.ge), ("above", shape.gt), ("at most", shape.le), ("below", shape.lt))
+    said = [f"{word} {bound:g}" for word, bound in words if bound is not None]
+    return " " + " and ".join(said) if said else ""
+
+
+def _found(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'the text "{value}"'
+        case dict():
+            return "a table"
+        case list():
+            return f"the list {value}"
+        case _:
+            return str(value)

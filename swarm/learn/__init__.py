@@ -1,0 +1,1 @@
+"""Turns groups into gradients, gradients into policies, policies into bytes."""

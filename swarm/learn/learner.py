@@ -1,0 +1,173 @@
+"""The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the policy out.
+
+    groups + prompts + recomputed rewards --gradient--> vector (P,) --(averaged elsewhere, weighted by groups)--> step --> weights
+
+A gradient is the mean over its groups, so that the mean of several learners' gradients weighted by their numbers of groups is
+the gradient of the union. fp32 master weights and the optimizer's moments stay here; what others see is bf16. No I/O but
+`save` and `restore`. Not handled here: admission, averaging, who publishes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.config import Run
+from swarm.learn import checkpoint, objectives, weights
+from swarm.learn.policy import Policy
+from swarm.types import Group
+
+
+@dataclass(frozen=True)
+class Gradient:
+    vector: Tensor
+    """(P,) float32, of the loss: what a descent step subtracts."""
+    groups: int
+    """Its weight in an average."""
+    metrics: dict[str, float]
+
+
+class Learner:
+    """One copy of the policy being trained. Not thread-safe: one caller at a time."""
+
+    def __init__(self, policy: Policy, run: Run) -> None:
+        self.policy = policy
+        self.run = run
+        self.version = 0
+        self.objective = objectives.objective(run.objective.name, {"kl": run.objective.kl, **run.objective.options})
+        self._names = [name for name, _ in policy.module.named_parameters()]
+        self._parameters = [parameter for _, parameter in policy.module.named_parameters()]
+        self.size = sum(parameter.numel() for parameter in self._parameters)
+        self._renew_optimizer()
+
+    def gradient(
+        self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], now: float
+    ) -> Gradient:
+        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i."""
+        if not groups:
+            raise ValueError("a gradient needs at least one group")
+        total = objectives.Total(
+            len(groups), sum(len(group.lengths) for group in groups), sum(sum(group.lengths) for group in groups)
+        )
+        self.policy.module.zero_grad(set_to_none=True)
+        parts = []
+        micro = max(1, self.run.batch.micro)
+        for start in range(0, len(groups), micro):
+            chunk = slice(start, start + micro)
+            part = objectives.loss(self.objective, self._batch(groups[chunk], prompts[chunk], rewards[chunk], total))
+            part.value.backward()
+            parts.append(part._replace(value=part.value.detach()))
+        metrics = objectives.merge(parts)
+        metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
+        metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
+        return Gradient(self._collect(), len(groups), metrics)
+
+    def step(self, vector: Tensor) -> dict[str, float]:
+        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters")
+        norm = float(torch.linalg.vector_norm(vector.float()))
+        if not math.isfinite(norm):
+            raise ValueError("this gradient is not finite: a member's loss overflowed, or it sent damaged values")
+        settings = self.run.optimizer
+        clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
+        warm = min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        pieces = vector.split([parameter.numel() for parameter in self._parameters])
+        for parameter, piece in zip(self._parameters, pieces, strict=True):
+            parameter.grad = (piece * clip).view_as(parameter).to(parameter.device, parameter.dtype)
+        self._optimizer.param_groups[0]["lr"] = settings.lr * warm
+        self._optimizer.step()
+        self.policy.module.zero_grad(set_to_none=True)
+        self._steps += 1
+        self.version += 1
+        return {"grad_norm": norm, "lr": settings.lr * warm}
+
+    def weights(self) -> bytes:
+        """The policy as it is released: bf16 safetensors."""
+        return weights.to_bytes(self.policy.module.state_dict())
+
+    def load(self, data: bytes, version: int, fresh: bool = False) -> None:
+        """Become version `version` with the released weights; `fresh` also forgets the moments and warms up again.
+
+        Raises ValueError, with nothing changed, when `data` is damaged or of another model.
+        """
+        weights.load_into(self.policy.module, data)
+        self.version = version
+        if fresh:
+            self._renew_optimizer()
+
+    def save(self, folder: Path, extra: dict[str, object] | None = None) -> None:
+        """Write a checkpoint: complete, or the one before stays. `extra` is plain JSON."""
+        tensors = {f"weight/{name}": p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            for moment, value in self._optimizer.state.get(parameter, {}).items():
+                tensors[f"{moment}/{name}"] = value
+        tensors["rng"] = torch.get_rng_state()
+        checkpoint.write(folder, tensors, {"version": self.version, "steps": self._steps, "extra": extra or {}})
+
+    def restore(self, folder: Path) -> dict[str, object]:
+        """Continue from a checkpoint; returns its `extra`. FileNotFoundError without one, ValueError when it is of another model."""
+        tensors, facts = checkpoint.read(folder)
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            stored = tensors.get(f"weight/{name}")
+            if stored is None or stored.shape != parameter.shape:
+                raise ValueError(f"the checkpoint in {folder} is of another model: {name} is missing or of another shape")
+        self._renew_optimizer()
+        with torch.no_grad():
+            for name, parameter in zip(self._names, self._parameters, strict=True):
+                parameter.copy_(tensors[f"weight/{name}"])
+                moments = {m: tensors[f"{m}/{name}"] for m in ("step", "exp_avg", "exp_avg_sq") if f"{m}/{name}" in tensors}
+                if moments:
+                    self._optimizer.state[parameter] = {m: v.to(v.device if m == "step" else parameter.device) for m, v in moments.items()}
+        torch.set_rng_state(tensors["rng"])
+        self.version, self._steps = int(facts["version"]), int(facts["steps"])
+        return dict(facts["extra"])
+
+    def statistics(self) -> dict[str, float]:
+        return {"version": self.version, "steps": self._steps, "parameters": self.size}
+
+    def _renew_optimizer(self) -> None:
+        settings = self.run.optimizer
+        self._steps = 0
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=settings.lr, betas=(settings.beta1, settings.beta2), weight_decay=settings.weight_decay
+        )
+
+    def _collect(self) -> Tensor:
+        vector = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in self._parameters])
+        self.policy.module.zero_grad(set_to_none=True)
+        return vector.float().cpu()
+
+    def _batch(
+        self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], total: objectives.Total
+    ) -> objectives.Batch:
+        rows, asked, sampled, owner, lag = [], [], [], [], []
+        for i, (group, prompt) in enumerate(zip(groups, prompts, strict=True)):
+            cuts = np.cumsum(group.lengths)[:-1]
+            rows += [row.tolist() for row in np.split(np.frombuffer(group.tokens.data, "<i4"), cuts)]
+            sampled += np.split(np.frombuffer(group.logprobs.data, "<f4"), cuts)
+            asked += [prompt] * len(group.lengths)
+            owner += [i] * len(group.lengths)
+            lag += [self.version - group.version] * len(group.lengths)
+        scored = self.policy.logprobs(asked, rows, self.run.sampling.temperature)
+        logq = np.zeros(tuple(scored.logp.shape), np.float32)
+        for i, values in enumerate(sampled):
+            logq[i, : len(values)] = values
+        device = scored.logp.device
+        return objectives.Batch(
+            logp=scored.logp,
+            logq=torch.from_numpy(logq).to(device),
+            mask=scored.mask,
+            reward=torch.tensor([r for group in rewards for r in group], device=device),
+            group=torch.tensor(owner, device=device),
+            lag=torch.tensor(lag, device=device),
+            entropy=scored.entropy,
+            horizon=float(self.run.sampling.max_tokens),
+            total=total,
+        )

@@ -1,0 +1,64 @@
+"""A language model as the learner sees it: prompts and completions in, log-probabilities with a gradient out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Scored(NamedTuple):
+    logp: Tensor
+    """(B, T) natural-log probabilities of the given tokens at the temperature; with gradient; undefined where mask is 0."""
+    entropy: Tensor
+    """(B, T) nats, without gradient."""
+    mask: Tensor
+    """(B, T) bool."""
+
+
+class Policy(Protocol):
+    module: nn.Module
+
+    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+        """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
+        ...
+
+
+class LanguageModel:
+    """A transformers causal model with its tokenizer.
+
+    Prompts are padded on the left and completions on the right, so that all completions begin in one column and only their
+    logits are computed. Prompts of one length need no attention mask at all.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.module: nn.Module = model
+        self._tokenizer = tokenizer
+
+    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+        device = next(self.module.parameters()).device
+        distinct = list(dict.fromkeys(prompts))
+        ids_of = dict(zip(distinct, self._tokenizer(distinct).input_ids, strict=True))
+        starts = [ids_of[prompt] for prompt in prompts]
+        before, after = max(map(len, starts)), max(map(len, rows))
+        ids = torch.zeros(len(rows), before + after, dtype=torch.long)
+        attend = torch.zeros(ids.shape, dtype=torch.bool)
+        for i, (start, row) in enumerate(zip(starts, rows, strict=True)):
+            ids[i, before - len(start) : before + len(row)] = torch.tensor([*start, *row])
+            attend[i, before - len(start) : before + len(row)] = True
+        ids, mask = ids.to(device), attend[:, before:].to(device)
+        inputs: dict[str, Tensor] = {"input_ids": ids[:, :-1]}
+        if not bool(attend[:, :before].all()):
+            # Padding on the right needs no mask: a causal model never looks there.
+            inputs["attention_mask"] = attend[:, :-1].to(device).long()
+            inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        logits = self.module(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
+        logp = torch.log_softmax(logits.float() / temperature, -1)
+        with torch.no_grad():
+            entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
+        return Scored(logp.gather(-1, ids[:, before:, None]).squeeze(-1), entropy, mask)

@@ -1,0 +1,39 @@
+"""The simulator's policy: a table of logits, one distribution per (prompt, position), learned by the code that learns models.
+
+The prompt is a numeral and means its value modulo the number of rows. Completions have a fixed length and no end token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from swarm.learn.policy import Scored
+
+
+class Table(nn.Module):
+    def __init__(self, buckets: int, letters: int, alphabet: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(buckets, letters, alphabet))
+
+
+class Tabular:
+    """A Policy over a Table: (buckets, positions, tokens), uniform at the start."""
+
+    def __init__(self, buckets: int = 16, letters: int = 4, alphabet: int = 8) -> None:
+        self._table = Table(buckets, letters, alphabet)
+        self.module: nn.Module = self._table
+
+    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+        """Rows are exactly as long as the table has positions. Raises ValueError otherwise."""
+        buckets, letters, _ = self._table.logits.shape
+        if any(len(row) != letters for row in rows):
+            raise ValueError(f"a completion of this table has {letters} tokens")
+        which = torch.tensor([int(prompt) % buckets for prompt in prompts])
+        logp = torch.log_softmax(self._table.logits / temperature, -1)[which]
+        with torch.no_grad():
+            entropy = -(logp.exp() * logp).sum(-1)
+        chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
+        return Scored(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))

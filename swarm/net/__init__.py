@@ -1,0 +1,1 @@
+"""Connects: the ports that roles run over, in memory and on a real network."""

@@ -1,0 +1,102 @@
+"""Gossip over GossipSub: a subscription outlives the p2pd that feeds it.
+
+In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a subscription
+subscribes again and its reader notices nothing but the gap. Best effort, as gossip is: what is published while p2pd is being
+replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.trust).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from swarm.net.ports import NetError
+from swarm.types import PeerId
+from swarm.wire import EVENT_LIMIT
+
+log = logging.getLogger(__name__)
+
+QUEUE = 256
+# Messages that wait for a slow reader: a few heartbeats of a whole swarm; then the oldest go.
+AGAIN_SECONDS = 0.2
+# Between two tries to subscribe while p2pd is being replaced.
+SUBSCRIBE_SECONDS = 30.0
+# Until a new subscription must stand: p2pd's own start and one replacement.
+
+
+class Line(Protocol):
+    """What gossip needs of p2pd (swarm.net.p2pd.Daemon)."""
+
+    async def publish(self, topic: str, message: bytes) -> None: ...
+
+    def subscribe(self, topic: str, limit: int) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
+
+
+class PubSub:
+    """The Gossip port. `line()` waits for the p2pd of the moment."""
+
+    def __init__(self, me: PeerId, line: Callable[[], Awaitable[Line]]) -> None:
+        self._me = me
+        self._line = line
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        if len(data) > EVENT_LIMIT:
+            raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT}")
+        try:
+            await (await self._line()).publish(topic, data)
+        except NetError as error:
+            log.debug("a message to %s was lost: %s", topic, error)
+
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
+        return self._subscribe(topic)
+
+    @asynccontextmanager
+    async def _subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        inbox = Inbox()
+        standing = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            pump = tasks.create_task(self._pump(topic, inbox, standing), name=f"gossip {topic}")
+            async with asyncio.timeout(SUBSCRIBE_SECONDS):
+                await standing.wait()
+            try:
+                yield inbox
+            finally:
+                pump.cancel()
+
+    async def _pump(self, topic: str, inbox: Inbox, standing: asyncio.Event) -> None:
+        while True:
+            try:
+                line = await self._line()
+                async with line.subscribe(topic, EVENT_LIMIT) as messages:
+                    standing.set()
+                    async for message in messages:
+                        if message[0] != self._me:
+                            inbox.push(message)
+            except NetError as error:
+                log.debug("the subscription of %s broke: %s", topic, error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+class Inbox:
+    """A bounded queue and its one reader; when it is full the oldest message goes."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[PeerId, bytes]] = deque(maxlen=QUEUE)
+        self._filled = asyncio.Event()
+
+    def push(self, message: tuple[PeerId, bytes]) -> None:
+        self._queue.append(message)
+        self._filled.set()
+
+    def __aiter__(self) -> AsyncIterator[tuple[PeerId, bytes]]:
+        return self
+
+    async def __anext__(self) -> tuple[PeerId, bytes]:
+        while not self._queue:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._queue.popleft()

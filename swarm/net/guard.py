@@ -1,0 +1,277 @@
+"""Limits that stock hivemind lacks. `install()` once, before any P2P or DHT: forked children inherit it.
+
+    bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules -> hivemind
+
+In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's own error path,
+before memory is allocated for it. Invariant: every record that a node keeps or returns was signed by the Ed25519 key inside its
+subkey, lies under a key of the run, is small and expires soon. hivemind's own averaging records obey the same rules, because
+its subkey is a peer id and the signature is appended to whatever it stores. Not handled: a storing node that hides records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Any
+
+os.environ.setdefault("HIVEMIND_LOGLEVEL", "DEBUG" if os.environ.get("SWARM_LOG") == "debug" else "WARNING")
+# hivemind reads it while it is imported, and hands it on to p2pd.
+
+import base58  # noqa: E402
+import msgpack  # noqa: E402
+from hivemind.dht.protocol import DHTProtocol  # noqa: E402
+from hivemind.dht.routing import DHTID  # noqa: E402
+from hivemind.dht.storage import DictionaryDHTValue  # noqa: E402
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
+from hivemind.p2p import P2P, P2PContext  # noqa: E402
+from hivemind.proto import dht_pb2  # noqa: E402
+from hivemind.utils import MSGPackSerializer  # noqa: E402
+
+from swarm.identity import public_key, verify  # noqa: E402
+from swarm.net.ports import Keyring  # noqa: E402
+from swarm.types import Digest, PeerId  # noqa: E402
+from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic  # noqa: E402
+
+DECODE_BYTES = 1 << 20
+# A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB.
+DECODE_ITEMS = 4096
+# Elements of one array or map: a full key has 512 records.
+DECODE_DEPTH = 4
+# Nested extension types: hivemind nests two (a dictionary whose items hold a tuple).
+FRAME_SECONDS = 30.0
+# From a frame's header to its last byte: 4 MiB at 140 kB/s.
+IDLE_SECONDS = 300.0
+# Between two frames of one of hivemind's streams: a follower is silent while its leader gathers and reduces, minutes over a WAN.
+STREAMS_PER_PEER = 64
+# p2pd manages 64 streams to one peer at once, 256 fail; an averaging opens two for each member.
+STREAMS = 512
+# In one process: half of the usual limit of 1024 open files.
+SUBKEYS = 512
+# Records under one key: strangers can make identities freely, so that a key must not grow with them.
+REQUEST_KEYS = 128
+# A node hands a newcomer all of its keys at once: 68 of them.
+REQUEST_BYTES = 2 << 20
+# Half of p2pd's limit of a unary call.
+PEER_RATE, PEER_BURST = 50.0, 1500.0
+# Units (a record, or a KiB) a second: a peer refreshes a handful of records every 40 s; the burst is one hand-over of a full key.
+ALL_RATE, ALL_BURST = 500.0, 6000.0
+# The same over all peers: a thousand peers at their normal rate, and ten hand-overs.
+PEERS_KNOWN = 4096
+# Peers whose budget is remembered; the one longest silent is forgotten first, its budget had refilled by then.
+TTL_SECONDS = 120.0
+SKEW_SECONDS = 3.0
+# hivemind's own tolerance between two clocks.
+SIGNATURE = 64
+KEY_BITS = 6
+# hivemind's group bits carry version mod 64.
+
+
+class GuardError(ValueError):
+    """A peer's bytes broke a limit."""
+
+
+# --- records ------------------------------------------------------------------------------------------------------------
+
+
+def averaging_prefix(run: Digest) -> str:
+    """hivemind's averager prefix of a run; it must not contain a dot."""
+    return f"{run[:16]}_grads"
+
+
+def allowed_keys(run: Digest) -> tuple[str, ...]:
+    """Everything that may be stored: the run's own records and what hivemind's averager declares."""
+    prefix = averaging_prefix(run)
+    groups = (f"{prefix}.0b{bits:0{KEY_BITS}b}" for bits in range(1 << KEY_BITS))
+    return (topic(run, "member"), topic(run, "newest"), *groups, f"{prefix}.0b", f"{prefix}.all_averagers")
+
+
+class RecordRules(RecordValidatorBase):
+    """Known key, subkey = a peer id, value signed by that peer, at most RECORD_LIMIT bytes and TTL_SECONDS."""
+
+    def __init__(self, keyring: Keyring, keys: Iterable[str]) -> None:
+        self._keyring = keyring
+        self._keys = {DHTID.generate(source=key).to_bytes() for key in keys}
+
+    def sign_value(self, record: DHTRecord) -> bytes:
+        return bytes(record.value) + self._keyring.sign(_signed(record, record.value))
+
+    def strip_value(self, record: DHTRecord) -> bytes:
+        return bytes(record.value[:-SIGNATURE])
+
+    def validate(self, record: DHTRecord) -> bool:
+        # What has expired is not refused here: a dictionary with one invalid record is refused whole, and hivemind drops it anyway.
+        if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
+            return False
+        if not record.expiration_time <= time.time() + TTL_SECONDS + SKEW_SECONDS:  # also false for NaN
+            return False
+        owner = owner_of(record.subkey)
+        if owner is None:
+            return False
+        value = record.value[:-SIGNATURE]
+        if not verify(owner, _signed(record, value), record.value[-SIGNATURE:]):
+            return False
+        try:
+            MSGPackSerializer.loads(value)
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException, RecursionError):
+            return False
+        return True
+
+
+def owner_of(subkey: bytes) -> bytes | None:
+    """The Ed25519 public key (32 bytes) that owns a serialised subkey; None when it is not the id of such a key."""
+    # msgpack's bin8 of 38 bytes: hivemind's own subkeys (`peer_id.to_bytes()`) have this form, any other would be a second
+    # spelling of the same owner.
+    if len(subkey) != 40 or subkey[:2] != b"\xc4\x26":
+        return None
+    return public_key(PeerId(base58.b58encode(subkey[2:]).decode()))
+
+
+def _signed(record: DHTRecord, value: bytes) -> bytes:
+    return b"swarm-record" + record.key + record.subkey + msgpack.packb(float(record.expiration_time)) + value
+
+
+# --- msgpack ------------------------------------------------------------------------------------------------------------
+
+_depth = threading.local()
+_decode_extension = MSGPackSerializer._decode_ext_types.__func__  # type: ignore[attr-defined]
+
+
+def _decode_bounded(cls: Any, code: int, content: bytes) -> Any:
+    depth = getattr(_depth, "value", 0)
+    if depth >= DECODE_DEPTH:
+        raise GuardError(f"msgpack extensions nested deeper than {DECODE_DEPTH}")
+    _depth.value = depth + 1
+    try:
+        if code == cls._TUPLE_EXT_TYPE_CODE:
+            return tuple(cls.loads(content))  # hivemind's own way out of `loads` and its limits
+        return _decode_extension(cls, code, content)
+    finally:
+        _depth.value = depth
+
+
+def _loads_bounded(cls: Any, content: bytes) -> Any:
+    if len(content) > DECODE_BYTES:
+        raise GuardError(f"msgpack of {len(content)} bytes, limit {DECODE_BYTES}")
+    limits = dict(max_array_len=DECODE_ITEMS, max_map_len=DECODE_ITEMS, max_str_len=DECODE_BYTES, max_bin_len=DECODE_BYTES)
+    return msgpack.unpackb(content, ext_hook=cls._decode_ext_types, raw=False, max_ext_len=DECODE_BYTES, **limits)
+
+
+# --- budgets and slots --------------------------------------------------------------------------------------------------
+
+
+class Budget:
+    """Token buckets per peer in a bounded table, and one over all of them."""
+
+    def __init__(self, peer: tuple[float, float], everyone: tuple[float, float], known: int) -> None:
+        """`peer` and `everyone` are (units a second, burst)."""
+        self._peer, self._everyone, self._known = peer, everyone, known
+        self._levels: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._all = (everyone[1], 0.0)
+
+    def take(self, who: Hashable, units: float, now: float) -> bool:
+        level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
+        total = self._refilled(self._all, self._everyone, now)
+        granted = units <= level and units <= total
+        self._levels[who] = (level - units if granted else level, now)
+        self._levels.move_to_end(who)
+        self._all = (total - units if granted else total, now)
+        while len(self._levels) > self._known:
+            self._levels.popitem(last=False)
+        return granted
+
+    @staticmethod
+    def _refilled(state: tuple[float, float], bucket: tuple[float, float], now: float) -> float:
+        return min(bucket[1], state[0] + max(0.0, now - state[1]) * bucket[0])
+
+
+class Slots:
+    """How many things a peer, and all peers together, may do at once."""
+
+    def __init__(self, per_peer: int, total: int) -> None:
+        self.per_peer, self.total = per_peer, total
+        self._busy: Counter[Hashable] = Counter()
+
+    def take(self, who: Hashable) -> bool:
+        if self._busy[who] >= self.per_peer or self._busy.total() >= self.total:
+            return False
+        self._busy[who] += 1
+        return True
+
+    def give(self, who: Hashable) -> None:
+        self._busy[who] -= 1
+        if self._busy[who] <= 0:
+            del self._busy[who]
+
+
+# --- hivemind's seams ---------------------------------------------------------------------------------------------------
+
+_budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
+_store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store
+_receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_handler
+
+
+async def _store_bounded(self: DHTProtocol, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+    size, count = request.ByteSize(), len(request.keys)
+    aligned = count == len(request.subkeys) == len(request.values) == len(request.expiration_time) == len(request.in_cache)
+    fits = aligned and count <= REQUEST_KEYS and size <= REQUEST_BYTES
+    if not fits or not _budget.take(context.remote_id.to_bytes(), count + size / 1024, time.monotonic()):
+        return dht_pb2.StoreResponse(store_ok=[False] * min(count, REQUEST_KEYS), peer=self.node_info)
+    return await _store(self, request, context)
+
+
+def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expiration_time: float) -> bool:
+    """A key that has all the records it may have takes no new ones until some expire."""
+    if key not in self.data and len(self.data) >= SUBKEYS:
+        self._remove_outdated()
+        if len(self.data) >= SUBKEYS:
+            return False
+    return bool(_store_record(self, key, value, expiration_time))
+
+
+async def _find_bounded(self: DHTProtocol, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+    count = len(request.keys)
+    if count > REQUEST_KEYS or not _budget.take(context.remote_id.to_bytes(), count, time.monotonic()):
+        return dht_pb2.FindResponse(results=[], peer=self.node_info)
+    return await _find(self, request, context)
+
+
+async def _receive_raw_bounded(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(P2P.HEADER_LEN), P2P.BYTEORDER)
+    if size > FRAME_LIMIT:
+        raise GuardError(f"frame of {size} bytes announced, limit {FRAME_LIMIT}")
+    return await asyncio.wait_for(reader.readexactly(size), FRAME_SECONDS)
+
+
+async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> Any:
+    return await asyncio.wait_for(_receive_protobuf(kind, reader), IDLE_SECONDS)
+
+
+async def _add_handler_bounded(self: P2P, name: str, handler: Callable[..., Awaitable[None]], balanced: bool = False) -> None:
+    slots = self.__dict__.setdefault("_swarm_slots", Slots(STREAMS_PER_PEER, STREAMS))
+
+    async def bounded(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        who = info.peer_id.to_bytes()
+        if not slots.take(who):
+            writer.close()
+            return
+        try:
+            await handler(info, reader, writer)
+        finally:
+            slots.give(who)
+
+    await _add_handler(self, name, bounded, balanced)
+
+
+def install() -> None:
+    """Put the limits into hivemind's classes. Call it as often as you like."""
+    DHTProtocol.rpc_store, DHTProtocol.rpc_find = _store_bounded, _find_bounded
+    DictionaryDHTValue.store = _store_record_bounded
+    MSGPackSerializer._decode_ext_types = classmethod(_decode_bounded)
+    MSGPackSerializer.loads = classmethod(_loads_bounded)
+    P2P.receive_raw_data = staticmethod(_receive_raw_bounded)
+    P2P.receive_protobuf = staticmethod(_receive_protobuf_bounded)
+    P2P.add_binary_stream_handler = _add_handler_bounded

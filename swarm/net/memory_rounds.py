@@ -1,0 +1,185 @@
+"""Averaging rounds among the peers of one process: who meets, what they get, how it breaks.
+
+    first comer --(match window, or everybody expected is there)--> exchange over the links --> the weighted mean, or RoundLost
+
+In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes. Two peers meet only
+when each expects the other, for the same version, over an open link. Whoever is lost during the exchange (crash, cut link,
+deadline) breaks the round for all: every member keeps its tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from swarm.net.ports import Average, RoundLost
+from swarm.types import PeerId
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Links(Protocol):
+    def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float: ...
+
+    def open(self, sender: PeerId, receiver: PeerId) -> bool: ...
+
+
+class Seat:
+    """A peer in a meeting, from its call to its outcome."""
+
+    def __init__(self, peer: PeerId, tensors: Sequence[torch.Tensor], weight: float, expects: frozenset[PeerId]) -> None:
+        self.peer = peer
+        self.tensors = tensors
+        self.weight = weight
+        self.expects = expects
+        self.since = asyncio.get_running_loop().time()
+        self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: Average | RoundLost | None) -> None:
+        if self.outcome.done():
+            return
+        if isinstance(outcome, RoundLost):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+class Meeting:
+    def __init__(self, links: _Links, match: float) -> None:
+        self._links = links
+        self.seats: dict[PeerId, Seat] = {}
+        self.exchanging = False
+        self.over = False
+        self._timer = asyncio.get_running_loop().call_later(match, self._start)
+
+    def fits(self, seat: Seat) -> bool:
+        return not (self.exchanging or self.over) and all(
+            other.peer in seat.expects and seat.peer in other.expects and self._links.open(seat.peer, other.peer)
+            for other in self.seats.values()
+        )
+
+    def take(self, seat: Seat) -> None:
+        self.seats[seat.peer] = seat
+        if len(self.seats) > 1 and all(other.expects <= self.seats.keys() for other in self.seats.values()):
+            self._start()
+
+    def leave(self, seat: Seat, reason: str) -> None:
+        """Before the exchange one may go; during it, that breaks the round."""
+        if self.over or self.seats.get(seat.peer) is not seat:
+            return
+        if self.exchanging:
+            self._break(f"{seat.peer} {reason} in the middle of the round")
+            return
+        del self.seats[seat.peer]
+        seat.settle(None)
+        if not self.seats:
+            self._end()
+
+    def _start(self) -> None:
+        self._timer.cancel()
+        if len(self.seats) == 1:
+            self._end()
+            next(iter(self.seats.values())).settle(None)
+            return
+        self.exchanging = True
+        seats = list(self.seats.values())
+        size = sum(tensor.nbytes for tensor in seats[0].tensors)
+        # Parts go out to their reducers and come back: twice the slowest link of the ring.
+        ring = zip(seats, seats[1:] + seats[:1], strict=True)
+        seconds = 2 * max(self._links.seconds(one.peer, other.peer, size) for one, other in ring)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._finish)
+
+    def _finish(self) -> None:
+        seats = [self.seats[peer] for peer in sorted(self.seats)]
+        for k, one in enumerate(seats):
+            for other in seats[k + 1 :]:
+                if not self._links.open(one.peer, other.peer):
+                    self._break(f"the link between {one.peer} and {other.peer} is cut")
+                    return
+        if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):
+            self._break("the members' tensors differ in shape")
+            return
+        if not sum(seat.weight for seat in seats) > 0:
+            self._break("the members' weights sum to nothing")
+            return
+        _average(seats)
+        self._end()
+        now = asyncio.get_running_loop().time()
+        members = frozenset(seat.peer for seat in seats)
+        for seat in seats:
+            seat.settle(Average(members=members, seconds=now - seat.since))
+
+    def _break(self, reason: str) -> None:
+        self._end()
+        for seat in self.seats.values():
+            seat.settle(RoundLost(f"{reason}; nothing was averaged"))
+
+    def _end(self) -> None:
+        self.over = True
+        self._timer.cancel()
+
+
+class Rounds:
+    """All meetings of a network."""
+
+    def __init__(self, links: _Links, match: float) -> None:
+        self._links = links
+        self._match = match
+        self._meetings: dict[int, list[Meeting]] = {}
+
+    async def average(
+        self, me: PeerId, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId], deadline: float
+    ) -> Average | None:
+        """The Averager port's contract, on behalf of `me`."""
+        seat = Seat(me, tensors, weight, frozenset(peers))
+        meeting = self._seat(version, seat)
+        timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
+        try:
+            return await seat.outcome
+        finally:
+            timer.cancel()
+            meeting.leave(seat, "left")
+            self._clear(version)
+
+    def crash(self, peer: PeerId) -> None:
+        for meetings in list(self._meetings.values()):
+            for meeting in meetings:
+                if peer in meeting.seats:
+                    meeting.leave(meeting.seats[peer], "crashed")
+
+    def _seat(self, version: int, seat: Seat) -> Meeting:
+        meetings = self._meetings.setdefault(version, [])
+        for meeting in meetings:
+            if meeting.fits(seat):
+                break
+        else:
+            meeting = Meeting(self._links, self._match)
+            meetings.append(meeting)
+        meeting.take(seat)
+        return meeting
+
+    def _clear(self, version: int) -> None:
+        going_on = [meeting for meeting in self._meetings.get(version, []) if not meeting.over]
+        if going_on:
+            self._meetings[version] = going_on
+        else:
+            self._meetings.pop(version, None)
+
+
+def _shapes(seat: Seat) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in seat.tensors]
+
+
+def _average(seats: list[Seat]) -> None:
+    """In place: sum_i w_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one result for all."""
+    import torch
+
+    total = sum(seat.weight for seat in seats)
+    for k in range(len(seats[0].tensors)):
+        mean = torch.zeros_like(seats[0].tensors[k], dtype=torch.float32)
+        for seat in seats:
+            mean.add_(seat.tensors[k].to(torch.float32), alpha=seat.weight / total)
+        for seat in seats:
+            seat.tensors[k].copy_(mean)

@@ -1,0 +1,351 @@
+"""One p2pd child: its life, its control socket, and addresses to dial.
+
+    Daemon.launch -> p2pd (TCP, GossipSub, our identity) <- control socket -- connect, streams, publish, subscribe
+
+In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved. Every failure is
+an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives its parent, and a closed connection
+is really closed although forked children hold copies of its socket. Not handled: replacing a dead p2pd (swarm.net.hive).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import base58
+
+from swarm.net import guard
+from swarm.net.ports import NetError, Silent, Unreachable
+
+# isort: split
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.proto import p2pd_pb2 as pb
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarm.config import Listen
+from swarm.types import PeerId
+
+StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+START_SECONDS = 20.0
+# p2pd starts in 0.2 s; a machine that compiles something next to it has needed 10.
+STOP_SECONDS = 2.0
+# From SIGTERM to SIGKILL: p2pd has nothing to save.
+ASK_SECONDS = 10.0
+# For an answer on the control socket that needs no network.
+PROBE_SECONDS = 5.0
+# One TCP handshake to the other side of the world, three times over.
+READ_AHEAD = 1 << 20
+# Buffer of a stream: a megabyte keeps p2pd busy while Python does something else.
+MESSAGE_LIMIT = 1 << 20
+# Of a frame on the control socket; GossipSub's own limit of a message.
+
+# PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it closes the race with
+# a parent that died before.
+_PRELUDE = (
+    "import ctypes,os,signal,sys;ctypes.CDLL(None).prctl(1,signal.SIGKILL);"
+    "os.getppid()==int(sys.argv[1]) or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
+)
+
+_ADDRESS = re.compile(
+    r"/(?:ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/tcp/(?P<port>\d{1,5})(?P<relay>/p2p/\w+/p2p-circuit)?/p2p/(?P<peer>\w{40,80})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A multiaddr that ends in a peer id; `host` and `port` are those of its first hop."""
+
+    text: str
+    host: str
+    port: int
+    peer: PeerId
+
+    @classmethod
+    def parse(cls, text: str) -> Address | None:
+        """None when it is not a TCP address (direct or over a relay) with a peer id."""
+        found = _ADDRESS.fullmatch(text)
+        if found is None or not 0 < int(found["port"]) < 65536 or len(text) > 256:
+            return None
+        return cls(text, found["host"], int(found["port"]), PeerId(found["peer"]))
+
+    @property
+    def dial(self) -> bytes:
+        return bytes(Multiaddr(self.text.removesuffix(f"/p2p/{self.peer}")).to_bytes())
+
+
+def free_port(host: str) -> int:
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its callers."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            what = "already in use by another program" if error.errno == 98 else f"not to be had ({error.strerror})"
+            todo = "choose another one with `--set listen.port=<port>`, or 0 for a free one"
+            raise NetError(f"TCP port {port} on {host} is {what}: {todo}") from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close for both sides. Forked children hold copies of the socket: a mere close would not reach the other side."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and writer.transport.get_write_buffer_size() == 0:  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+    writer.close()
+
+
+class Daemon(P2P):
+    """A p2pd with GossipSub that dies with its parent."""
+
+    _flags: dict[str, object] = {}
+    _born_in = 0
+
+    @classmethod
+    async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int, relays: Sequence[str] = ()) -> Daemon:
+        """Start p2pd on TCP `port`. Raises NetError with p2pd's last words."""
+        guard.install()
+        sweep(me)
+        relay = int(listen.relay)
+        flags = {"pubsub": 1, "relayService": relay, "relayDiscovery": 0}
+        kind = type("Daemon", (cls,), {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()})
+        options: dict[str, Any] = dict(
+            host_maddrs=[] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"],
+            announce_maddrs=[address.split("/p2p/")[0] for address in listen.announce] or None,
+            no_listen=listen.dial_only,
+            dht_mode="client" if listen.dial_only else "server",
+            nat_port_map=listen.upnp,
+            auto_nat=listen.relay,
+            use_relay=listen.relay,
+        )
+        if listen.relay and relays:
+            # Forced reachability: finding out by itself takes minutes.
+            options |= dict(use_auto_relay=True, trusted_relays=list(relays))
+            options |= dict(force_reachability="private") if listen.dial_only else {}
+        try:
+            return await kind.create(  # type: ignore[attr-defined, no-any-return]
+                identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
+            )
+        except (P2PDaemonError, OSError, ValueError) as error:
+            raise NetError(f"p2pd did not start on port {port}: {error}") from error
+
+    @classmethod
+    def _make_process_args(cls, *args: object, **kwargs: object) -> list[str]:
+        command = P2P._make_process_args(*args, **kwargs, **cls._flags)
+        if sys.platform != "linux":
+            return command  # no parent-death signal there
+        return [sys.executable, "-I", "-S", "-c", _PRELUDE, str(os.getpid()), *command]
+
+    def __del__(self) -> None:
+        # A forked child that drops its copy of this object must not end its parent's p2pd.
+        if os.getpid() == self._born_in:
+            super().__del__()
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        return int(self._child.pid)
+
+    @property
+    def dead(self) -> bool:
+        return self._child.returncode is not None
+
+    async def stop(self) -> None:
+        """p2pd is gone afterwards, and its sockets are."""
+        self._terminate()
+        try:
+            await asyncio.wait_for(self._child.wait(), STOP_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+            await self._child.wait()
+        for address in (self._daemon_listen_maddr, self._client_listen_maddr):
+            Path(address["unix"]).unlink(missing_ok=True)
+
+    # --- control socket -------------------------------------------------------------------------------------------------
+
+    async def identify(self) -> tuple[str, ...]:
+        """Multiaddrs, without the peer id, where p2pd listens or which it announces."""
+        response = await self._ask(pb.Request(type=pb.Request.IDENTIFY), ASK_SECONDS)
+        return tuple(str(Multiaddr(address)) for address in response.identify.addrs)
+
+    async def connected(self) -> frozenset[PeerId]:
+        response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
+        return frozenset(_base58(peer.id) for peer in response.peers)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> None:
+        """Be connected with `peer`. Raises Unreachable or Silent."""
+        dial = [address.dial for address in addresses]
+        request = pb.ConnectRequest(peer=base58.b58decode(peer), addrs=dial, timeout=int(timeout) + 1)
+        await self._ask(pb.Request(type=pb.Request.CONNECT, connect=request), timeout)
+
+    async def reach(self, address: Address) -> str:
+        """Connect with the peer at an address; the reason when that fails, else nothing.
+
+        A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it wait ever longer
+        before it dials that address again.
+        """
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            writer.close()
+            await self.connect(address.peer, [address], PROBE_SECONDS)
+        except TimeoutError:
+            return f"timed out after {PROBE_SECONDS:g} s (the machine is off, or a firewall drops the packets)"
+        except ConnectionRefusedError:
+            return "connection refused (nothing listens on that port)"
+        except socket.gaierror:
+            return f"the name {address.host} cannot be resolved"
+        except OSError as error:
+            return str(error.strerror or error).lower()
+        except NetError as error:
+            other = re.search(r"remote key matches (\w+)", str(error))
+            return f"another peer answers there ({other[1]})" if other else str(error)
+        return ""
+
+    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises Unreachable when the peer cannot be dialled or has no handler of that name, Silent on timeout."""
+        stream = pb.StreamOpenRequest(peer=base58.b58decode(peer), proto=[name], timeout=int(timeout) + 1)
+        reader, writer, _ = await self._call(pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout)
+        return reader, writer
+
+    async def on_stream(self, name: str, handler: StreamHandler) -> None:
+        async def accept(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await handler(PeerId(info.peer_id.to_base58()), reader, writer)
+
+        await self.add_binary_stream_handler(name, accept)
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        request = pb.PSRequest(type=pb.PSRequest.PUBLISH, topic=topic, data=message)
+        await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
+
+    @asynccontextmanager
+    async def subscribe(self, topic: str, limit: int) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        """Messages of a topic with their signers, those above `limit` bytes left out; Unreachable when p2pd dies."""
+        request = pb.PSRequest(type=pb.PSRequest.SUBSCRIBE, topic=topic)
+        reader, writer, _ = await self._call(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
+        try:
+            yield self._messages(reader, limit)
+        finally:
+            hang_up(writer)
+
+    async def _messages(self, reader: asyncio.StreamReader, limit: int) -> AsyncIterator[tuple[PeerId, bytes]]:
+        while True:
+            try:
+                message = pb.PSMessage.FromString(await _read(reader))
+            except (OSError, EOFError) as error:
+                raise Unreachable("p2pd of this peer is gone") from error
+            if len(message.data) <= limit:
+                yield _base58(getattr(message, "from")), message.data
+
+    async def _ask(self, request: pb.Request, timeout: float) -> pb.Response:
+        _, writer, response = await self._call(request, timeout)
+        hang_up(writer)
+        return response
+
+    async def _call(self, request: pb.Request, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, pb.Response]:
+        writer = None
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_unix_connection(self._daemon_listen_maddr["unix"], limit=READ_AHEAD)
+                body = request.SerializeToString()
+                writer.write(_varint(len(body)) + body)
+                await writer.drain()
+                response = pb.Response.FromString(await _read(reader))
+            if response.type == pb.Response.ERROR:
+                raise Unreachable(" ".join(response.error.msg.split()))
+            answered, writer = writer, None
+            return reader, answered, response
+        except TimeoutError as error:
+            raise Silent(f"no answer within {timeout:g} s") from error
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"p2pd of this peer is gone ({error or type(error).__name__})") from error
+        finally:
+            if writer is not None:
+                hang_up(writer)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """A frame of the control socket: varint length, body."""
+    size = shift = 0
+    while True:
+        byte = (await reader.readexactly(1))[0]
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+        if shift > 35:
+            raise ConnectionError("the control socket is out of step")
+    if size > 2 * MESSAGE_LIMIT:
+        raise ConnectionError(f"a frame of {size} bytes on the control socket")
+    return await reader.readexactly(size)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _base58(raw: bytes) -> PeerId:
+    return PeerId(PeerID(raw).to_base58())
+
+
+# --- what a killed p2pd leaves behind -----------------------------------------------------------------------------------
+
+
+def _socket_prefix(me: PeerId) -> str:
+    # /tmp and not TMPDIR: a socket's path has at most 107 bytes. The end of the id says whose sockets these are.
+    return f"/tmp/hivemind-{me[-10:]}-"
+
+
+def sweep(me: PeerId) -> None:
+    """Remove the sockets that an earlier p2pd of this identity left when it was killed."""
+    folder, stem = os.path.split(_socket_prefix(me))
+    for path in Path(folder).glob(f"{stem}*.sock"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # in use, or gone meanwhile
+
+
+def die_with_parent(parent: int) -> None:
+    """In a forked child, first of all: SIGKILL when the parent's thread ends, and none of its signal wiring."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    # The parent's asyncio is woken through a socket that this child shares: a SIGTERM here would look like one there.
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,161 @@
+"""Ports: all that a role may know of the world. One role code, two worlds.
+
+    port      real                                        simulated (swarm.net.memory)
+    Clock     wall time, asyncio.sleep                    a loop that jumps to its next timer
+    Board     hivemind.DHT                                dictionary with expiry
+    Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links
+    Mail      libp2p streams                              a call behind a link
+    Averager  hivemind.averaging.DecentralizedAverager    weighted mean after link delays
+    Work      a worker thread                             the function inline, then sleep(cost)
+
+Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite (tests/net/test_contract.py) runs against
+both columns. Senders are authenticated by the port (libp2p handshake or GossipSub signature; memory ports know who calls).
+
+Errors: NetError is the root; Unreachable (nobody there), Silent (no answer within the deadline), Refused (the other side
+said no and why), RoundLost (an averaging that lost a part: nothing was changed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from swarm.types import PeerId
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+"""(sender, message) -> acknowledgement. Raising Refused tells the sender why; any other exception is a bug of ours."""
+
+
+class NetError(Exception):
+    """The network did not do what was asked."""
+
+
+class Unreachable(NetError):
+    """Nobody could be dialled, or the connection broke before the answer."""
+
+
+class Silent(NetError):
+    """The other side is there but did not answer within the deadline."""
+
+
+class Refused(NetError):
+    """The other side answered: no. The message says why."""
+
+
+class RoundLost(NetError):
+    """An averaging lost a member or a part in the middle. Tensors are as before the round."""
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Unix seconds (virtual ones in a simulation)."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Board(Protocol):
+    """Small signed records that expire. A key holds one value per peer; only the peer can write its own."""
+
+    async def put(self, key: str, value: bytes, ttl: float) -> bool:
+        """Store under my own id; at most 1 KiB and 120 s. True when another node acknowledged it (or there is none)."""
+        ...
+
+    async def get(self, key: str) -> Mapping[PeerId, bytes]:
+        """Live values by peer; empty when nothing is there."""
+        ...
+
+
+class Gossip(Protocol):
+    async def publish(self, topic: str, data: bytes) -> None: ...
+
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
+        """Messages of others (not my own) from now on. Bounded: when the reader is slow the oldest are dropped."""
+        ...
+
+
+class Mail(Protocol):
+    """A message with an acknowledgement, at most 4 MiB each way."""
+
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+        """Deliver and wait for the acknowledgement.
+
+        Raises Unreachable, Silent or Refused. After the first two the message may or may not have been handled:
+        receivers know repeated messages by their ids.
+        """
+        ...
+
+    async def serve(self, service: str, handler: Handler) -> None:
+        """Answer `service` from now on. Concurrent calls are bounded; beyond them senders are refused."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Outcome of a round: who contributed (me included) and how long it took."""
+
+    members: frozenset[PeerId]
+    seconds: float
+
+
+class Averager(Protocol):
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+    ) -> Average | None:
+        """Replace `tensors` in place by the weighted mean over whoever of `peers` came for `version`.
+
+        All members end with identical bytes. `peers` are the learners believed to take part (without me); nobody else is
+        averaged with. `deadline` is in seconds from now and always holds. None when nobody came (tensors unchanged).
+        Raises RoundLost when the round broke (tensors unchanged).
+        """
+        ...
+
+
+class Work(Protocol):
+    """Slow code off the loop."""
+
+    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it in a simulation."""
+        ...
+
+
+class Keyring(Protocol):
+    """Signs as me, verifies as anybody."""
+
+    @property
+    def me(self) -> PeerId: ...
+
+    def sign(self, data: bytes) -> bytes: ...
+
+    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a role is given."""
+
+    clock: Clock
+    board: Board
+    gossip: Gossip
+    mail: Mail
+    averager: Averager
+    work: Work
+    keyring: Keyring
+    addresses: Callable[[], tuple[str, ...]]
+    """Multiaddresses where others may dial me; empty in memory."""
+
+    @property
+    def me(self) -> PeerId:
+        return self.keyring.me

@@ -1,0 +1,1 @@
+"""Turns prompts and a policy into completions with the log-probabilities they were drawn at."""

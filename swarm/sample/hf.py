@@ -1,0 +1,158 @@
+"""Samples with transformers: any causal model, on a CPU or a GPU.
+
+    prompts -> left padding -> one prefill -> cache repeated G times -> one token a step until every row has ended
+
+The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model than in it. The
+distribution sampled is softmax(logits / temperature), untruncated, and its log-probabilities are what is returned: a learner
+computes the same figures. Every row and step has one uniform number from a counter-based generator keyed by the group's seed,
+turned into a token by the inverse of the cumulative distribution: a group does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from swarm.sample.base import Completions
+from swarm.types import Digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class HfEngine:
+    """`put` loads weight bytes into the model (it raises ValueError and changes nothing when they do not fit)."""
+
+    name = "hf"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        put: Callable[[nn.Module, bytes], None],
+        max_tokens: int,
+        temperature: float = 1.0,
+    ) -> None:
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        self._put = put
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        self._ends = torch.tensor(ends if isinstance(ends, list) else [tokenizer.eos_token_id if ends is None else ends])
+        self.version = -1
+        self._groups, self._tokens, self._seconds = 0, 0, 0.0
+
+    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+        self._put(self._model, weights)
+        self.version = version
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        began = time.perf_counter()
+        draws = np.concatenate(
+            [
+                np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random((group_size, self._max_tokens))
+                for i in range(len(prompts))
+            ]
+        )
+        tokens, logprobs, lengths = self._roll(prompts, group_size, torch.from_numpy(draws))
+        texts = self._texts(tokens, lengths)
+        mask = np.arange(tokens.shape[1]) < lengths[:, None]
+        out = []
+        for start in range(0, len(texts), group_size):
+            rows = slice(start, start + group_size)
+            out.append(
+                Completions(
+                    lengths=tuple(map(int, lengths[rows])),
+                    tokens=tokens[rows][mask[rows]].astype(np.int32),
+                    logprobs=logprobs[rows][mask[rows]].astype(np.float32),
+                    texts=tuple(texts[rows]),
+                )
+            )
+        self._groups += len(prompts)
+        self._tokens += int(lengths.sum())
+        self._seconds += time.perf_counter() - began
+        return out
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        tokens, _, lengths = self._roll(prompts, 1, None)
+        return self._texts(tokens, lengths)
+
+    def statistics(self) -> dict[str, float]:
+        """`seconds` are those spent sampling."""
+        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
+
+    @torch.inference_mode()
+    def _roll(self, prompts: Sequence[str], copies: int, draws: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without draws (N, T)."""
+        device = self._model.device
+        ids, attend = self._padded(prompts)
+        ends = self._ends.to(device)
+        cache = DynamicCache(config=self._model.config)
+        logits = self._forward(ids, attend, cache)
+        if copies > 1:
+            cache.batch_repeat_interleave(copies)
+            logits = logits.repeat_interleave(copies, 0)
+            attend = None if attend is None else attend.repeat_interleave(copies, 0)
+        rows = torch.arange(len(logits), device=device)  # which completion each live row of the cache belongs to
+        tokens = torch.zeros(len(logits), self._max_tokens, dtype=torch.long, device=device)
+        logprobs = torch.zeros(len(logits), self._max_tokens, device=device)
+        lengths = torch.zeros(len(logits), dtype=torch.long, device=device)
+        for t in range(self._max_tokens):
+            logp = torch.log_softmax(logits.float() / self._temperature, -1)
+            chosen = logp.argmax(-1, keepdim=True) if draws is None else _inverse(logp, draws[rows.cpu(), t].to(device))
+            tokens[rows, t] = chosen[:, 0]
+            logprobs[rows, t] = logp.gather(1, chosen)[:, 0]
+            lengths[rows] = t + 1
+            live = ~torch.isin(chosen[:, 0], ends)
+            left = int(live.sum())
+            if left == 0 or t + 1 == self._max_tokens:
+                break
+            if left < len(rows):
+                # A row that has ended would cost as much as a live one; dropping it copies the cache once.
+                keep = live.nonzero()[:, 0]
+                cache.batch_select_indices(keep)
+                rows, chosen = rows[keep], chosen[keep]
+                attend = None if attend is None else attend[keep]
+            if attend is not None:
+                attend = torch.cat([attend, attend.new_ones(len(rows), 1)], 1)
+            logits = self._forward(chosen, attend, cache)
+        return tokens.cpu().numpy(), logprobs.cpu().numpy(), lengths.cpu().numpy()
+
+    def _forward(self, ids: Tensor, attend: Tensor | None, cache: DynamicCache) -> Tensor:
+        """Logits after the last token (N, V); the cache grows by `ids` (N, new)."""
+        inputs: dict[str, Tensor] = {"input_ids": ids}
+        if attend is not None:
+            inputs["attention_mask"] = attend
+            inputs["position_ids"] = (attend.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        output = self._model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return output.logits[:, -1]
+
+    def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
+        """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded."""
+        rows = self._tokenizer(list(prompts)).input_ids
+        width = max(map(len, rows))
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
+        if all(len(row) == width for row in rows):
+            return ids, None
+        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+        return ids, torch.tensor(mask, device=self._model.device)
+
+    def _texts(self, tokens: np.ndarray, lengths: np.ndarray) -> list[str]:
+        rows = [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
+        return self._tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+
+def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
+    """The token whose slice of the cumulative distribution holds the draw: (N, V), (N,) in [0, 1) -> (N, 1).
+
+    float64: in float32 the rounding of a sum over 150 000 tokens is larger than most of their probabilities.
+    """
+    cdf = logp.double().exp().cumsum(-1)
+    return torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True).clamp(max=logp.shape[-1] - 1)

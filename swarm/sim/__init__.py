@@ -1,0 +1,1 @@
+"""Simulates: the roles that ship, on virtual time and simulated links."""

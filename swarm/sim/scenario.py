@@ -1,0 +1,108 @@
+"""Scenarios: a TOML file that says which peers there are, what things cost, and what goes wrong when. Typed and closed.
+
+In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds. Faults speak turmoil's
+vocabulary: `host` (a peer that comes later), `partition`, `repair`, `hold`, `release` (between two sides), `crash`, `bounce`
+(crash, and back after `down` seconds). Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from swarm.config import Delay, DelayLaw, Run, Section
+from swarm.types import Role
+
+FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot be simulated; the message says why and what to do."""
+
+
+class SimulatedLinks(Section, frozen=True):
+    latency: DelayLaw = DelayLaw(law="lognormal", seconds=0.05, shape=0.5, longest=2.0)
+    bandwidth: float = 12.5e6
+    """Bytes per second of one message's way: 100 Mbit/s."""
+
+
+class Fault(Section, frozen=True):
+    at: float
+    """Virtual seconds after the start."""
+    fault: str
+    """One of `host partition repair hold release crash bounce`."""
+    peer: str = ""
+    """Whom `host`, `crash` or `bounce` is about: `<role>-<number>`."""
+    between: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """The two sides of a link fault: names or patterns such as `sampler-*`."""
+    down: float = 30.0
+    """Seconds until a bounced peer is back."""
+
+
+class Scenario(Section, frozen=True):
+    name: str
+    hours: float
+    """Virtual time to simulate."""
+    peers: dict[str, int]
+    """Role -> how many."""
+    seed: int = 1
+    prices: dict[str, DelayLaw] = {}
+    """Kind of work (`sample`, `learn`, `load`, ...) -> its seconds, drawn anew each time; a kind without a price is free."""
+    links: SimulatedLinks = SimulatedLinks()
+    delay: Delay = Delay()
+    """Injected delays, as `[peer.delay]` of a real peer."""
+    run: Run = Run()
+    """As `[run]` of a real run."""
+    faults: tuple[Fault, ...] = ()
+
+    def names(self) -> list[str]:
+        """Peers that are there from the start."""
+        late = {fault.peer for fault in self.faults if fault.fault == "host"}
+        everybody = [f"{role}-{k}" for role, count in self.peers.items() for k in range(count)]
+        return [name for name in everybody if name not in late]
+
+
+def load(path: Path) -> Scenario:
+    """Raises ScenarioError naming the file and the field."""
+    try:
+        return parse(path.read_bytes())
+    except (OSError, ScenarioError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+
+
+def parse(text: bytes) -> Scenario:
+    try:
+        scenario = msgspec.toml.decode(text, type=Scenario)
+    except msgspec.DecodeError as error:
+        raise ScenarioError(f"not a scenario: {error}") from error
+    _check(scenario)
+    return scenario
+
+
+def role_of(name: str) -> Role:
+    """The role in a peer's name."""
+    return Role(name.rsplit("-", 1)[0])
+
+
+def select(patterns: tuple[str, ...], names: list[str]) -> list[str]:
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _check(scenario: Scenario) -> None:
+    roles = [role.value for role in Role]
+    for role, count in scenario.peers.items():
+        if role not in roles or count < 0:
+            raise ScenarioError(f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative")
+    if not scenario.hours > 0 or not scenario.links.bandwidth > 0:
+        raise ScenarioError(f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0")
+    everybody = [f"{role}-{k}" for role, count in scenario.peers.items() for k in range(count)]
+    for fault in scenario.faults:
+        if fault.fault not in FAULTS:
+            raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")
+        if fault.fault in ("host", "crash", "bounce"):
+            if fault.peer not in everybody:
+                raise ScenarioError(f"{fault.fault} at {fault.at}: there is no peer {fault.peer!r} among the counts of [peers]")
+        elif not all(select(side, everybody) for side in fault.between):
+            raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names nobody")

@@ -1,0 +1,179 @@
+"""A world: many peers on simulated links under a virtual clock, and the script of what goes wrong.
+
+    Scenario + spawn -> peers (one coroutine each) -- events --> one journal -> Outcome{sha256, ...}
+
+In come a Scenario and `spawn`, which makes a peer's coroutine from its SimPeer (programs inject it: this package knows no roles).
+Out come every peer's events, in one order, to a journal file and sinks, and their digest: the same seed gives the same bytes.
+A crashed peer's coroutine is cancelled and its events no longer count, as a dead process writes nothing; so it is with everybody
+when the time is up. Any exception of a peer is a bug and ends the world with its traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from swarm.config import Config, Engine, Peer
+from swarm.core.delays import draw
+from swarm.events import Bus, Event, Journal, to_line
+from swarm.net.memory import MemoryNetwork
+from swarm.net.ports import Ports
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.sim.scenario import Fault, Scenario, role_of, select
+from swarm.types import PeerId, Role
+
+
+@dataclass(frozen=True)
+class SimPeer:
+    """What a simulated peer is given."""
+
+    name: str
+    role: Role
+    ports: Ports
+    seed: int
+    """Of this peer and this life."""
+    config: Config
+    bus: Bus
+    life: int
+    """0 at first, one more after each bounce."""
+
+
+Spawn = Callable[[SimPeer], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    sha256: str
+    """Of the journal's bytes."""
+    events: int
+    virtual: float
+    """Seconds simulated."""
+    wall: float
+    """Seconds it took."""
+
+
+class World:
+    def __init__(
+        self, scenario: Scenario, spawn: Spawn, *, sinks: Iterable[Callable[[Event], None]] = (), journal: Path | None = None
+    ) -> None:
+        self._scenario = scenario
+        self._spawn = spawn
+        self._sinks = list(sinks)
+        self._journal = journal
+        self._digest = hashlib.sha256()
+        self._events = 0
+        self._config = Config(run=scenario.run, peer=Peer(engine=Engine(name="toy"), delay=scenario.delay))
+        self._alive: dict[str, asyncio.Task[None]] = {}
+        self._lives: dict[str, int] = {}
+        self._mute: set[tuple[str, int]] = set()
+
+    def run(self) -> Outcome:
+        """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer raises."""
+        since = time.perf_counter()
+        file = Journal(self._journal) if self._journal is not None else None
+        if file is not None:
+            self._sinks.append(file)
+        try:
+            virtual = run(self._live())
+        finally:
+            if file is not None:
+                self._sinks.remove(file)
+                file.close()
+        return Outcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
+
+    async def _live(self) -> float:
+        scenario = self._scenario
+        self._links = SimLinks(scenario.links.latency, scenario.links.bandwidth, self._rng("links"))
+        match = scenario.run.averaging.match
+        async with (
+            MemoryNetwork(self._rng("gossip"), self._links, match=match) as self._network,
+            asyncio.TaskGroup() as self._group,
+        ):
+            for name in scenario.names():
+                self._host(name)
+            script = self._group.create_task(self._play(), name="fault script")
+            await self._until_the_end(script)
+            for name in list(self._alive):
+                self._crash(name)
+            script.cancel()
+        return asyncio.get_running_loop().time()
+
+    async def _until_the_end(self, script: asyncio.Task[None]) -> None:
+        end = self._scenario.hours * 3600
+        loop = asyncio.get_running_loop()
+        while loop.time() < end:
+            waited = [task for task in (*self._alive.values(), script) if not task.done()]
+            if not waited:
+                return
+            await asyncio.wait(waited, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            self._alive = {name: task for name, task in self._alive.items() if not task.done()}
+
+    def _host(self, name: str) -> None:
+        life = self._lives[name] = self._lives.get(name, -1) + 1
+        bus = Bus()
+        bus.add(lambda event: self._record((name, life), event))
+        peer = SimPeer(
+            name=name,
+            role=role_of(name),
+            ports=self._network.ports(name, self._price(f"{name}/{life}")),
+            seed=self._rng(f"{name}/{life}").getrandbits(48),
+            config=self._config,
+            bus=bus,
+            life=life,
+        )
+        self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
+
+    def _crash(self, name: str) -> None:
+        self._mute.add((name, self._lives[name]))
+        task = self._alive.pop(name, None)
+        if task is not None:
+            task.cancel()
+        self._network.crash(PeerId(name))
+
+    async def _play(self) -> None:
+        """The fault script, in the order of its times; a bounce is a crash now and a host later."""
+        steps = sorted((fault for fault in self._scenario.faults), key=lambda fault: fault.at)
+        back = [Fault(at=step.at + step.down, fault="host", peer=step.peer) for step in steps if step.fault == "bounce"]
+        for step in sorted([*steps, *back], key=lambda fault: fault.at):
+            await asyncio.sleep(step.at - asyncio.get_running_loop().time())
+            self._apply(step)
+
+    def _apply(self, step: Fault) -> None:
+        names = [f"{role}-{k}" for role, count in self._scenario.peers.items() for k in range(count)]
+        some, others = ([PeerId(name) for name in select(side, names)] for side in step.between)
+        match step.fault:
+            case "host":
+                self._host(step.peer)
+            case "crash" | "bounce":
+                self._crash(step.peer)
+            case "partition":
+                self._links.partition(some, others)
+            case "repair":
+                self._links.repair(some, others)
+            case "hold":
+                self._links.hold(some, others)
+            case "release":
+                self._links.release(some, others)
+
+    def _price(self, stream: str) -> Callable[[str], float]:
+        prices, rng = self._scenario.prices, self._rng(f"{stream}/prices")
+        return lambda kind: draw(prices[kind], rng) if kind in prices else 0.0
+
+    def _record(self, life: tuple[str, int], event: Event) -> None:
+        if life in self._mute or event.peer != life[0]:
+            return  # what an observer repeats is in the journal already
+        self._digest.update(to_line(event))
+        self._events += 1
+        for sink in self._sinks:
+            sink(event)
+
+    def _rng(self, stream: str) -> Random:
+        """Streams are independent: one more peer does not change what another one draws."""
+        return Random(f"{self._scenario.seed}/{stream}")

@@ -1,0 +1,56 @@
+"""The simulator's exercise: a numeral asks for a fixed word; each right letter is a part of the reward.
+
+There is one word per numeral below `buckets`, the same for every peer of a seed. The policy is a table, so there is nothing to
+generalise to: training draws every numeral, and a held-out task is a numeral of the second half of the range, which training
+does not draw, with the same word as its twin in the first half (a tabular policy reads a numeral modulo `buckets`).
+"""
+
+from __future__ import annotations
+
+import random
+
+from swarm.tasks.base import Options, check_options
+from swarm.types import Task
+
+
+class Toy:
+    """Options: `buckets` (16), `letters` (4) per word, `alphabet` (8) letters to choose from."""
+
+    environment = "toy"
+
+    def __init__(self, seed: int, options: Options) -> None:
+        chosen = check_options(self.environment, options, {"buckets": 16, "letters": 4, "alphabet": 8})
+        self.buckets, self.letters, self.alphabet = int(chosen["buckets"]), int(chosen["letters"]), int(chosen["alphabet"])
+        if min(self.buckets, self.letters, self.alphabet) < 1 or self.alphabet > 26:
+            raise ValueError("task toy needs buckets, letters and alphabet of at least 1, and an alphabet of at most 26")
+        self._seed = seed
+        rng = random.Random(f"{seed}:words")
+        self._words = ["".join(_letter(rng.randrange(self.alphabet)) for _ in range(self.letters)) for _ in range(self.buckets)]
+
+    def task(self, index: int) -> Task:
+        if index < 0:
+            raise ValueError(f"training tasks have indices from 0, not {index}")
+        bucket = random.Random(f"{self._seed}:{index}").randrange(self.buckets)
+        return Task(environment=self.environment, index=index, prompt=str(bucket), answer=self._words[bucket])
+
+    def held_out(self, n: int) -> list[Task]:
+        return [
+            Task(
+                environment=self.environment,
+                index=-1 - i,
+                prompt=str(self.buckets + i % self.buckets),
+                answer=self._words[i % self.buckets],
+            )
+            for i in range(n)
+        ]
+
+    def reward(self, task: Task, completion: str) -> float:
+        return sum(a == b for a, b in zip(completion, task.answer, strict=False)) / self.letters
+
+    def example(self, index: int) -> tuple[str, str]:
+        bucket = index % self.buckets
+        return str(bucket), self._words[bucket]
+
+
+def _letter(token: int) -> str:
+    return chr(ord("a") + token)

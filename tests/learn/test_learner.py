@@ -1,0 +1,190 @@
+"""The torch side of a learner on the tabular policy, and on the embedded one where a real model is what is tested."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from swarm import tasks
+from swarm.config import BatchSize, Objective, Optimizer, Run
+from swarm.learn import checkpoint, weights
+from swarm.learn.learner import Gradient, Learner
+from swarm.learn.tabular import Tabular
+from swarm.sample.base import Completions
+from swarm.sample.toy import ToyEngine
+from swarm.types import Array, Digest, Group, PeerId, Task, Times
+
+
+def sealed(task: Task, c: Completions, version: int, rewards: tuple[float, ...]) -> Group:
+    return Group(
+        id=f"{task.index}", sampler=PeerId("s"), task=task.index, version=version, weights=Digest(""), lease="", seed=task.index,
+        lengths=c.lengths,
+        tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),
+        logprobs=Array(dtype="float32", shape=c.logprobs.shape, data=c.logprobs.tobytes()),
+        rewards=rewards,
+        times=Times(released=100.0, fetched=100.0, used=100.0, finished=101.0, sent=101.0),
+    )  # fmt: skip
+
+
+Sampled = tuple[list[Group], list[str], list[tuple[float, ...]]]
+
+
+def sampled(source: tasks.TaskSource, engine: ToyEngine, indices: Sequence[int], version: int = 0) -> Sampled:
+    drawn = [source.task(i) for i in indices]
+    out: Sampled = ([], [], [])
+    for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, indices[0]), strict=True):
+        rewards = tuple(source.reward(task, text) for text in c.texts)
+        out[0].append(sealed(task, c, version, rewards))
+        out[1].append(task.prompt)
+        out[2].append(rewards)
+    return out
+
+
+def toy(run: Run | None = None, spread: float = 0.5) -> tuple[Learner, ToyEngine, tasks.TaskSource]:
+    learner = Learner(Tabular(), run or Run())
+    with torch.no_grad():
+        for parameter in learner.policy.module.parameters():
+            parameter.copy_(spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)))
+    engine = ToyEngine(weights.from_bytes)
+    engine.load(learner.weights(), 0, Digest(""))
+    return learner, engine, tasks.source("toy", 1)
+
+
+def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gradient:
+    return learner.gradient(batch[0][part], batch[1][part], batch[2][part], 105.0)
+
+
+@pytest.mark.parametrize("name", ["gepo", "gepo_paper", "gspo", "dr_grpo"])
+def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: str) -> None:
+    learner, engine, source = toy(Run(objective=Objective(name=name, kl=0.01)))
+    learner.step(torch.randn(learner.size))  # the learner has moved on: ratios are not 1
+    batch = sampled(source, engine, range(12))
+    union, first, second = gradient(learner, batch), gradient(learner, batch, slice(0, 5)), gradient(learner, batch, slice(5, 12))
+    mean = (first.vector * first.groups + second.vector * second.groups) / 12
+    assert union.vector.abs().max() > 1e-4
+    torch.testing.assert_close(mean, union.vector, rtol=1e-4, atol=1e-8)
+
+
+def test_micro_batches_do_not_change_the_gradient() -> None:
+    batch = sampled(toy()[2], toy()[1], range(10))
+    whole = gradient(toy(Run(batch=BatchSize(micro=32)))[0], batch)
+    pieces = gradient(toy(Run(batch=BatchSize(micro=3)))[0], batch)
+    torch.testing.assert_close(whole.vector, pieces.vector, rtol=1e-4, atol=1e-8)
+    assert whole.metrics == pytest.approx(pieces.metrics, rel=1e-4, abs=1e-6)
+
+
+def test_lag_is_reported_in_versions_and_seconds() -> None:
+    learner, engine, source = toy()
+    learner.version = 6
+    metrics = gradient(learner, sampled(source, engine, range(4), version=2)).metrics
+    assert metrics["lag_versions"] == 4 and metrics["lag_seconds"] == pytest.approx(5.0)
+
+
+def test_a_toy_swarm_learns_within_a_hundred_steps() -> None:
+    learner, engine, source = toy(Run(optimizer=Optimizer(lr=0.05)), spread=0.0)
+    rewards = []
+    for step in range(100):
+        engine.load(learner.weights(), learner.version, Digest(""))
+        outcome = gradient(learner, sampled(source, engine, range(step * 16, step * 16 + 16), learner.version))
+        learner.step(outcome.vector)
+        rewards.append(outcome.metrics["reward"])
+    assert np.mean(rewards[:5]) < 0.25 and np.mean(rewards[-5:]) > 0.8
+    held_out = source.held_out(32)
+    answers = engine.greedy([task.prompt for task in held_out])
+    assert np.mean([source.reward(task, text) for task, text in zip(held_out, answers, strict=True)]) > 0.9
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(poison: float) -> None:
+    learner, _, _ = toy()
+    before, vector = learner.weights(), torch.zeros(learner.size)
+    vector[3] = poison
+    with pytest.raises(ValueError, match="not finite"):
+        learner.step(vector)
+    assert learner.weights() == before and learner.version == 0
+    with pytest.raises(ValueError, match="shape"):
+        learner.step(torch.zeros(learner.size + 1))
+
+
+def test_steps_are_clipped_and_warmed_up() -> None:
+    learner, _, _ = toy(Run(optimizer=Optimizer(lr=0.1, warmup=4, grad_clip=1.0)))
+    rates = [learner.step(torch.full((learner.size,), 10.0))["lr"] for _ in range(5)]
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
+    learner.load(learner.weights(), 9)
+    assert learner.step(torch.ones(learner.size))["lr"] == pytest.approx(0.1)
+    learner.load(learner.weights(), 9, fresh=True)
+    assert learner.step(torch.ones(learner.size))["lr"] == pytest.approx(0.025)
+    assert learner.version == 10
+
+
+def test_learners_that_step_by_the_same_vector_have_the_same_bytes() -> None:
+    (one, _, _), (two, _, _) = toy(), toy()
+    for seed in range(3):
+        vector = torch.randn(one.size, generator=torch.Generator().manual_seed(seed))
+        one.step(vector)
+        two.step(vector.clone())
+    assert weights.digest(one.weights()) == weights.digest(two.weights())
+
+
+def test_loading_a_release_snaps_the_master_weights_to_it() -> None:
+    learner, _, _ = toy()
+    other, _, _ = toy(spread=0.9)
+    learner.load(other.weights(), 41)
+    assert learner.version == 41 and learner.weights() == other.weights()
+    with pytest.raises(ValueError, match="cannot be read"):
+        learner.load(b"not weights", 42)
+    assert learner.version == 41 and learner.weights() == other.weights()
+
+
+def test_a_restored_learner_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
+    one, _, _ = toy()
+    vectors = [torch.randn(one.size, generator=torch.Generator().manual_seed(s)) for s in range(4)]
+    for vector in vectors[:2]:
+        one.step(vector)
+    one.save(tmp_path / "here", {"consumed": ["a", "b"], "position": 7})
+    drawn = torch.rand(3)
+    two, _, _ = toy(spread=0.1)
+    assert two.restore(tmp_path / "here") == {"consumed": ["a", "b"], "position": 7}
+    assert torch.equal(torch.rand(3), drawn)
+    for vector in vectors[2:]:
+        assert one.step(vector) == two.step(vector)
+    assert one.version == two.version == 4
+    assert all(torch.equal(a, b) for a, b in zip(one.policy.module.parameters(), two.policy.module.parameters(), strict=True))
+
+
+def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, _, _ = toy()
+    learner.save(tmp_path, {"n": 1})
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    learner.step(torch.ones(learner.size))
+    with pytest.raises(OSError, match="No space left"):
+        learner.save(tmp_path, {"n": 2})
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.NAME]
+    assert toy()[0].restore(tmp_path) == {"n": 1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_damaged_checkpoint_is_a_sentence_or_harmless_but_never_a_crash(tmp_path: Path, seed: int) -> None:
+    learner, _, _ = toy()
+    learner.save(tmp_path)
+    path = tmp_path / checkpoint.NAME
+    path.write_bytes(path.read_bytes()[: random.Random(seed).randrange(path.stat().st_size)])
+    with pytest.raises(ValueError, match="cannot be read"):
+        learner.restore(tmp_path)
+
+
+def test_a_missing_checkpoint_and_one_of_another_model_say_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        toy()[0].restore(tmp_path)
+    Learner(Tabular(buckets=3), Run()).save(tmp_path)
+    with pytest.raises(ValueError, match="another model"):
+        toy()[0].restore(tmp_path)

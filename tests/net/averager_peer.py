@@ -1,0 +1,94 @@
+"""A learner's averaging in a real process, driven through stdin: in come JSON commands, a line each, out go JSON answers.
+
+    python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false}'
+
+`hostile` skips the look at its own tensors, so that what is not finite really travels.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+
+import hivemind
+import torch
+
+from swarm.config import Averaging
+from swarm.net import averager
+from swarm.net.ports import RoundLost
+
+
+def say(**answer):
+    print(json.dumps(answer), flush=True)
+
+
+async def beat(longest):
+    """Measures how long the loop is ever blocked."""
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(0.01)
+        longest[0] = max(longest[0], time.perf_counter() - before - 0.01)
+
+
+async def average(mine, tensors, command):
+    began = time.perf_counter()
+    for tensor in tensors:
+        tensor.fill_(float(command["fill"]))
+    before = [tensor.clone() for tensor in tensors]
+    answer = {}
+    try:
+        got = await mine.average(command["version"], tensors, command["weight"], command["peers"], command["deadline"])
+        answer["members"] = None if got is None else sorted(got.members)
+    except RoundLost as error:
+        answer["lost"] = str(error)
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    answer["sha"] = hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+    answer["value"] = [str(flat.min().item()), str(flat.max().item())]
+    answer["unchanged"] = all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(before, tensors, strict=True))
+    say(seconds=time.perf_counter() - began, **answer)
+
+
+async def main(setup):
+    torch.set_num_threads(1)
+    dht = hivemind.DHT(
+        initial_peers=setup["bootstrap"] or None, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_relay=False, use_auto_relay=False
+    )
+    generation, reports, longest = [0], [], [0.0]
+    mine = averager.HiveAverager(
+        lambda: (dht, generation[0]), "grads", setup["numel"], Averaging(**setup["settings"]), lambda *args: reports.append(args)
+    )
+    await mine.start()
+    sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
+    tensors = [torch.zeros(size) for size in sizes]
+    watch = asyncio.create_task(beat(longest))
+    say(me=str(dht.peer_id), addresses=[str(address) for address in dht.get_visible_maddrs()])
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        command = json.loads(line)
+        match command["do"]:
+            case "average":
+                await average(mine, tensors, command)
+            case "signal":
+                os.kill(mine._child.process.pid, command["signal"])
+                say()
+            case "renew":
+                generation[0] += 1
+                say()
+            case "status":
+                say(reports=reports, longest=longest[0], pid=mine._child and mine._child.process.pid,
+                    sigint=signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+                longest[0] = 0.0
+            case "close":
+                await mine.close()
+                say()
+    watch.cancel()
+    dht.shutdown()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    if given.get("hostile"):
+        averager.Runner.screen_own = lambda self: None
+    asyncio.run(main(given))

@@ -1,0 +1,217 @@
+"""The real averager: real processes, real p2pd, real DHT; every fault is a real signal."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
+NUMEL = 300_000
+
+
+class Peer:
+    """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
+
+    def __init__(self, bootstrap, numel=NUMEL, hostile=False):
+        setup = json.dumps({"bootstrap": bootstrap, "numel": numel, "settings": SETTINGS, "hostile": hostile})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "averager_peer.py"), setup],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment,
+        )  # fmt: skip
+
+    def meet(self):
+        hello = self.hear(40)
+        self.me, self.addresses = hello["me"], hello["addresses"]
+        return self
+
+    def tell(self, **command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self, timeout=30.0):
+        assert select.select([self.process.stdout], [], [], timeout)[0], "the peer did not answer"
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, **command):
+        self.tell(**command)
+        return self.hear()
+
+    def begin(self, version, peers, fill=1.0, weight=1.0, deadline=10.0):
+        others = [peer.me for peer in peers if peer is not self]
+        self.tell(do="average", version=version, fill=fill, weight=weight, peers=others, deadline=deadline)
+
+    def crash(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def trio():
+    first = Peer([]).meet()
+    rest = [Peer(first.addresses) for _ in range(2)]
+    peers = [first, *(peer.meet() for peer in rest)]
+    yield peers
+    for peer in peers:
+        peer.crash()
+
+
+versions = iter(range(100, 10_000))
+
+
+def round_of(peers, fills=(1.0, 2.0, 4.0), weights=(1.0, 2.0, 5.0), version=None):
+    version = next(versions) if version is None else version
+    for peer, fill, weight in zip(peers, fills, weights, strict=False):
+        peer.begin(version, peers, fill, weight)
+    return [peer.hear() for peer in peers]
+
+
+def assert_averaged(answers, peers, value):
+    assert all(answer.get("members") == sorted(peer.me for peer in peers) for answer in answers), answers
+    assert len({answer["sha"] for answer in answers}) == 1
+    for answer in answers:
+        assert [float(edge) for edge in answer["value"]] == pytest.approx([value, value], rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size):
+    peers = trio[:size]
+    expected = [5 / 3, (1 + 4 + 20) / 8][size - 2]
+    for _ in range(2):
+        answers = round_of(peers)
+        assert_averaged(answers, peers, expected)
+    assert max(answer["seconds"] for answer in answers) < SETTINGS["match"], "a full group starts at once"
+
+
+def test_a_lone_peer_gets_none_after_the_matching_time(trio):
+    trio[0].begin(next(versions), trio[:2])
+    answer = trio[0].hear()
+    assert answer["members"] is None and answer["unchanged"]
+    assert SETTINGS["match"] - 0.2 < answer["seconds"] < SETTINGS["match"] + 1
+
+
+def test_two_that_expect_different_numbers_still_meet(trio):
+    version = next(versions)
+    trio[0].begin(version, trio, 1.0)
+    trio[1].begin(version, trio[:2], 3.0)
+    assert_averaged([trio[0].hear(), trio[1].hear()], trio[:2], 2.0)
+
+
+def test_learners_of_different_versions_never_meet(trio):
+    """Versions 64 apart share their group key: the announcement tells them apart."""
+    version = next(versions)
+    trio[0].begin(version, trio[:3])
+    trio[1].begin(version + 1, trio[:3])
+    trio[2].begin(version + 64, trio[:3])
+    for peer in trio:
+        answer = peer.hear()
+        assert answer["members"] is None and answer["unchanged"], answer
+
+
+def test_an_uninvited_peer_is_not_averaged_with(trio):
+    version = next(versions)
+    trio[2].begin(version, trio, 100.0)
+    trio[0].begin(version, trio[:2], 1.0)
+    trio[1].begin(version, trio[:2], 3.0)
+    stranger = trio[2].hear()
+    assert_averaged([trio[0].hear(), trio[1].hear()], trio[:2], 2.0)
+    assert stranger.get("members") is None and stranger["unchanged"]
+
+
+def test_a_stopped_averager_process_costs_a_round_and_keeps_the_deadline(trio):
+    trio[0].ask(do="status")
+    trio[0].ask(do="signal", signal=signal.SIGSTOP)
+    trio[0].begin(next(versions), trio[:2], deadline=1.5)
+    lost = trio[0].hear()
+    assert "lost" in lost and lost["unchanged"] and lost["seconds"] < 1.9
+    assert_averaged(round_of(trio[:2]), trio[:2], 5 / 3)
+    status = trio[0].ask(do="status")
+    assert [why == "" for _, why, _ in status["reports"]] == [False, True]
+    assert status["longest"] < 0.5, "replacing blocked the loop"
+    assert status["sigint"], "SIGINT is ignored in the peer"
+
+
+def test_a_killed_averager_process_is_replaced_before_it_is_needed(trio):
+    trio[1].ask(do="signal", signal=signal.SIGKILL)
+    time.sleep(1)
+    assert_averaged(round_of(trio[:2]), trio[:2], 5 / 3)
+
+
+def test_a_new_generation_of_the_dht_gets_a_new_process(trio):
+    before = trio[2].ask(do="status")["pid"]
+    trio[2].ask(do="renew")
+    assert_averaged(round_of(trio), trio, 25 / 8)
+    assert trio[2].ask(do="status")["pid"] != before
+
+
+def test_a_member_that_is_not_finite_costs_all_a_round(trio):
+    answers = round_of(trio, fills=(1.0, float("nan"), 4.0))
+    assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
+    assert_averaged(round_of(trio), trio, 25 / 8)
+
+
+def test_a_hostile_member_is_screened_at_the_reducers(trio):
+    hostile = Peer(trio[0].addresses, hostile=True).meet()
+    try:
+        answers = round_of([trio[0], trio[1], hostile], fills=(1.0, 2.0, float("inf")))
+        assert all("lost" in answer and answer["unchanged"] for answer in answers[:2]) or all(
+            answer.get("value") == answers[0]["value"] for answer in answers
+        ), answers
+        answers = round_of([trio[0], trio[1], hostile], fills=(1.0, 2.0, float("nan")))
+        assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
+    finally:
+        hostile.crash()
+    assert_averaged(round_of(trio), trio, 25 / 8)
+
+
+def test_a_member_killed_in_mid_round_costs_the_others_one_round(trio):
+    numel = 12_000_000
+    peers = [Peer(trio[0].addresses, numel=numel) for _ in range(3)]
+    try:
+        peers = [peer.meet() for peer in peers]
+        version = next(versions)
+        for peer in peers:
+            peer.begin(version, peers, deadline=15.0)
+        time.sleep(0.35)
+        peers[2].crash()
+        answers = [peer.hear() for peer in peers[:2]]
+        done = [answer for answer in answers if "lost" not in answer]
+        assert all(answer["unchanged"] for answer in answers if "lost" in answer)
+        assert len({answer["sha"] for answer in done}) <= 1, answers
+        assert_averaged(round_of(peers[:2]), peers[:2], 5 / 3)
+    finally:
+        for peer in peers:
+            if peer.process.poll() is None:
+                peer.crash()
+
+
+def test_close_leaves_no_process(trio):
+    peer = Peer(trio[0].addresses).meet()
+    try:
+        pid = peer.ask(do="status")["pid"]
+        peer.ask(do="close")
+        assert not psutil.pid_exists(pid)
+    finally:
+        peer.crash()
+
+
+def test_the_averager_process_dies_with_its_parent(trio):
+    peer = Peer(trio[0].addresses).meet()
+    try:
+        pid = peer.ask(do="status")["pid"]
+        peer.process.kill()
+        peer.process.wait()
+        deadline = time.monotonic() + 2
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not psutil.pid_exists(pid)
+    finally:
+        os.killpg(os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL)

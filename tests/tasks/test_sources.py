@@ -1,0 +1,67 @@
+"""Task sources: the same on every peer, training and held-out tasks apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm import tasks
+
+
+@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
+    one, two, other = tasks.source(name, 5), tasks.source(name, 5), tasks.source(name, 6)
+    assert [one.task(i) for i in range(50)] == [two.task(i) for i in reversed(range(50))][::-1]
+    assert one.held_out(9) == two.held_out(20)[:9]
+    assert [one.task(i) for i in range(50)] != [other.task(i) for i in range(50)]
+
+
+@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str) -> None:
+    source = tasks.source(name, 1)
+    seen = {source.task(i).prompt for i in range(5000)} | {source.example(i)[0] for i in range(5000)}
+    assert not seen & {task.prompt for task in source.held_out(500)}
+    assert all(task.index < 0 for task in source.held_out(5))
+
+
+@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -> None:
+    source = tasks.source(name, 2)
+    for task in [source.task(3), *source.held_out(3)]:
+        assert source.reward(task, task.answer) == 1.0
+        assert source.reward(task, "") == 0.0
+
+
+def test_digit_sums_are_running_sums_modulo_ten() -> None:
+    task = next(t for t in map(tasks.source("digit-sums", 1).task, range(100)) if len(set(t.prompt)) == 6)
+    digits = [int(c) for c in task.prompt[:-1]]
+    assert task.answer == "".join(str(sum(digits[: k + 1]) % 10) for k in range(5))
+
+
+@given(st.text(max_size=8))
+def test_only_the_exact_answer_is_worth_anything(text: str) -> None:
+    source = tasks.source("digit-sums", 1)
+    task = source.task(0)
+    assert source.reward(task, text) == float(text == task.answer)
+
+
+def test_partial_credit_is_an_option() -> None:
+    source = tasks.source("digit-sums", 1, {"partial": True})
+    task = source.task(0)
+    assert source.reward(task, task.answer[:4] + "x") == 0.8
+    assert source.reward(task, task.answer + "00000") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("digit-sum", {}, "did you mean 'digit-sums'"),
+        ("digit-sums", {"digit": 3}, "did you mean 'digits'"),
+        ("digit-sums", {"digits": "3"}, "has to be of type int"),
+        ("digit-sums", {"digits": 1}, "2 to 64"),
+    ],
+)
+def test_a_wrong_source_or_option_is_refused_with_the_nearest_right_one(name: str, options: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        tasks.source(name, 1, options)
