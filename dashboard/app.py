@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import MutableHeaders
@@ -81,26 +82,30 @@ def _add_twins(app: FastAPI, source: Feed) -> None:
         return {"status": "ok"}
 
     @app.get("/api/state")
-    async def state() -> JSONResponse:
+    async def state() -> Response:
         """Everything the page shows."""
-        return JSONResponse(source.view())
+        return _json(source.view())
 
     @app.get("/api/peers")
-    async def peers() -> JSONResponse:
-        return JSONResponse(source.state.rows(source.clock()))
+    async def peers() -> Response:
+        return _json(source.state.rows(source.clock()))
 
     @app.get("/api/series")
-    async def series(name: Annotated[str, Query(max_length=32)]) -> JSONResponse:
+    async def series(name: Annotated[str, Query(max_length=32)]) -> Response:
         """(version, value) pairs of one curve."""
         curve = source.state.series.get(name)
         if curve is None:
             raise HTTPException(404, "no curve of this name; /api/state lists them under series")
-        return JSONResponse({"name": name, "points": curve.points()})
+        return _json({"name": name, "points": curve.points()})
 
     @app.get("/api/events")
-    async def events(after: Annotated[int, Query(ge=0, lt=2**53)] = 0) -> JSONResponse:
+    async def events(after: Annotated[int, Query(ge=0, lt=2**53)] = 0) -> Response:
         """Sentences after revision `after`, oldest first; ask next with the answer's `revision`."""
-        return JSONResponse({"revision": source.state.revision, "events": source.state.events(after)})
+        return _json({"revision": source.state.revision, "events": source.state.events(after)})
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _bad_query(request: Request, error: Exception) -> JSONResponse:
@@ -172,6 +177,7 @@ async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
         app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, http="h11",
         timeout_keep_alive=5, timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS,
     )  # fmt: skip
+    app.state.feed.open()
     server = Server(_Quiet(config), app.state.feed, listener)
     await server.wait_started()
     return server

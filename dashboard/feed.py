@@ -56,6 +56,10 @@ class Feed:
                 yield msgspec.json.encode(view).decode()
             await asyncio.sleep(PAUSE)
 
+    def open(self) -> None:
+        """Allow streams (again): a page that broke is served anew from the same feed."""
+        self._closed = False
+
     def close(self) -> None:
         """End all streams within a quarter of a second."""
         self._closed = True

@@ -50,6 +50,7 @@ class State:
         self.last = 0.0
         """Unix seconds of the newest event."""
         self.peers: dict[PeerId, Peer] = {}
+        """Whoever was silent for longest comes first."""
         self.releases: dict[int, Release] = {}
         self.accuracies: dict[str, tuple[int, float]] = {}
         """`first` and `last`: (version, held-out accuracy)."""
@@ -150,13 +151,11 @@ class State:
 
     def touch(self, peer_id: PeerId, at: float) -> Peer:
         """The row of a peer that said something at `at`."""
-        peer = self.peers.get(peer_id)
-        if peer is None:
-            if len(self.peers) >= PEERS:
-                longest = min(self.peers.values(), key=lambda known: (not known.gone, known.heard))
-                del self.peers[longest.id]
-                self._reset = self.revision
-            peer = self.peers[peer_id] = Peer(peer_id)
+        peer = self.peers.pop(peer_id, None) or Peer(peer_id)
+        self.peers[peer_id] = peer
+        if len(self.peers) > PEERS:
+            del self.peers[next(iter(self.peers))]
+            self._reset = self.revision
         if not peer.beating:
             peer.heard = max(peer.heard, at)
         peer.revision = self.revision

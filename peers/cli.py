@@ -43,21 +43,23 @@ def run(words: Sequence[str]) -> int:
 
 
 def up(args: argparse.Namespace) -> int:
+    loaded = _load(args, args.config)
+    _check_objective(loaded)
     from peers import up as program
 
-    loaded = _load(args, args.config)
     return program.up(loaded, _folder_of(args, loaded))
 
 
 def start(args: argparse.Namespace) -> int:
+    loaded = _load(args, args.config)
+    _check_objective(loaded)
     from peers import launch
 
-    loaded = _load(args, args.config)
     return launch.start(loaded, _folder_of(args, loaded), not args.no_page)
 
 
 def join(args: argparse.Namespace) -> int:
-    loaded = _load(args, None)
+    loaded = _load(args, args.config)
     _refuse_run_settings(loaded)
     word = " ".join(args.invite)
     _read_invite(word)  # offline, before anything slow is imported
@@ -71,29 +73,32 @@ def status(args: argparse.Namespace) -> int:
     word = " ".join(args.invite) or None
     if word is not None:
         _read_invite(word)
+    folder = args.folder if word is not None else _only_folder(args)
     from peers import status as program
 
-    folder = args.folder if word is not None else _only_folder(args)
     return program.status(folder, word, args.watch, args.json)
 
 
 def leave(args: argparse.Namespace) -> int:
+    folder = _only_folder(args)
     from peers import status as program
 
-    return program.leave(_only_folder(args))
+    return program.leave(folder)
 
 
 def export(args: argparse.Namespace) -> int:
+    folder = _only_folder(args)
     from peers import status as program
 
-    return program.export(_only_folder(args), args.target)
+    return program.export(folder, args.target)
 
 
 def invite_(args: argparse.Namespace) -> int:
+    folder = _only_folder(args)
     from peers import runfolder
     from swarm.types import Role
 
-    word = runfolder.invite(_only_folder(args), Role(args.role))
+    word = runfolder.invite(folder, Role(args.role))
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
     return 0
 
@@ -226,12 +231,15 @@ def _only_folder(args: argparse.Namespace) -> Path:
         return found[0]
     if not found:
         raise WrongUsage(f"no run on this machine (looked in {_runs()}): name its folder with --folder")
-    raise WrongUsage(f"several runs on this machine ({', '.join(path.name for path in found)}): name one with --folder {_runs()}/...")
+    names = ", ".join(path.name for path in found)
+    raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {_runs()}/...")
 
 
 def _phrase(part: Any) -> str:
     """A part of an objective in a few letters."""
-    return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in part.values()) if isinstance(part, dict) else part
+    if not isinstance(part, dict):
+        return str(part)
+    return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in part.values())
 
 
 # --- the parser ---------------------------------------------------------------------------------------------------------
@@ -265,16 +273,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: Any) -> None:
-    it = _command(commands, "up", up, "run a whole swarm on this machine until it is complete", "swarm up configs/demo.toml")
-    _config(it)
-    it = _command(commands, "start", start, "begin a run, be its seed, print how to join", "swarm start configs/private-lab.toml")
+    _config(_command(commands, "up", up, "run a whole swarm on this machine until it is complete", "swarm up configs/demo.toml"))
+    about = "begin a run, be its seed, print how to join"
+    it = _command(commands, "start", start, about, "swarm start configs/private-lab.toml")
     _config(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
     it = _command(commands, "join", join, "take part in a run that an invite names", "swarm join swarm1... --as sampler")
     it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
-    it.add_argument("--as", dest="role", choices=ROLES, default="auto", help="the role; auto takes the invite's, or what fits this machine")
-    _command(commands, "leave", leave, "let the peers of a run on this machine finish and leave", "swarm leave --folder ./demo-run")
-    it = _command(commands, "sim", simulate, "simulate a swarm in virtual time", "swarm sim configs/scenarios/paper.toml --seed 7")
+    as_help = "the role; auto takes the invite's, or what fits this machine"
+    it.add_argument("--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half")
+    it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
+    about = "let the peers of a run on this machine finish and leave"
+    _command(commands, "leave", leave, about, "swarm leave --folder ./demo-run")
+    about = "simulate a swarm in virtual time"
+    it = _command(commands, "sim", simulate, about, "swarm sim configs/scenarios/paper-delay.toml --seed 7")
     it.add_argument("scenario", metavar="SCENARIO", type=Path, help="a scenario file")
     it.add_argument("--seed", type=int, default=None, help="instead of the scenario's; the same seed gives the same journal")
     it.add_argument("--out", type=Path, default=None, metavar="DIR", help="where the journal and the report are kept")
@@ -284,7 +296,8 @@ def _add_reading(commands: Any) -> None:
     it = _command(commands, "status", status, "show what a swarm is doing", "swarm status --watch")
     it.add_argument("invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine")
     it.add_argument("--watch", action="store_true", help="go on showing it")
-    it = _command(commands, "invite", invite_, "print a word that invites to the run on this machine", "swarm invite --role learner")
+    about = "print a word that invites to the run on this machine"
+    it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
     it.add_argument("--role", choices=ROLES[1:], default="sampler", help="what it invites as (default: sampler)")
     it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
@@ -295,20 +308,23 @@ def _add_reading(commands: Any) -> None:
 
 def _add_config(commands: Any) -> None:
     about = "show, check or explain settings"
-    outer = commands.add_parser("config", help=about, description=_sentence(about), epilog="example: swarm config show configs/demo.toml")
+    example = "swarm config show configs/demo.toml --set run.seed=3"
+    outer = commands.add_parser("config", help=about, description=_sentence(about), epilog=f"example: {example}")
     outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    it = _command(inner, "show", config_show, "print every setting with its origin", "swarm config show configs/demo.toml --set run.seed=3")
+    it = _command(inner, "show", config_show, "print every setting with its origin", example)
     it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="a file; without it, the defaults")
     _config(_command(inner, "check", config_check, "say whether a file is good", "swarm config check configs/demo.toml"))
-    _command(inner, "schema", config_schema, "print every key, its default, what it accepts and means", "swarm config schema")
+    about = "print every key, its default, what it accepts and means"
+    _command(inner, "schema", config_schema, about, "swarm config schema")
 
 
 def _command(commands: Any, name: str, function: Any, about: str, example: str) -> argparse.ArgumentParser:
-    it: argparse.ArgumentParser = commands.add_parser(name, help=about, description=_sentence(about), epilog=f"example: {example}")
+    it: argparse.ArgumentParser
+    it = commands.add_parser(name, help=about, description=_sentence(about), epilog=f"example: {example}")
     it.set_defaults(command=function)
     it.add_argument("--folder", type=Path, metavar="DIR", help="the run's folder (default: in the state folder of this user)")
-    it.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3; may be repeated")
+    it.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3")
     it.add_argument("--model", metavar="MODEL", help="short for --set run.model.name=MODEL: a Hub id or a folder")
     it.add_argument("--json", action="store_true", help="data as JSON")
     it.add_argument("-v", "--verbose", action="store_true", help="also what the parts beneath say")

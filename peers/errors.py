@@ -68,20 +68,21 @@ _BY_NAME = {
     "swarm.layers.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.identity.IdentityError": CANNOT,
-    "swarm.net.ports.PortTaken": CANNOT,
-    "swarm.net.hive.PortTaken": CANNOT,
+    "dashboard.app.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,
 }
 # By name, so that `swarm --help` need not import the modules to know their errors.
 
-_DISK = {
+_SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
     errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with --folder",
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
+    errno.EADDRINUSE: "the port is in use: stop the other program, or choose another with --set peer.listen.port=0",
+    errno.EADDRNOTAVAIL: "this machine has no such address: check --set peer.listen.host and peer.page.host",
 }
 
 
@@ -92,9 +93,10 @@ def explain(error: BaseException) -> tuple[int, str] | None:
         return error.code, str(error)
     for kind in type(error).__mro__:
         if (code := _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")) is not None:
-            return code, str(error)
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return CANNOT, f"cannot use {error.filename or 'a file'}: {_DISK[error.errno]}"
+            return code, (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if isinstance(error, OSError) and error.errno in _SYSTEM:
+        where = f"cannot use {error.filename}: " if error.filename else ""
+        return CANNOT, where + _SYSTEM[error.errno]
     return None
 
 

@@ -37,6 +37,10 @@ EVENTS_KEPT = 256
 # Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
 
 
+Dialable = Callable[[PeerId, tuple[str, ...]], None]
+"""Where a peer can be dialled, as its heartbeat says: the node keeps it."""
+
+
 @dataclass(frozen=True)
 class Self:
     """Who this peer is in the run."""
@@ -52,7 +56,10 @@ class Self:
 
 
 class Host:
-    def __init__(self, who: Self, config: Config, ports: Ports, bus: events.Bus, trust: Trust, blobs: Blobs) -> None:
+    def __init__(
+        self, who: Self, config: Config, ports: Ports, bus: events.Bus, trust: Trust, blobs: Blobs, dialable: Dialable = lambda *_: None
+    ) -> None:
+        self._dialable = dialable
         self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
         self.roster = Roster(config.run.pace.patience)
         self.releases = Releases()
@@ -71,8 +78,8 @@ class Host:
     def now(self) -> float:
         return self.ports.clock.now()
 
-    def emit(self, kind: type[events.Event], **fields: Any) -> None:
-        self.bus.emit(kind(at=self.now(), peer=self.ports.me, **fields))
+    def emit(self, what: type[events.Event], /, **fields: Any) -> None:
+        self.bus.emit(what(at=self.now(), peer=self.ports.me, **fields))
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""
@@ -187,6 +194,7 @@ class Host:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
+        self._dialable(opened.sender, beat.addresses)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
         if beat.state == "leaving":

@@ -15,20 +15,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peers import policies, runfolder, specification
-from peers.errors import Interrupted, Refusal, UsageError
-from peers.runfolder import RunFolder
+import msgspec
+
+from peers import hardware, policies, runfolder, specification
+from peers.errors import CannotHere, Interrupted, Refusal
+from peers.evaluator import Evaluator
+from peers.host import Host, Self
+from peers.runfolder import Corner, RunFolder
+from peers.seed import Seed
 from swarm import events
 from swarm import invite as invites
-from swarm.config import Config, Listen, Loaded, Run, from_run_dict
+from swarm.config import Config, Listen, Loaded, Page, Run, from_run_dict
+from swarm.core.trust import Trust, needs_membership
+from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
+from swarm.net.blobs import Blobs
+from swarm.net.ports import Ports
+from swarm.tasks import base as tasks
 from swarm.types import Digest, Membership, PeerId, Role
 
 GOODBYE = 10.0
@@ -46,11 +56,33 @@ def start(loaded: Loaded, folder: Path | None, page: bool) -> int:
 def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> int:
     """`swarm join`: take part in the run that the invite names. Returns an exit code."""
     invite = invites.read(word, time.time())
-    if (mine := [key for key in loaded.origins if key.startswith("run.") and key != "run.model.name" and loaded.origins[key] != "default"]):
-        raise UsageError(f"{mine[0]} is the run's, not yours: a joiner sets [peer] keys only, the rest comes from the swarm")
     path = folder or runfolder.default_path(invite.run[:12])
-    role = role or invite.role or Role.SAMPLER
-    return run_until_signalled(lambda departure: _join(invite, role, loaded.config, path, departure))
+    if (here := runfolder.read(path)) is not None and here.digest != invite.run:
+        raise Refusal(f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder")
+    return run_until_signalled(lambda departure: _join(invite, role or invite.role or Role.SAMPLER, loaded.config, path, departure))
+
+
+def observe(word: str, folder: Path | None, sink: Callable[[events.Event, Run], None], seconds: float | None) -> int:
+    """Join as an observer and hand every event to `sink`, for so many seconds or until a signal. Returns an exit code."""
+    invite = invites.read(word, time.time())
+    path = folder or runfolder.default_path(invite.run[:12])
+
+    async def program(departure: Departure) -> None:
+        with _place(runfolder.free_corner(path, Role.OBSERVER)) as place:
+            async with _node(place, invite.run, Listen(dial_only=True), invite.addresses) as node:
+                run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, None)
+                host = _host(place, run, Role.OBSERVER, Config(), node, Nobody(), invite.admit(place.keyring.me))
+                departure.leave = host.leave
+                place.bus.add(lambda event: sink(event, host.config.run))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await host.run(host.stop.wait)
+
+    return run_until_signalled(program)
+
+
+def _peers_of(invite: Invite) -> list[PeerId]:
+    return [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
 
 
 # --- signals ------------------------------------------------------------------------------------------------------------
@@ -116,17 +148,15 @@ class Place:
 
 
 @contextlib.contextmanager
-def _place(folder: Path) -> Any:
-    keyring = open_key(folder / "key")
-    bus = events.Bus()
-    journal = events.Journal(folder / "journal.jsonl")
-    bus.add(journal)
-    (folder / "pid").write_text(str(os.getpid()))
-    try:
-        yield Place(folder, keyring, bus)
-    finally:
-        (folder / "pid").unlink(missing_ok=True)
-        journal.close()
+def _place(corner: Corner) -> Iterator[Place]:
+    with corner:
+        journal = events.Journal(corner.path / "journal.jsonl")
+        bus = events.Bus()
+        bus.add(journal)
+        try:
+            yield Place(corner.path, open_key(corner.path / "key"), bus)
+        finally:
+            journal.close()
 
 
 @asynccontextmanager
@@ -154,8 +184,133 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
 
 def _kept_port(listen: Listen, path: Path) -> Listen:
     """The port of the last time, so that old invites and remembered addresses go on working."""
-    import msgspec
-
     if listen.port == 0 and path.exists() and path.read_text().isdigit():
         return msgspec.structs.replace(listen, port=int(path.read_text()))
     return listen
+
+
+def _host(place: Place, run: RunFolder, role: Role, config: Config, node: Any, averager: Any, membership: Membership | None) -> Host:
+    """The peer's Host over real ports."""
+    spec = run.spec
+    ports = Ports(
+        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=averager, work=node.work,
+        keyring=place.keyring, addresses=node.addresses,
+    )  # fmt: skip
+    who = Self(
+        name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000), hardware=hardware.describe(),
+        membership=membership, observes=role in (Role.SEED, Role.OBSERVER),
+    )  # fmt: skip
+    config = Config(run=from_run_dict(spec.run), peer=config.peer)
+    trust = Trust(config.run.name, bytes.fromhex(spec.owner), config.run.private, verify)
+
+    def blame(peer: PeerId, reason: str) -> None:
+        place.bus.emit(events.Rejected(at=time.time(), peer=place.keyring.me, sender=peer, kind="blobs", reason=reason))
+
+    shelf = place.folder / "blobs" if role is Role.SEED else None
+    blobs = Blobs(node.mail, folder=shelf, keep=config.run.release.keep, on_bad=blame)
+    return Host(who, config, ports, place.bus, trust, blobs, node.mail.remember)
+
+
+async def _seed(run: RunFolder, config: Config, page: bool, departure: Departure) -> None:
+    with _place(run.corner("seed")) as place:
+        async with _node(place, run.digest, config.peer.listen, ()) as node:
+            host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
+            await specification.serve(node.mail, run)
+            departure.leave = host.leave
+            async with _page(run, host, config.peer.page) if page else contextlib.nullcontext():
+                _print_invites(run, node.addresses())
+                await host.run(Seed(host, _genesis(run), place.folder).run)
+
+
+def _genesis(run: RunFolder) -> bytes | None:
+    path = run.path / "genesis"
+    return path.read_bytes() if path.exists() else None
+
+
+def _print_invites(run: RunFolder, addresses: Sequence[str]) -> None:
+    """Words for every role, on the disk; the two that people need, on the screen."""
+    words = {role: run.invite(role, addresses) for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)}
+    print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
+    for role in (Role.SAMPLER, Role.LEARNER):
+        print(f"to join as a {role.value}:\n  swarm join {words[role]}", flush=True)
+
+
+@asynccontextmanager
+async def _page(run: RunFolder, host: Host, settings: Page) -> AsyncIterator[None]:
+    """The dashboard in the seed's own process, over what the seed observes."""
+    from dashboard.app import create_app, serve
+    from dashboard.feed import Feed
+    from dashboard.state import State
+
+    feed = Feed(State(host.config.run))
+    host.bus.add(feed)
+    server = await serve(create_app(feed), settings.host, settings.port, settings.free)
+    write_durably(run.path / "page", server.url.encode())
+    print(f"page: {server.url}", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        (run.path / "page").unlink(missing_ok=True)
+        await server.close()
+
+
+async def _join(invite: Invite, role: Role, config: Config, path: Path, departure: Departure) -> None:
+    with _place(runfolder.free_corner(path, role)) as place:
+        membership = invite.admit(place.keyring.me) if invite.role is role else None
+        async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
+            model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
+            run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, model)
+            if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
+                raise Refusal(f"this invite does not admit a {role.value}: ask the run's owner for one (`swarm invite --role {role.value}`)")
+            await specification.serve(node.mail, run)
+            await _act(place, run, role, config, node, membership, departure)
+
+
+async def _act(
+    place: Place, run: RunFolder, role: Role, config: Config, node: Any, membership: Membership | None, departure: Departure
+) -> None:
+    """Build the role's engine or learner, and run it."""
+    from peers import equip
+    from peers.learner import LearnerPeer
+    from peers.sampler import Sampler
+
+    if role is Role.LEARNER:
+        async with _averager(place, run, node) as averager:
+            host = _host(place, run, role, config, node, averager, membership)
+            departure.leave = host.leave
+            learner, speech = await node.work.run("load", equip.learner, run.model, host.config.run)
+            source = tasks.source(host.config.run.task.name, host.config.run.seed, host.config.run.task.options)
+            await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
+        return
+    host = _host(place, run, role, config, node, Nobody(), membership)
+    departure.leave = host.leave
+    source = tasks.source(host.config.run.task.name, host.config.run.seed, host.config.run.task.options)
+    engine = await node.work.run("load", equip.engine, run.model, host.config)
+    program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
+    await host.run(program)
+
+
+@asynccontextmanager
+async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[Any]:
+    from peers import equip
+    from swarm.net.averager import HiveAverager
+    from swarm.net.guard import averaging_prefix
+
+    settings = from_run_dict(run.spec.run).averaging
+    averager = HiveAverager(
+        dht=lambda: (node.dht(), node.generation), prefix=averaging_prefix(run.digest), numel=equip.size(run.model),
+        settings=settings, report=place.report,
+    )  # fmt: skip
+    await averager.start()
+    try:
+        yield averager
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(averager.close(), GOODBYE)
+
+
+class Nobody:
+    """The averager of a peer that averages nothing."""
+
+    async def average(self, *_: Any) -> None:
+        raise RuntimeError("only a learner averages")

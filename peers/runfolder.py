@@ -13,7 +13,10 @@ A folder belongs to one run for ever: opening it with another `[run]` is refused
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import itertools
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -47,10 +50,8 @@ class RunFolder:
     def model(self) -> Path:
         return self.path / "model"
 
-    def peer(self, name: str) -> Path:
-        folder = self.path / "peers" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def corner(self, name: str) -> Corner:
+        return Corner(self.path / "peers" / name)
 
     def owner(self) -> Keyring:
         """The owner's key. Raises Refusal where the run was only joined."""
@@ -62,17 +63,15 @@ class RunFolder:
         """A word that admits to `role` for INVITE_DAYS; kept beside the run for `swarm invite`."""
         expires = int(time.time()) + INVITE_DAYS * 86400
         name, private = str(self.spec.run["name"]), bool(self.spec.run["private"])
-        seed, delegation = b"", None
-        if needs_membership(role, private):
-            seed, delegation = invites.delegate(self.owner(), name, role, expires)
-        word = invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegation, seed)
+        delegate = invites.delegate(self.owner(), name, role, expires) if needs_membership(role, private) else None
+        word = invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
         write_durably(self.path / "invites" / role.value, word.encode())
         return word
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
         """A membership for a peer on the owner's own machine."""
-        seed, delegation = invites.delegate(self.owner(), str(self.spec.run["name"]), role, int(time.time()) + INVITE_DAYS * 86400)
-        return invites.admit(seed, delegation, keyring.me)
+        delegate = invites.delegate(self.owner(), str(self.spec.run["name"]), role, int(time.time()) + INVITE_DAYS * 86400)
+        return invites.admit(delegate, keyring.me)
 
 
 def invite(path: Path, role: Role) -> str:
@@ -81,6 +80,66 @@ def invite(path: Path, role: Role) -> str:
     if not word.exists():
         raise Refusal(f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`")
     return word.read_text()
+
+
+class Corner:
+    """A peer's own folder, held by one process at a time: `with corner:` locks it and leaves the pid for others to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / "pid", os.O_RDWR | os.O_CREAT, 0o644)
+        self._taken = False
+
+    def take(self) -> bool:
+        """False when another process has it."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self._taken = True
+        return True
+
+    def __enter__(self) -> Corner:
+        if not self._taken and not self.take():
+            raise CannotHere(f"{self.path} is in use by process {(self.path / 'pid').read_text()}: stop it with `swarm leave`, or use another --folder")
+        return self
+
+    def __exit__(self, *exit: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        # The kernel frees the lock also when the process is killed. Children that were forked share it, hence the explicit unlock.
+        os.ftruncate(self._lock, 0)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def free_corner(path: Path, role: Role) -> Corner:
+    """The first corner `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
+    for number in itertools.count(1):
+        corner = Corner(path / "peers" / f"{role.value}-{number}")
+        if corner.take():
+            return corner
+        corner.close()
+    raise AssertionError("unreachable: there is always a next number")
+
+
+def running(path: Path) -> dict[str, int]:
+    """Peers of this folder that run now: corner name -> pid."""
+    found = {}
+    for file in sorted(path.glob("peers/*/pid")):
+        with open(file, "rb+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found[file.parent.name] = int(lock.read() or b"0")
+    return found
 
 
 def default_path(name: str) -> Path:

@@ -172,15 +172,18 @@ def _body(text: str) -> bytes:
     if not joined.startswith(WORD):
         raise _damaged(f"an invite begins with {WORD}")
     letters = joined.removeprefix(WORD)
+    if strange := re.search(r"[^a-z2-7]", letters):
+        raise _damaged(f"it has a {strange[0]!r}, which no invite has")
+    cut_off = f"its checksum does not fit, it may be cut off ({len(joined)} letters)"
     try:
         data = base64.b32decode(letters.upper() + "=" * (-len(letters) % 8))
     except ValueError as error:
-        raise _damaged("it has letters that no invite has, or lost some") from error
+        raise _damaged(cut_off) from error
     body, checksum = data[:-CHECKSUM], data[-CHECKSUM:]
     # The unused bits of the last letter would otherwise let two words be one invite.
     canonical = base64.b32encode(data).decode().rstrip("=").lower() == letters
     if not canonical or len(body) < 1 or _checksum(body) != checksum:
-        raise _damaged(f"its checksum does not fit, it may be cut off ({len(joined)} letters)")
+        raise _damaged(cut_off)
     if body[0] != LAYOUT:
         raise InviteError(Trouble.PROTOCOL, f"the invite is of kind {body[0]}, this program reads {LAYOUT}: upgrade this program")
     return body

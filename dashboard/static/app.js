@@ -77,7 +77,7 @@ const COLUMNS = [
   ["", (peer) => [["name", peer.name], ["role", peer.role]]],
   ["", (peer, state) => [
     ["mark", { alive: "●", lost: "◌", left: "–" }[state]],
-    ["word", ` ${state === "alive" ? peer.state || "here" : state}`],
+    ["word", `\u00a0${state === "alive" ? peer.state || "here" : state}`],
   ]],
   ["number", (peer) => (!works(peer) ? [["faint", "–"]] : [["", count(behind(peer))], ["faint", age(peer)]])],
   ["number mid", (peer) => [["", works(peer) ? count(peer.done) : "–"]]],
@@ -86,7 +86,7 @@ const COLUMNS = [
   ["number wide", (peer, state) => [["", state === "alive" && peer.tokens ? count(peer.tokens) : "–"]]],
   ["number wide", (peer, state) => [["", state === "alive" && works(peer) ? percent(peer.busy, 0) : "–"]]],
   ["number wide", (peer) => [["", peer.since == null ? "–" : duration(now() - peer.since)]]],
-  ["number", (peer) => [["", `${duration(now() - peer.heard)} ago`]]],
+  ["number mid", (peer) => [["", `${duration(now() - peer.heard)} ago`]]],
 ];
 
 const works = (peer) => peer.version != null;

@@ -100,9 +100,9 @@ def _warm_start(
     example: Callable[[int], tuple[str, str]],
     progress: Callable[[str], None],
 ) -> None:
-    """Cross-entropy on answer and end token, fresh examples at every step: the share of right ones is measured before learning."""
+    """Cross-entropy on answer and end token. Examples are fresh at every step, so their share right is an honest measure."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
-    recent: deque[float] = deque(maxlen=8)
+    recent: deque[float] = deque(maxlen=4)
     for step in range(LAST_STEP):
         ids, target = _rows(tokenizer, [example(step * BATCH + i) for i in range(BATCH)])
         logits = model(input_ids=ids[:, :-1]).logits
@@ -118,7 +118,7 @@ def _warm_start(
         F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    progress(f"warm start: stopped after {LAST_STEP} steps, {share:.0%} of the examples right")
+    progress(f"warm start: stopped after {LAST_STEP} steps, {sum(recent) / len(recent):.0%} of the examples right")
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,8 @@ class Learner:
         self._names = [name for name, _ in policy.module.named_parameters()]
         self._parameters = [parameter for _, parameter in policy.module.named_parameters()]
         self.size = sum(parameter.numel() for parameter in self._parameters)
-        self._renew_optimizer()
+        self._steps = 0
+        self._optimizer = self._new_optimizer()
 
     def gradient(
         self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], now: float
@@ -100,7 +101,7 @@ class Learner:
         weights.load_into(self.policy.module, data)
         self.version = version
         if fresh:
-            self._renew_optimizer()
+            self._steps, self._optimizer = 0, self._new_optimizer()
 
     def save(self, folder: Path, extra: dict[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. `extra` is plain JSON."""
@@ -112,19 +113,25 @@ class Learner:
         checkpoint.write(folder, tensors, {"version": self.version, "steps": self._steps, "extra": extra or {}})
 
     def restore(self, folder: Path) -> dict[str, object]:
-        """Continue from a checkpoint; returns its `extra`. FileNotFoundError without one, ValueError when it is of another model."""
+        """Continue from a checkpoint; returns its `extra`.
+
+        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
+        """
         tensors, facts = checkpoint.read(folder)
         for name, parameter in zip(self._names, self._parameters, strict=True):
             stored = tensors.get(f"weight/{name}")
             if stored is None or stored.shape != parameter.shape:
                 raise ValueError(f"the checkpoint in {folder} is of another model: {name} is missing or of another shape")
-        self._renew_optimizer()
+        self._optimizer = self._new_optimizer()
         with torch.no_grad():
             for name, parameter in zip(self._names, self._parameters, strict=True):
                 parameter.copy_(tensors[f"weight/{name}"])
-                moments = {m: tensors[f"{m}/{name}"] for m in ("step", "exp_avg", "exp_avg_sq") if f"{m}/{name}" in tensors}
-                if moments:
-                    self._optimizer.state[parameter] = {m: v.to(v.device if m == "step" else parameter.device) for m, v in moments.items()}
+                if f"step/{name}" in tensors:
+                    self._optimizer.state[parameter] = {
+                        "step": tensors[f"step/{name}"],
+                        "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device),
+                        "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device),
+                    }
         torch.set_rng_state(tensors["rng"])
         self.version, self._steps = int(facts["version"]), int(facts["steps"])
         return dict(facts["extra"])
@@ -132,10 +139,9 @@ class Learner:
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, "steps": self._steps, "parameters": self.size}
 
-    def _renew_optimizer(self) -> None:
+    def _new_optimizer(self) -> torch.optim.Optimizer:
         settings = self.run.optimizer
-        self._steps = 0
-        self._optimizer = torch.optim.AdamW(
+        return torch.optim.AdamW(
             self._parameters, lr=settings.lr, betas=(settings.beta1, settings.beta2), weight_decay=settings.weight_decay
         )
 

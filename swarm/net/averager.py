@@ -40,7 +40,6 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,7 +58,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import aiter_with_timeout, attach_event_on_finished
-from multiaddr import Multiaddr
+from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
 from swarm.net.ports import Average, RoundLost
@@ -195,7 +194,9 @@ class Keys(GroupKeyManager):  # type: ignore[misc]
         self.invited: frozenset[PeerID] = frozenset()
         self._ask = ask
 
-    async def declare_averager(self, group_key: str, peer_id: PeerID, expiration_time: float, looking_for_group: bool = True) -> bool:
+    async def declare_averager(
+        self, group_key: str, peer_id: PeerID, expiration_time: float, looking_for_group: bool = True
+    ) -> bool:
         expires = expiration_time if looking_for_group else float(np.nextafter(expiration_time, math.inf))
         await self._ask(key=group_key, subkey=peer_id.to_bytes(), looking=looking_for_group, expires=expires)
         return True
@@ -261,7 +262,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self.tensor_part_container.return_deltas = False
         self._codec = compression.compression_type
         self._shapes = [[part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer]
-        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # told by `broken`, not by a log line
+        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # `broken` tells
 
     def screen_own(self) -> None:
         if not all(bool(torch.isfinite(tensor).all()) for tensor in self.tensor_part_container.local_tensors):
@@ -436,7 +437,7 @@ class Rounds(DecentralizedAverager):  # type: ignore[misc]
                 members, lost = await self._round(order), ""
         except TimeoutError:
             members, lost = (), f"not done in {order.seconds:.1f} s"
-        except Exception as error:  # noqa: BLE001 (whatever hivemind raises here, the round is lost and the reason is told)
+        except Exception as error:  # (whatever hivemind raises here, the round is lost and the reason is told)
             members, lost = (), str(error) or type(error).__name__
         self._send(Ended(members, lost))
 
@@ -653,7 +654,8 @@ class Child:
                 return False
             await asyncio.sleep(0.01)
         if self.address:
-            Path(self.address.removeprefix("/unix")).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.removeprefix("/unix"))
         return True
 
 

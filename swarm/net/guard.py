@@ -21,20 +21,20 @@ from typing import Any
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "DEBUG" if os.environ.get("SWARM_LOG") == "debug" else "WARNING")
 # hivemind reads it while it is imported, and hands it on to p2pd.
 
-import base58  # noqa: E402
-import msgpack  # noqa: E402
-from hivemind.dht.protocol import DHTProtocol  # noqa: E402
-from hivemind.dht.routing import DHTID  # noqa: E402
-from hivemind.dht.storage import DictionaryDHTValue  # noqa: E402
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
-from hivemind.p2p import P2P, P2PContext  # noqa: E402
-from hivemind.proto import dht_pb2  # noqa: E402
-from hivemind.utils import MSGPackSerializer  # noqa: E402
+import base58
+import msgpack
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import P2P, P2PContext
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
 
-from swarm.identity import public_key, verify  # noqa: E402
-from swarm.net.ports import Keyring  # noqa: E402
-from swarm.types import Digest, PeerId  # noqa: E402
-from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic  # noqa: E402
+from swarm.identity import public_key, verify
+from swarm.net.ports import Keyring
+from swarm.types import Digest, PeerId
+from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic
 
 DECODE_BYTES = 1 << 20
 # A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB.
@@ -103,7 +103,7 @@ class RecordRules(RecordValidatorBase):
         return bytes(record.value[:-SIGNATURE])
 
     def validate(self, record: DHTRecord) -> bool:
-        # What has expired is not refused here: a dictionary with one invalid record is refused whole, and hivemind drops it anyway.
+        # What has expired is not refused here: hivemind drops it, and refuses a whole dictionary for one invalid record.
         if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
             return False
         if not record.expiration_time <= time.time() + TTL_SECONDS + SKEW_SECONDS:  # also false for NaN
@@ -156,8 +156,8 @@ def _decode_bounded(cls: Any, code: int, content: bytes) -> Any:
 def _loads_bounded(cls: Any, content: bytes) -> Any:
     if len(content) > DECODE_BYTES:
         raise GuardError(f"msgpack of {len(content)} bytes, limit {DECODE_BYTES}")
-    limits = dict(max_array_len=DECODE_ITEMS, max_map_len=DECODE_ITEMS, max_str_len=DECODE_BYTES, max_bin_len=DECODE_BYTES)
-    return msgpack.unpackb(content, ext_hook=cls._decode_ext_types, raw=False, max_ext_len=DECODE_BYTES, **limits)
+    items = {"max_array_len": DECODE_ITEMS, "max_map_len": DECODE_ITEMS}
+    return msgpack.unpackb(content, ext_hook=cls._decode_ext_types, raw=False, **items)
 
 
 # --- budgets and slots --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarm.net.ports import Handler, NetError, Refused, Silent, Unreachable
+from swarm.net.ports import Handler, Refused, Silent, Unreachable
 from swarm.types import Digest, PeerId
 from swarm.wire import FRAME_LIMIT
 
@@ -31,8 +31,10 @@ IDLE_SECONDS = 60.0
 # By the receiver: later than the sender, so that a request never meets a stream that is just being closed.
 BODY_SECONDS = 30.0
 # From a frame's header to its last byte: 4 MiB at 140 kB/s.
+DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
+# Of a message's deadline, and at most: finding the peer and opening the stream take one share each, the answer has the rest.
 STREAMS_FROM_ONE, STREAMS_FROM_ALL = 32, 256
-# Served at once: a learner with a hundred samplers and room for as many strangers; each costs a file and a buffer of 1 MiB at most.
+# Served at once: a learner with a hundred samplers and room for as many strangers; each costs a file and a small buffer.
 CALLS_FROM_ONE, CALLS = 16, 64
 # Handlers that run at once; each holds up to two frames, so that mail stays below half a GiB.
 REASON_LIMIT = 500
@@ -87,6 +89,7 @@ class StreamMail:
         self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
         self._services: dict[str, Handler] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
+        self._closing = False
         self._serving: set[asyncio.Task[None]] = set()
         self._streams: Counter[PeerId] = Counter()
         self._calls: Counter[PeerId] = Counter()
@@ -135,11 +138,12 @@ class StreamMail:
         return await self._ask(pool, await self._open(to, service, timeout), to, data)
 
     async def _open(self, to: PeerId, service: str, timeout: float) -> Stream:
+        patience = min(timeout * DIAL_SHARE, DIAL_SECONDS)
         try:
-            await self._find(to, timeout)
+            await self._find(to, patience)
             line = await self._line()
-            return await line.open_stream(to, self._name(service), timeout)
-        except Unreachable as error:
+            return await line.open_stream(to, self._name(service), patience)
+        except (Unreachable, Silent) as error:
             raise Unreachable(f"{to} cannot be reached for {service!r}: {error}") from error
 
     async def _ask(self, pool: Pool, stream: Stream, to: PeerId, data: bytes) -> bytes:
@@ -194,6 +198,10 @@ class StreamMail:
         try:
             while await self._answer(service, peer, reader, writer, crowded) and not crowded:
                 pass
+        except asyncio.CancelledError:
+            # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as cancelled.
+            if not self._closing:
+                raise
         except (*BROKEN, TimeoutError) as error:
             log.debug("a stream of %s from %s ended: %s", service, peer, error or type(error).__name__)
         finally:
@@ -254,6 +262,7 @@ class StreamMail:
                 del self._pools[key]
 
     async def close(self) -> None:
+        self._closing = True
         for pool in self._pools.values():
             for _, stream in pool.idle:
                 self._hang_up(stream[1])
@@ -291,5 +300,3 @@ def _less(counter: Counter[PeerId], peer: PeerId) -> None:
     if counter[peer] <= 0:
         del counter[peer]
 
-
-__all__ = ["NetError", "StreamMail"]

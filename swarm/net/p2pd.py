@@ -129,20 +129,21 @@ class Daemon(P2P):
         sweep(me)
         relay = int(listen.relay)
         flags = {"pubsub": 1, "relayService": relay, "relayDiscovery": 0}
-        kind = type("Daemon", (cls,), {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()})
-        options: dict[str, Any] = dict(
-            host_maddrs=[] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"],
-            announce_maddrs=[address.split("/p2p/")[0] for address in listen.announce] or None,
-            no_listen=listen.dial_only,
-            dht_mode="client" if listen.dial_only else "server",
-            nat_port_map=listen.upnp,
-            auto_nat=listen.relay,
-            use_relay=listen.relay,
-        )
+        mine = {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()}
+        kind = type("Daemon", (cls,), mine)
+        options: dict[str, Any] = {
+            "host_maddrs": [] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"],
+            "announce_maddrs": [address.split("/p2p/")[0] for address in listen.announce] or None,
+            "no_listen": listen.dial_only,
+            "dht_mode": "client" if listen.dial_only else "server",
+            "nat_port_map": listen.upnp,
+            "auto_nat": listen.relay,
+            "use_relay": listen.relay,
+        }
         if listen.relay and relays:
             # Forced reachability: finding out by itself takes minutes.
-            options |= dict(use_auto_relay=True, trusted_relays=list(relays))
-            options |= dict(force_reachability="private") if listen.dial_only else {}
+            options |= {"use_auto_relay": True, "trusted_relays": list(relays)}
+            options |= {"force_reachability": "private"} if listen.dial_only else {}
         try:
             return await kind.create(  # type: ignore[attr-defined, no-any-return]
                 identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
@@ -182,7 +183,8 @@ class Daemon(P2P):
                 self._child.kill()
             await self._child.wait()
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
-            Path(address["unix"]).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address["unix"])
 
     # --- control socket -------------------------------------------------------------------------------------------------
 

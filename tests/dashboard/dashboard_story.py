@@ -21,7 +21,8 @@ def who(number: int) -> PeerId:
 SEED, EVALUATOR = who(1), who(7)
 LEARNERS = (who(2), who(3))
 SAMPLERS = (who(4), who(5), who(6))
-ROLES = dict.fromkeys(LEARNERS, Role.LEARNER) | dict.fromkeys(SAMPLERS, Role.SAMPLER) | {SEED: Role.SEED, EVALUATOR: Role.EVALUATOR}
+ROLES = dict.fromkeys(LEARNERS, Role.LEARNER) | dict.fromkeys(SAMPLERS, Role.SAMPLER) | {SEED: Role.SEED}
+ROLES[EVALUATOR] = Role.EVALUATOR
 DELAYS = dict(zip(SAMPLERS, (1, 6, 40), strict=True))
 
 
@@ -60,7 +61,7 @@ def story(versions: int, start: float, seconds: float = 0.6) -> Iterator[happene
         at = start + version * seconds
         yield from _step(version, at, seconds, rng)
         if version % 3 == 0:
-            for peer in ROLES:
+            for peer in (peer for peer in ROLES if peer != SAMPLERS[1] or version < versions - 18):
                 yield heard(peer, max(version - DELAYS.get(peer, 0), 0), at, seq=version, start=start)
         if version % 10 == 0:
             accuracy = _learnt(version) + rng.gauss(0, 0.008)

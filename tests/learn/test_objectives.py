@@ -39,7 +39,7 @@ def gradient(method: Objective, batch: Batch) -> torch.Tensor:
     return logp.grad
 
 
-# --- a slow literal rendering, one sample at a time, in python floats and torch scalars -------------------------------------------
+# --- a slow literal rendering, one sample at a time, in python floats and torch scalars -------------------------------
 
 
 def literal(method: Objective, batch: Batch, logp: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,227 @@
+"""`swarm doctor`: can this machine take part, and what to do if not. Looks at this machine only; sends nothing anywhere.
+
+Each check is a function to a Finding (ok, warn or fail, what was found, what to do); a warning never stops anybody. Exit code 0,
+or 3 when a check failed. Not handled here: whether others can reach this machine, which nobody can know without asking them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from peers.errors import CANNOT, DONE
+
+MEMORY = 1 << 30
+# A learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB each.
+DISK = 2 << 30
+# Four releases of a 186M model in bf16, and a checkpoint with the optimizer's state.
+P2PD_PATIENCE = 20.0
+# Seconds for p2pd to print its options: milliseconds, but a cold disk has 60 MB to read.
+
+
+class Finding(NamedTuple):
+    check: str
+    level: str
+    """`ok`, `warn` or `fail`."""
+    found: str
+    todo: str = ""
+
+
+class Need(NamedTuple):
+    package: str
+    at_least: tuple[int, ...]
+    below: tuple[int, ...]
+    why: str
+
+
+NEEDS = (
+    Need("torch", (2, 6), (3,), "older ones lack what the learner uses"),
+    Need("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
+    Need("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
+    Need("numpy", (1, 26), (2, 4), "newer ones break hivemind's 8-bit codecs while averaging reports success"),
+    Need("protobuf", (5, 29, 6), (99,), "older ones cannot read the messages of p2pd"),
+)
+
+
+def main(folder: Path | None, as_json: bool) -> int:
+    """Print the findings; exit code 0, or 3 when one failed."""
+    findings = examine(folder)
+    failed = sum(finding.level == "fail" for finding in findings)
+    if as_json:
+        print(json.dumps({"able": not failed, "findings": [finding._asdict() for finding in findings]}, indent=2))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        for finding in findings:
+            print(_line(finding, colour))
+        said = f"cannot take part yet: {failed} of {len(findings)} checks failed" if failed else "can take part"
+        print(f"this machine {said}", file=sys.stderr)
+    return CANNOT if failed else DONE
+
+
+def examine(folder: Path | None) -> list[Finding]:
+    place = folder if folder is not None else _state()
+    checks: list[Callable[[], Finding]] = [
+        python, system, *(partial(package, need) for need in NEEDS), processors, memory, partial(disk, place), p2pd, loopback,
+        partial(keys, place), clock, engines, accelerator,
+    ]  # fmt: skip
+    return [check() for check in checks]
+
+
+def python() -> Finding:
+    said = platform.python_version()
+    if (3, 11) <= sys.version_info[:2] < (3, 13):
+        return Finding("python", "ok", said)
+    return Finding("python", "fail", said, "install Python 3.11 or 3.12")
+
+
+def system() -> Finding:
+    said = f"{platform.system()} {platform.machine()}"
+    if sys.platform == "linux":
+        return Finding("system", "ok", said)
+    level = "warn" if sys.platform == "darwin" else "fail"
+    return Finding("system", level, said, "p2pd is built for Linux and macOS, and only Linux is tested: use Linux or WSL 2")
+
+
+def package(need: Need) -> Finding:
+    wanted = f">={_dotted(need.at_least)},<{_dotted(need.below)}"
+    try:
+        version = importlib.metadata.version(need.package)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(need.package, "fail", "not installed", f"pip install '{need.package}{wanted}'")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+    if need.at_least <= numbers < need.below:
+        return Finding(need.package, "ok", version)
+    return Finding(need.package, "fail", version, f"pip install '{need.package}{wanted}': {need.why}")
+
+
+def processors() -> Finding:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count > 1:
+        return Finding("processors", "ok", f"{count}")
+    return Finding("processors", "warn", "1", "take part as one peer; `swarm up` shares the core between all of them")
+
+
+def memory() -> Finding:
+    free = _free_memory()
+    if free is None:
+        return Finding("memory", "warn", "cannot be read on this system", f"each peer needs {_size(MEMORY)} free")
+    said = f"{_size(free)} free, a peer needs about half of {_size(MEMORY)} and its model"
+    if free >= MEMORY:
+        return Finding("memory", "ok", said)
+    return Finding("memory", "fail" if free < MEMORY // 2 else "warn", said, "close other programs, or use a larger machine")
+
+
+def disk(place: Path) -> Finding:
+    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    said = f"{_size(free)} free for {place}"
+    if not os.access(there, os.W_OK):
+        return Finding("disk", "fail", f"{there} cannot be written", "check its owner, or name another with --folder")
+    if free >= DISK:
+        return Finding("disk", "ok", said)
+    return Finding("disk", "fail" if free < DISK // 8 else "warn", said, "free some space, or name another folder with --folder")
+
+
+def p2pd() -> Finding:
+    """hivemind's libp2p daemon: is it there, does it run here, does it know GossipSub."""
+    hivemind = importlib.util.find_spec("hivemind")
+    if hivemind is None or hivemind.origin is None:
+        return Finding("p2pd", "fail", "hivemind is not installed", "pip install hivemind==1.1.12")
+    binary = Path(hivemind.origin).parent / "hivemind_cli" / "p2pd"
+    if not binary.exists():
+        return Finding("p2pd", "fail", f"{binary} is missing", "install hivemind from its wheel, which carries p2pd")
+    try:
+        ran = subprocess.run([binary, "-help"], capture_output=True, text=True, timeout=P2PD_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("p2pd", "fail", f"{binary} does not run: {error}", "check that the folder is not mounted noexec")
+    if "-pubsubRouter" not in ran.stdout + ran.stderr:
+        return Finding("p2pd", "fail", f"{binary} has no GossipSub", "pip install --force-reinstall hivemind==1.1.12")
+    return Finding("p2pd", "ok", "runs, with GossipSub")
+
+
+def loopback() -> Finding:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+            return Finding("loopback", "ok", "a TCP port opens and answers")
+    except OSError as error:
+        return Finding("loopback", "fail", f"no TCP port opens on 127.0.0.1: {error}", "allow loopback in the firewall")
+
+
+def keys(place: Path) -> Finding:
+    """Key files of all runs under `place`: nobody else may read them."""
+    found = [path for run in ("", "runs/*/") for name in ("peers/*/key", "owner.key") for path in place.glob(run + name)]
+    loose = [path for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    if loose:
+        return Finding("keys", "fail", f"{loose[0]} can be read by others", f"chmod 600 {' '.join(map(str, loose))}")
+    if foreign := [path for path in found if not os.access(path, os.R_OK)]:
+        return Finding("keys", "fail", f"{foreign[0]} cannot be read by you", "check its owner")
+    return Finding("keys", "ok", f"{len(found)}, readable by you alone" if found else "none yet; the first start makes one")
+
+
+def clock() -> Finding:
+    if Path("/run/systemd/timesync/synchronized").exists():
+        return Finding("clock", "ok", "synchronised by systemd")
+    todo = "keep NTP on: 3 s of difference are refused at the join"
+    return Finding("clock", "warn", "cannot be checked without asking others", todo)
+
+
+def engines() -> Finding:
+    found = [name for name in ("transformers", "vllm") if importlib.util.find_spec(name) is not None]
+    if not found:
+        return Finding("engines", "fail", "none to sample with", "pip install 'transformers>=5.6,<6'")
+    hint = "" if "vllm" in found else "; vllm is not installed (the extra `vllm`, for GPUs)"
+    return Finding("engines", "ok", ", ".join(found) + hint)
+
+
+def accelerator() -> Finding:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding("gpu", "fail", f"torch cannot be imported: {error}", "reinstall torch for this machine")
+    if not torch.cuda.is_available():
+        return Finding("gpu", "ok", "none; everything runs on the processor")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("gpu", "ok", ", ".join(names))
+
+
+def _state() -> Path:
+    import platformdirs
+
+    return platformdirs.user_state_path("swarm")
+
+
+def _free_memory() -> int | None:
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+_COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "fail": "\033[31m"}
+
+
+def _line(finding: Finding, colour: bool) -> str:
+    level = f"{_COLOURS[finding.level]}{finding.level:4}\033[0m" if colour else f"{finding.level:4}"
+    return f"{level} {finding.check:12} {finding.found}" + (f" -> {finding.todo}" if finding.todo else "")

@@ -1,0 +1,503 @@
+"""The real side of the ports: a Node is one p2pd, one hivemind.DHT on it, and what keeps both alive.
+
+    p2pd (swarm.net.p2pd) ---+--- streams    -> node.mail   (swarm.net.mail)
+      identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.gossip)
+                             +--- DHT child  -> node.board  and, for the averager, node.dht()
+
+In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
+hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
+lost. `generation` grows with every replacement: whatever forked with the old DHT must be made anew. Invariant: no process
+outlives this one. Start a Node in the main thread, before torch computes and before CUDA: hivemind forks. Not handled: relays
+beyond the bootstrap's, two Nodes with one key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import base58
+
+from swarm.net import guard
+from swarm.net.gossip import PubSub
+from swarm.net.mail import StreamMail
+from swarm.net.p2pd import Address, Daemon, check_port, die_with_parent, free_port, hang_up
+from swarm.net.ports import NetError, Silent, Unreachable
+
+# isort: split
+from hivemind.dht import DHT
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.utils import mpfuture
+
+from swarm.config import Listen
+from swarm.identity import Keyring
+from swarm.types import Digest, PeerId
+from swarm.wire import RECORD_LIMIT
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Report = Callable[[str, str, float | None], None]
+"""(part, what happened, None for a fault or the seconds until it was over)."""
+
+LOOK_SECONDS = 0.25
+# Between two looks at whether the children live.
+HEALTH_SECONDS = 10.0
+# Between two questions to children that live: a hung one is found within two of these.
+ANSWER_SECONDS = 10.0
+# For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row.
+START_SECONDS = 20.0
+# For the DHT child, which forks and answers in 0.3 s on an idle machine.
+NETWORK_SECONDS = 2.0
+# Between two looks at who is connected; the network is found again within a few of these.
+AGAIN_SECONDS = 5.0
+# Between two tries to replace p2pd when that fails, and the slowest pace of dialling those who are missing.
+STOP_SECONDS = 3.0
+# For each step of `close`.
+CALLS = 16
+# DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has 2 KiB at most.
+SOME = 8
+# Peers dialled or greeted at a time.
+
+
+class WallClock:
+    """The Clock port."""
+
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ThreadWork:
+    """The Work port: one thread, in order."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="work")
+
+    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+# --- the DHT child ------------------------------------------------------------------------------------------------------
+
+
+class ChildDHT(DHT):
+    """hivemind.DHT that ends with its parent and keeps its hands off the parent's signals and locks."""
+
+    def run(self) -> None:
+        die_with_parent(self._parent_pid)
+        # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the parent.
+        mpfuture.SharedBytes._lock = threading.Lock()
+        super().run()
+
+    async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run `coroutine(dht, node, *args)` in the child. Raises Silent when it does not answer."""
+        try:
+            future = self.run_coroutine(partial(_in_child, coroutine, args), return_future=True)
+            return await asyncio.wait_for(future, ANSWER_SECONDS)  # type: ignore[no-any-return]
+        except (TimeoutError, OSError, EOFError) as error:
+            raise Silent(f"the DHT did not answer within {ANSWER_SECONDS:g} s") from error
+
+    async def stop(self) -> None:
+        """SIGKILL: it holds nothing that others do not have, and a hung one hears nothing else."""
+        if self.is_alive():
+            self.kill()
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.is_alive() and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+
+# The following run in the DHT child: arguments and results cross its pipe, errors come back as values.
+
+
+async def _in_child(coroutine: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], dht: DHT, node: DHTNode) -> T:
+    return await coroutine(dht, node, *args)
+
+
+async def _alive(_dht: DHT, node: DHTNode) -> bool:
+    return bool(node.is_alive)
+
+
+async def _meet(_dht: DHT, node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
+    """Greet connected peers and look for neighbours. -> (who answered, complaints such as a wrong clock)"""
+    node.blacklist.clear()  # hivemind's memory of a time when the network was away
+    complaints: list[str] = []
+
+    async def greet(peer: bytes) -> bool:
+        try:
+            return await node.protocol.call_ping(PeerID(peer), validate=True, strict=True) is not None
+        except ValidationError as error:
+            complaints.append(str(error))
+            return False
+
+    answered = sum(await asyncio.gather(*map(greet, peers)))
+    if answered:
+        await asyncio.wait({asyncio.ensure_future(node.find_nearest_nodes([node.node_id]))}, timeout=3.0)
+    return answered, tuple(complaints)
+
+
+async def _put(_dht: DHT, node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bool) -> bool:
+    """Keep a record here, and wait until another node keeps it too unless this one is alone."""
+    key, subkey, value, expires = record
+    protocol, key_id = node.protocol, DHTID.generate(source=key)
+    packed = protocol.serializer.dumps(value)
+    record_id = DHTRecord(key_id.to_bytes(), protocol.serializer.dumps(subkey), packed, expires)
+    signed = protocol.record_validator.sign_value(record_id)
+    kept = bool(protocol.storage.store_subkey(key_id, subkey, signed, expires))
+    if alone:
+        return kept
+    return bool(await node.store(key, value, expires, subkey=subkey, exclude_self=True))
+
+
+async def _get(_dht: DHT, node: DHTNode, key: str) -> dict[bytes, Any]:
+    found = await node.get(key, latest=True)
+    if found is None or not isinstance(found.value, dict):
+        return {}
+    return {subkey: item.value for subkey, item in found.value.items()}
+
+
+class Board:
+    """The Board port over the DHT child of the moment."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._calls = asyncio.Semaphore(CALLS)
+        self._keys = frozenset(guard.allowed_keys(node.run))
+
+    async def put(self, key: str, value: bytes, ttl: float) -> bool:
+        if len(value) > RECORD_LIMIT or not 0 < ttl <= guard.TTL_SECONDS or key not in self._keys:
+            limits = f"{RECORD_LIMIT} bytes, {guard.TTL_SECONDS:g} s, the keys {sorted(self._keys)[:2]}"
+            raise ValueError(f"the board takes {limits}; not {len(value)} bytes for {ttl:g} s under {key!r}")
+        record = (key, base58.b58decode(self._node.me), value, time.time() + ttl)
+        return bool(await self._ask(_put, record, self._node.alone, otherwise=False))
+
+    async def get(self, key: str) -> Mapping[PeerId, bytes]:
+        found = await self._ask(_get, key, otherwise={})
+        return {PeerId(base58.b58encode(peer).decode()): value for peer, value in found.items() if isinstance(value, bytes)}
+
+    async def _ask(self, coroutine: Callable[..., Coroutine[Any, Any, Any]], *args: Any, otherwise: Any) -> Any:
+        async with self._calls:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    dht = await self._node.live_dht()
+                return await dht.ask(coroutine, *args)
+            except (Silent, TimeoutError):
+                self._node.doubt()
+                return otherwise
+
+
+# --- the node -----------------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """See the module. Made by `await Node.start(...)`; give `supervise()` a task; end with `await close()`."""
+
+    def __init__(self, keyring: Keyring, key: Path, run: Digest, listen: Listen, report: Report) -> None:
+        self.me, self.run, self.listen = keyring.me, run, listen
+        self.generation = 0
+        self.port = listen.port or (0 if listen.dial_only else free_port(listen.host))
+        self.clock = WallClock()
+        self.work = ThreadWork()
+        self.gossip = PubSub(self.me, self.line)
+        self.mail = StreamMail(run, self.line, self._find, hang_up, self._bug)
+        self.board = Board(self)
+        self._key, self._report = key, report
+        self._rules = guard.RecordRules(keyring, guard.allowed_keys(run))
+        self._bootstrap: tuple[Address, ...] = ()
+        self._peers: frozenset[PeerId] = frozenset()
+        self._addresses: tuple[str, ...] = ()
+        self._daemon: Daemon | None = None
+        self._dht: ChildDHT | None = None
+        self._daemon_up, self._dht_up, self._doubt = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls, keyring: Keyring, key_path: Path, run: Digest, listen: Listen, bootstrap: Sequence[str], report: Report
+    ) -> Node:
+        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no bootstrap answered)."""
+        guard.install()
+        node = cls(keyring, key_path, run, listen, report)
+        node._bootstrap = node._parsed(bootstrap)
+        if not listen.dial_only:
+            check_port(listen.host, node.port)
+        try:
+            await node._launch_daemon()
+            await node._enter()
+            complaints = await node._launch_dht()
+            if complaints:
+                log.warning("%s", "; ".join(complaints))
+            if any("local time" in complaint for complaint in complaints):
+                raise NetError(f"this machine's clock is off, and the others refuse it: {complaints[0]}; set the clock (NTP)")
+        except BaseException:
+            await node.close()
+            raise
+        return node
+
+    def _parsed(self, bootstrap: Sequence[str]) -> tuple[Address, ...]:
+        addresses = [(text, Address.parse(text)) for text in bootstrap]
+        for text, address in addresses:
+            if address is None:
+                raise NetError(f"{text!r} is not an address of a peer: it should look like /ip4/1.2.3.4/tcp/31337/p2p/12D3Koo...")
+        return tuple(address for _, address in addresses if address is not None and address.peer != self.me)
+
+    # --- what others ask of it ------------------------------------------------------------------------------------------
+
+    def dht(self) -> DHT:
+        """The live hivemind.DHT, for the averager. Raises Unreachable while it is being replaced."""
+        if self._dht is None or not self._dht_up.is_set():
+            raise Unreachable("the DHT is being replaced")
+        return self._dht
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where others may dial me, most widely reachable first; empty for one that only dials."""
+        return self._addresses
+
+    def peers(self) -> frozenset[PeerId]:
+        """Connected peers, as of at most NETWORK_SECONDS ago."""
+        return self._peers
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of the children, for `doctor` and for tests."""
+        children = {"p2pd": self._daemon.pid if self._daemon else None, "dht": self._dht.pid if self._dht else None}
+        return {name: pid for name, pid in children.items() if pid is not None}
+
+    @property
+    def alone(self) -> bool:
+        """Nobody is connected and nobody should be."""
+        return not self._peers and not self._bootstrap
+
+    async def line(self) -> Daemon:
+        """The p2pd of the moment; waits while it is being replaced."""
+        await self._daemon_up.wait()
+        assert self._daemon is not None
+        return self._daemon
+
+    async def live_dht(self) -> ChildDHT:
+        await self._dht_up.wait()
+        assert self._dht is not None
+        return self._dht
+
+    def doubt(self) -> None:
+        """A call found no answer: look at the DHT child now."""
+        self._doubt.set()
+
+    def _bug(self, service: str, what: str) -> None:
+        self._report("mail", f"the handler of {service!r} failed: {what}", None)
+
+    async def _find(self, peer: PeerId, timeout: float) -> None:
+        """Before a stream is opened: dial by the addresses that the peer told, unless it is connected.
+
+        libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the peer's return.
+        """
+        if peer in self._peers:
+            return
+        line = await self.line()
+        self._peers = await line.connected()
+        if peer in self._peers:
+            return
+        parsed = map(Address.parse, self.mail.addresses().get(peer, ()))
+        told = [address for address in (*parsed, *self._bootstrap) if address is not None and address.peer == peer]
+        try:
+            async with asyncio.timeout(timeout):
+                reasons = await asyncio.gather(*map(line.reach, told))
+        except TimeoutError:
+            reasons = [f"timed out after {timeout:g} s"]
+        if told and all(reasons):
+            raise Unreachable("; ".join(reasons))
+
+    # --- starting and stopping parts ------------------------------------------------------------------------------------
+
+    async def _launch_daemon(self) -> None:
+        relays = [address.text for address in self._bootstrap]
+        self._daemon = await Daemon.launch(self._key, self.me, self.listen, self.port, relays)
+        self._addresses = _announced(self.me, self.listen, await self._daemon.identify())
+        self._peers = frozenset()
+        await self.mail.attach(self._daemon)
+        self._daemon_up.set()
+
+    async def _enter(self) -> None:
+        """Be connected with a bootstrap peer, if there are any. Raises Unreachable naming each and how it failed."""
+        line = await self.line()
+        reasons = await asyncio.gather(*map(line.reach, self._bootstrap))
+        self._peers = await line.connected()
+        if self._bootstrap and all(reasons):
+            each = "; ".join(f"{address.text}: {why}" for address, why in zip(self._bootstrap, reasons, strict=True))
+            raise Unreachable(f"no bootstrap peer could be reached: {each}")
+
+    async def _launch_dht(self) -> tuple[str, ...]:
+        """Fork the DHT child and greet who is connected. -> complaints"""
+        daemon = await self.line()
+        # A child that is killed while it answers keeps this lock: the next one gets a fresh one.
+        mpfuture.MPFuture._update_lock = multiprocessing.Lock()
+        # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is never asked again.
+        options: dict[str, Any] = {"cache_locally": False, "cache_on_store": False, "cache_nearest": 0, "backoff_rate": 1.0}
+        # The same place for every life of a peer: with hivemind's random ids a restarted one is in the others' tables twice.
+        options["node_id"] = DHTID.generate(source=self.me)
+        self._dht = dht = ChildDHT(
+            start=False, p2p=daemon, record_validators=[self._rules], client_mode=self.listen.dial_only, **options
+        )
+        dht.start()
+        try:
+            await asyncio.wait_for(dht._ready, START_SECONDS)
+        except Exception as error:  # whatever the child met while it started
+            raise NetError(f"the DHT did not start: {error or type(error).__name__}") from error
+        self._dht_up.set()
+        return await self._greet(self._peers)
+
+    async def _greet(self, peers: frozenset[PeerId]) -> tuple[str, ...]:
+        """Make connected peers known to the DHT. -> complaints"""
+        if not peers or self._dht is None:
+            return ()
+        some = random.sample(sorted(peers), min(SOME, len(peers)))
+        _, complaints = await self._dht.ask(_meet, [base58.b58decode(peer) for peer in some])
+        return complaints
+
+    async def _stop_dht(self) -> None:
+        self._dht_up.clear()
+        if self._dht is not None:
+            await self._dht.stop()
+            self._dht = None
+
+    async def close(self) -> None:
+        """Reverse order, each step with a deadline; no process and no socket is left."""
+        self._daemon_up.clear()
+        async with asyncio.timeout(STOP_SECONDS):
+            await self.mail.close()
+        self.work.close()
+        await self._stop_dht()
+        if self._daemon is not None:
+            daemon, self._daemon = self._daemon, None
+            await daemon.stop()
+
+    # --- supervision ----------------------------------------------------------------------------------------------------
+
+    async def supervise(self) -> None:
+        """Runs for ever: replaces what died, goes back to a network that was lost."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_children(), name="children of the node")
+            tasks.create_task(self._watch_network(), name="network of the node")
+
+    async def _watch_children(self) -> None:
+        asked = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            why = {"p2pd": "", "dht": ""}
+            if self._daemon is None or self._daemon.dead:
+                why["p2pd"] = "p2pd died"
+            elif self._dht is None or not self._dht.is_alive():
+                why["dht"] = "the DHT child died"
+            elif self._doubt.is_set() or time.monotonic() > asked + HEALTH_SECONDS:
+                self._doubt.clear()
+                why = await self._health(self._daemon, self._dht)
+                asked = time.monotonic()
+            if why["p2pd"]:
+                await self._replace("p2pd", why["p2pd"], self._renew_daemon)
+            elif why["dht"]:
+                await self._replace("dht", why["dht"], self._renew_dht)
+
+    async def _health(self, daemon: Daemon, dht: ChildDHT) -> dict[str, str]:
+        why = {"p2pd": "", "dht": ""}
+        for part, question in (("p2pd", daemon.identify), ("dht", partial(dht.ask, _alive))):
+            try:
+                await question()
+            except NetError as error:
+                why[part] = f"{part} lives but does not answer: {error}"
+        return why
+
+    async def _replace(self, part: str, why: str, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        began = time.monotonic()
+        self._report(part, why, None)
+        while True:
+            try:
+                await renew()
+                break
+            except NetError as error:
+                self._report(part, f"{part} could not be replaced, next try in {AGAIN_SECONDS:g} s: {error}", None)
+                await asyncio.sleep(AGAIN_SECONDS)
+        self.generation += 1
+        self._report(part, f"{part} was replaced", time.monotonic() - began)
+
+    async def _renew_daemon(self) -> None:
+        self._daemon_up.clear()
+        await self._stop_dht()
+        if self._daemon is not None:
+            await self._daemon.stop()
+            self._daemon = None
+        if not self.listen.dial_only:
+            check_port(self.listen.host, self.port)
+        await self._launch_daemon()
+        with contextlib.suppress(Unreachable):  # the network's watcher goes on trying
+            await self._enter()
+        await self._launch_dht()
+
+    async def _renew_dht(self) -> None:
+        await self._stop_dht()
+        await self._launch_dht()
+
+    async def _watch_network(self) -> None:
+        lost_at: float | None = None
+        dialled = 0.0
+        known = self._peers
+        while True:
+            await asyncio.sleep(NETWORK_SECONDS)
+            self.mail.tidy()
+            try:
+                line = await self.line()
+                self._peers = await line.connected()
+                missing = [address for address in self._bootstrap if address.peer not in self._peers]
+                if lost_at is None and known and not self._peers:
+                    lost_at = time.monotonic()
+                    self._report("network", "no peer is connected any more", None)
+                if (missing or lost_at is not None) and time.monotonic() > dialled + AGAIN_SECONDS:
+                    dialled = time.monotonic()
+                    await self._dial(line, missing)
+                    self._peers = await line.connected()
+                if self._dht_up.is_set():
+                    await self._greet(self._peers - known)
+                known = self._peers
+                if lost_at is not None and self._peers:
+                    self._report("network", f"connected again with {len(self._peers)} peers", time.monotonic() - lost_at)
+                    lost_at = None
+            except NetError as error:
+                log.debug("p2pd or the DHT was replaced meanwhile: %s", error)
+                self.doubt()
+
+    async def _dial(self, line: Daemon, missing: list[Address]) -> None:
+        """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told their addresses."""
+        wanted = missing[:SOME]
+        if not self._peers:
+            told = self.mail.addresses()
+            some = random.sample(list(told), min(SOME, len(told)))
+            parsed = [(peer, Address.parse(text)) for peer in some for text in told[peer]]
+            wanted += [address for peer, address in parsed if address is not None and address.peer == peer != self.me]
+        reasons = await asyncio.gather(*map(line.reach, wanted))
+        for address, why in zip(wanted, reasons, strict=True):
+            log.debug("dialled %s: %s", address.text, why or "connected")
+
+
+def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, ...]:
+    """The addresses to tell: what the config says, else TCP ones that p2pd found, loopback last."""
+    said = [address.split("/p2p/")[0] for address in listen.announce] or [
+        address for address in found if "/tcp/" in address and not address.endswith(("/ws", "/wss"))
+    ]
+    texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in said]
+    local = ("/ip4/127.", "/ip6/::1/")
+    return tuple(sorted((text for text in dict.fromkeys(texts) if Address.parse(text)), key=lambda text: text.startswith(local)))

@@ -1,0 +1,127 @@
+"""The embedded policy: from nothing to a Hugging Face folder, and from there to the answer."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarm import tasks
+from swarm.config import Run
+from swarm.learn import embedded, model, weights
+from swarm.learn.learner import Learner
+from swarm.learn.policy import LanguageModel
+from swarm.sample.hf import HfEngine
+from swarm.types import Array, Digest, Group, PeerId, Times
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policies") / "one"
+    embedded.make(path, 1, tasks.source("digit-sums", 1).example, quiet)
+    return path
+
+
+def engine_of(folder: Path) -> HfEngine:
+    return HfEngine(model.load_policy(folder), model.load_tokenizer(folder), weights.load_into, 6)
+
+
+def accuracy(engine: HfEngine, source: tasks.TaskSource, n: int = 512) -> float:
+    held_out = source.held_out(n)
+    answers = engine.greedy([task.prompt for task in held_out])
+    return float(np.mean([source.reward(task, text) for task, text in zip(held_out, answers, strict=True)]))
+
+
+def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
+    assert 0.25 < accuracy(engine_of(folder), tasks.source("digit-sums", 1)) < 0.5
+
+
+def test_one_seed_makes_the_same_bytes_and_another_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LAST_STEP", 20)
+    example = tasks.source("digit-sums", 1).example
+    made = []
+    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        torch.manual_seed(len(made))  # the caller's generator must not matter
+        embedded.make(folder.parent / name, seed, example, quiet)
+        made.append({file.name: file.read_bytes() for file in (folder.parent / name).iterdir()})
+    assert made[0] == made[1] and made[0]["model.safetensors"] != made[2]["model.safetensors"]
+
+
+def test_it_is_a_folder_that_transformers_loads_by_itself(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert 90_000 < sum(p.numel() for p in policy.parameters()) < 110_000
+    assert tokenizer.decode(tokenizer("52318=").input_ids) == "52318="
+    ids = policy.generate(torch.tensor([tokenizer("52318=").input_ids]), max_new_tokens=6, do_sample=False)
+    text = tokenizer.decode(ids[0, 6:], skip_special_tokens=True)
+    assert text == engine_of(folder).greedy(["52318="])[0]
+
+
+def test_weights_as_bytes_make_the_same_policy_as_the_folder(folder: Path) -> None:
+    whole = model.load_policy(folder)
+    data = (folder / "model.safetensors").read_bytes()
+    assert weights.to_bytes(whole.state_dict()) == data
+    bare = folder.parent / "bare"
+    bare.mkdir()
+    for file in folder.iterdir():
+        if file.suffix == ".json":
+            (bare / file.name).write_bytes(file.read_bytes())
+    joined = model.load_policy(bare, data=data)
+    assert weights.to_bytes(joined.state_dict()) == data
+    assert next(joined.parameters()).dtype is torch.float32
+
+
+def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
+    def interrupted(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embedded.make(tmp_path / "policy", 1, tasks.source("digit-sums", 1).example, interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("lag", "seed"), [(0, 1), (8, 2)])
+def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int) -> None:
+    """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last policies at random."""
+    run, source = Run(), tasks.source("digit-sums", seed)
+    embedded.make(tmp_path / "policy", seed, source.example, quiet)
+    learner = Learner(LanguageModel(model.load_policy(tmp_path / "policy"), model.load_tokenizer(tmp_path / "policy")), run)
+    engine, rng = engine_of(tmp_path / "policy"), np.random.default_rng(seed)
+    released = deque([learner.weights()], maxlen=lag + 1)
+    before, began, figures = accuracy(engine, source), time.process_time(), {}
+    for step in range(300):
+        groups, prompts, rewards = [], [], []
+        for first in range(step * 32, step * 32 + 32, 8):
+            behind = int(rng.integers(len(released)))
+            engine.load(released[-1 - behind], learner.version - behind, Digest(""))
+            drawn = [source.task(first + i) for i in range(8)]
+            for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, first), strict=True):
+                rewards.append(tuple(source.reward(task, text) for text in c.texts))
+                prompts.append(task.prompt)
+                groups.append(
+                    Group(
+                        id=str(task.index), sampler=PeerId("s"), task=task.index, version=learner.version - behind,
+                        weights=Digest(""), lease="", seed=task.index, lengths=c.lengths,
+                        tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),
+                        logprobs=Array(dtype="float32", shape=c.logprobs.shape, data=c.logprobs.tobytes()),
+                        rewards=rewards[-1], times=Times(released=0, fetched=0, used=0, finished=0, sent=0),
+                    )
+                )  # fmt: skip
+        learner.step(learner.gradient(groups, prompts, rewards, 0.0).vector)
+        released.append(learner.weights())
+        if step + 1 in (150, 300):
+            engine.load(released[-1], learner.version, Digest(""))
+            figures[step + 1] = accuracy(engine, source)
+    print(f"lag up to {lag}: held out {before:.2f} -> {figures}, {time.process_time() - began:.0f} CPU seconds")
+    assert figures[300] >= 0.90

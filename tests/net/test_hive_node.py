@@ -1,0 +1,337 @@
+"""Nodes on loopback: real p2pd, GossipSub, streams and DHT children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import hive_world
+import msgspec
+import psutil
+import pytest
+from hive_world import LOOPBACK, HivePorts, HiveWorld
+
+from swarm.identity import open_key
+from swarm.net import hive
+from swarm.net.hive import Node
+from swarm.net.ports import NetError, Refused, Silent, Unreachable
+from swarm.types import Digest, PeerId
+from swarm.wire import FRAME_LIMIT, topic
+
+pytestmark = pytest.mark.slow
+
+
+def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = HiveWorld()
+        try:
+            await body(world)
+        finally:
+            await world.close()
+
+    asyncio.run(main())
+
+
+async def echo(_sender: PeerId, message: bytes) -> bytes:
+    return message
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """-> seconds that it took"""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + seconds, f"not within {seconds} s"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+async def hears(sender: HivePorts, inbox: object, name: str, seconds: float = 10.0) -> PeerId:
+    """Publishes until the reader has heard it. -> who it says the sender was"""
+    text = os.urandom(8)
+    async with asyncio.timeout(seconds):
+        while True:
+            await sender.gossip.publish(name, text)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    while True:
+                        peer, message = await anext(inbox)  # type: ignore[call-overload]
+                        if message == text:
+                            return PeerId(peer)
+
+
+def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second, third = await world.ports(3)
+        name = topic(world.run, "beat")
+        async with first.gossip.subscribe(name) as to_first, second.gossip.subscribe(name) as mine, third.gossip.subscribe(name) as over:
+            assert await hears(second, to_first, name) == second.me
+            assert await hears(second, over, name) == second.me  # not connected with each other
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(mine), 0.3)
+
+    in_world(body)
+
+
+def test_mail_carries_four_mebibytes_and_refuses_more() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        await first.mail.serve("echo", echo)
+        message = os.urandom(FRAME_LIMIT)
+        assert await second.mail.send(first.me, "echo", message) == message
+        with pytest.raises(ValueError, match="does not fit"):
+            await second.mail.send(first.me, "echo", message + b"x")
+
+    in_world(body)
+
+
+def test_refusals_bugs_silence_and_strangers_are_told_apart() -> None:
+    async def refuse(_sender: PeerId, _message: bytes) -> bytes:
+        raise Refused("not today")
+
+    async def broken(_sender: PeerId, _message: bytes) -> bytes:
+        raise KeyError("ours")
+
+    async def slow(_sender: PeerId, message: bytes) -> bytes:
+        await asyncio.sleep(5)
+        return message
+
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        for service, handler in (("refuse", refuse), ("broken", broken), ("slow", slow)):
+            await first.mail.serve(service, handler)
+        with pytest.raises(Refused, match="not today"):
+            await second.mail.send(first.me, "refuse", b"")
+        with pytest.raises(Refused, match="internal error"):
+            await second.mail.send(first.me, "broken", b"")
+        assert any(part == "mail" and "KeyError" in detail for _, part, detail, _ in world.reports)
+        with pytest.raises(Silent):
+            await second.mail.send(first.me, "slow", b"", timeout=0.5)
+        with pytest.raises(Unreachable):
+            await second.mail.send(first.me, "nobody-serves-this", b"", timeout=3)
+        gone = open_key(world.folder / "gone").me
+        with pytest.raises(Unreachable):
+            await second.mail.send(gone, "echo", b"", timeout=5)
+
+    in_world(body)
+
+
+def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
+    async def body(world: HiveWorld) -> None:
+        release = asyncio.Event()
+
+        async def wait(_sender: PeerId, message: bytes) -> bytes:
+            await release.wait()
+            return message
+
+        peers = await world.ports(2)
+        services = ["a", "b", "c"]
+        for service in services:
+            await peers[0].mail.serve(service, wait)
+        calls = [asyncio.create_task(peers[1].mail.send(peers[0].me, service, b"x")) for service in services for _ in range(8)]
+        done, _ = await asyncio.wait(calls, timeout=2)
+        assert len(done) == 8  # 24 calls, 16 may run
+        assert all(isinstance(call.exception(), Refused) for call in done)
+        release.set()
+        assert await asyncio.gather(*(call for call in calls if call not in done)) == [b"x"] * 16
+
+    in_world(body)
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_sent() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        await first.mail.serve("echo", echo)
+        line = await second.node.line()
+        reader, writer = await line.open_stream(first.me, f"{world.run[:16]}/echo", 5)
+        writer.write((1 << 31).to_bytes(4, "big"))
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer[0] == 1 and b"limit" in answer
+        writer.close()
+
+    in_world(body)
+
+
+def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        await first.mail.serve("echo", echo)
+        name = topic(world.run, "beat")
+        async with first.gossip.subscribe(name) as inbox:
+            assert await hears(second, inbox, name) == second.me
+            addresses, generation = first.addresses(), first.node.generation
+            os.kill(first.node.pids()["p2pd"], signal.SIGKILL)
+            await until(lambda: first.node.generation > generation, 15)
+            assert first.addresses() == addresses
+            assert await hears(second, inbox, name, 20) == second.me
+        assert await second.mail.send(first.me, "echo", b"again") == b"again"
+        assert await first.board.put(topic(world.run, "member"), b"again", 60)
+        assert await second.board.get(topic(world.run, "member")) == {first.me: b"again"}
+        told = [(part, seconds is None) for peer, part, _, seconds in world.reports if peer == first.me and part == "p2pd"]
+        assert told == [("p2pd", True), ("p2pd", False)]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hive, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(hive, "HEALTH_SECONDS", 1.0)
+
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        key = topic(world.run, "member")
+        assert await second.board.put(key, b"before", 60)
+        generation, child = first.node.generation, first.node.pids()["dht"]
+        os.kill(child, how)
+        await until(lambda: first.node.generation > generation, 15)
+        assert not psutil.pid_exists(child)
+        assert await first.board.put(key, b"mine", 60)
+        assert await second.board.get(key) == {first.me: b"mine", second.me: b"before"}
+
+    in_world(body)
+
+
+def test_a_put_counts_only_when_another_node_has_it() -> None:
+    async def body(world: HiveWorld) -> None:
+        key = topic(world.run, "member")
+        first = await world.start("first")
+        assert await first.board.put(key, b"alone", 60)  # there is no other
+        second = await world.start("second", first.addresses()[:1])
+        assert await second.board.get(key) == {first.me: b"alone"}
+        await stop(world, first)
+        await until(lambda: not second.node.peers(), 10)
+        assert not await second.board.put(key, b"cut off", 60)
+
+    in_world(body)
+
+
+async def stop(world: HiveWorld, peer: HivePorts) -> None:
+    index = world.nodes.index(peer.node)
+    task = world.watching.pop(index)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await world.nodes.pop(index).close()
+
+
+def test_a_bootstrap_that_comes_back_is_found_again() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        name, key = topic(world.run, "beat"), topic(world.run, "newest")
+        await stop(world, first)
+        await until(lambda: not second.node.peers(), 10)
+        for _ in range(5):  # a caller that does not give up must not make the return slower
+            with pytest.raises(Unreachable):
+                await second.mail.send(first.me, "echo", b"", timeout=2)
+        listen = msgspec.structs.replace(LOOPBACK, port=first.node.port)
+        again = await world.start("peer0", listen=listen)
+        await again.mail.serve("echo", echo)
+        assert again.me == first.me
+        assert await until(lambda: first.me in second.node.peers(), 30) < 30
+        assert await second.mail.send(first.me, "echo", b"hello") == b"hello"
+        async with again.gossip.subscribe(name) as inbox:
+            assert await hears(second, inbox, name, 20) == second.me
+        await until(lambda: any(part == "network" and seconds for _, part, _, seconds in world.reports), 10)
+        assert await second.board.put(key, b"value", 60)
+        assert await again.board.get(key) == {second.me: b"value"}
+
+    in_world(body)
+
+
+def test_an_unreachable_bootstrap_is_named_with_its_reason() -> None:
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        stranger = open_key(world.folder / "stranger").me
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            refused = f"/ip4/127.0.0.1/tcp/{closed.getsockname()[1]}/p2p/{stranger}"
+            other = f"/ip4/127.0.0.1/tcp/{first.node.port}/p2p/{stranger}"
+            with pytest.raises(Unreachable) as error:
+                await world.start("second", (refused, other))
+        assert f"{refused}: connection refused" in str(error.value)
+        assert f"{other}: another peer answers there ({first.me})" in str(error.value)
+        with pytest.raises(NetError, match="should look like"):
+            await world.start("second", ("127.0.0.1:31337",))
+
+    in_world(body)
+
+
+def test_a_port_in_use_is_named() -> None:
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        with pytest.raises(NetError, match=rf"TCP port {first.node.port} .* already in use"):
+            await world.start("second", listen=msgspec.structs.replace(LOOPBACK, port=first.node.port))
+
+    in_world(body)
+
+
+def test_a_peer_that_only_dials_is_answered_over_the_connection_that_it_opened() -> None:
+    async def body(world: HiveWorld) -> None:
+        first = await world.start("first")
+        dialler = await world.start("second", first.addresses()[:1], msgspec.structs.replace(LOOPBACK, dial_only=True))
+        await dialler.mail.serve("echo", echo)
+        assert dialler.addresses() == ()
+        assert await first.mail.send(dialler.me, "echo", b"back") == b"back"
+        assert await dialler.board.put(topic(world.run, "member"), b"here", 60)
+        assert await first.board.get(topic(world.run, "member")) == {dialler.me: b"here"}
+
+    in_world(body)
+
+
+def test_peers_that_know_only_addresses_from_heartbeats_can_write_to_each_other() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.start("first"), await world.start("second")
+        await first.mail.serve("echo", echo)
+        second.mail.remember(first.me, first.addresses())
+        assert await second.mail.send(first.me, "echo", b"found") == b"found"
+
+    in_world(body)
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from hive_world import HiveWorld
+
+async def main():
+    world = HiveWorld()
+    await world.ports(2)
+    print("ready", world.folder, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_outlives_a_parent_that_was_killed() -> None:
+    command = [sys.executable, "-c", PARENT, str(Path(hive_world.__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        ready, folder = parent.stdout.readline().split()
+        assert ready == "ready"
+        children = psutil.Process(parent.pid).children(recursive=True)
+        names = [child.name() for child in children]
+        assert names.count("p2pd") == 2 and len(children) >= 4
+        parent.kill()
+        _, alive = psutil.wait_procs(children, timeout=3)
+        assert not [child for child in alive if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    for key in Path(folder).iterdir():
+        # The next start with the same key takes away the sockets that the killed one left.
+        me = open_key(key).me
+        left = list(Path("/tmp").glob(f"hivemind-{me[-10:]}-*.sock"))
+        assert left
+        asyncio.run(_start_and_close(key))
+        assert not [path for path in left if path.exists()]
+
+
+async def _start_and_close(key: Path) -> None:
+    node = await Node.start(open_key(key), key, Digest("0" * 64), LOOPBACK, (), lambda *_: None)
+    await node.close()

@@ -1,0 +1,192 @@
+"""The command: exit codes, what goes to which stream, and messages that say what to do. Real processes where that matters."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from peers import cli, errors
+from swarm import invite
+from swarm.identity import IdentityError
+from swarm.layers import ConfigError
+from swarm.net.ports import Unreachable
+from swarm.types import Digest, Role
+
+ROOT = Path(__file__).parents[2]
+KEY = invite.keyring(bytes(32))
+
+
+def swarm(*words: str, state: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "XDG_STATE_HOME": str(state), **more}
+    command = [sys.executable, "-m", "peers.cli", *words]
+    return subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+    )
+
+
+def word(expires: float) -> str:
+    address = f"/ip4/127.0.0.1/tcp/9/p2p/{KEY.me}"
+    return invite.make(Digest("ab" * 32), [address], Role.SAMPLER, int(expires))
+
+
+COMMANDS = "up start join leave sim status invite export doctor objectives bench config".split()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.run([command, "--help"])
+    said = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert f"example: swarm {command}" in " ".join(said.split())
+
+
+def test_every_example_can_be_parsed() -> None:
+    it = cli.parser()
+    lines = [line.strip() for line in (it.epilog or "").splitlines()]
+    examples = [line.split("  ")[0].split()[1:] for line in lines if line.startswith("swarm ")]
+    assert len(examples) == 4
+    for words in examples:
+        assert it.parse_args(words).command is not None
+
+
+def test_an_unknown_command_is_a_usage_error(tmp_path: Path) -> None:
+    ran = swarm("jion", state=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "jion" in ran.stderr
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    ran = swarm("up", "configs/demo.toml", "--set", "run.batch.gruops=3", state=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "swarm: --set run.batch.gruops: there is no key run.batch.gruops; did you mean run.batch.groups?\n"
+
+
+def test_a_missing_config_is_refused_by_name(tmp_path: Path) -> None:
+    ran = swarm("start", "no-such.toml", state=tmp_path)
+    assert ran.returncode == 2
+    assert "cannot read no-such.toml: No such file" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["swarm1zzzz"], "the invite is damaged"),
+        ([word(time.time() + 999)[:-7]], "it may be cut off"),
+        ([word(time.time() - 7200)], "expired 2 hours ago: ask the swarm's owner"),
+        (["hello"], "an invite begins with swarm1"),
+    ],
+)
+def test_an_invite_that_cannot_be_used_is_refused_offline(tmp_path: Path, words: list[str], said: str) -> None:
+    started = time.monotonic()
+    ran = swarm("join", *words, state=tmp_path)
+    assert (ran.returncode, ran.stdout) == (5, "")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert time.monotonic() - started < 20
+
+
+def test_a_joiner_cannot_change_what_all_peers_agree_on(tmp_path: Path) -> None:
+    ran = swarm("join", word(time.time() + 999), "--set", "optimizer.lr=1", state=tmp_path)
+    assert ran.returncode == 2
+    assert "run.optimizer.lr is the same for all peers" in ran.stderr
+
+
+def test_without_a_run_the_reading_commands_say_where_they_looked(tmp_path: Path) -> None:
+    for command in (["status"], ["leave"], ["export", "out"], ["invite"]):
+        ran = swarm(*command, state=tmp_path)
+        assert ran.returncode == 2
+        assert f"no run on this machine (looked in {tmp_path / 'swarm' / 'runs'})" in ran.stderr
+
+
+def test_show_prints_every_setting_with_its_origin(tmp_path: Path) -> None:
+    words = ("config", "show", "configs/demo.toml", "--json", "--set", "run.seed=4")
+    ran = swarm(*words, state=tmp_path, SWARM__RUN__BATCH__GROUPS="16")
+    shown = json.loads(ran.stdout)
+    assert shown["run.seed"] == {"value": 4, "origin": "--set run.seed"}
+    assert shown["run.batch.groups"] == {"value": 16, "origin": "environment variable SWARM__RUN__BATCH__GROUPS"}
+    assert shown["run.pace.beat"]["origin"].startswith("configs/demo.toml line ")
+    assert shown["run.optimizer.lr"]["origin"] == "default"
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_check_knows_the_objectives(tmp_path: Path) -> None:
+    ran = swarm("config", "check", "configs/demo.toml", "--set", "objective.name=gepoo", state=tmp_path)
+    assert ran.returncode == 2
+    assert "gepoo" in ran.stderr
+    assert "gepo" in ran.stderr.split("gepoo", 1)[1]
+
+
+def test_objectives_are_listed_with_the_same_parts_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["objectives", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert {"gepo", "grpo", "gspo", "dr_grpo"} <= set(records)
+    assert cli.run(["objectives"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *records]
+
+
+def test_a_bug_of_ours_leaves_its_traceback_in_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def broken() -> int:
+        raise KeyError("oops")
+
+    assert errors.guarded(broken) == 1
+    (report,) = (tmp_path / "swarm" / "crashes").iterdir()
+    assert "in broken" in report.read_text()
+    said = capsys.readouterr().err
+    assert str(report) in said
+    assert "Traceback" not in said
+
+
+def raising(error: BaseException) -> int:
+    def program() -> int:
+        raise error
+
+    return errors.guarded(program)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (errors.CannotHere("x"), 3),
+        (OSError(errno.EADDRINUSE, "Address already in use"), 3),
+        (IdentityError("x"), 3),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), 3),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 3),
+        (Unreachable("x"), 4),
+        (errors.Unreached("x"), 4),
+        (errors.Refusal("x"), 5),
+        (invite.InviteError(invite.Trouble.EXPIRED, "x"), 5),
+        (errors.Interrupted(2), 130),
+        (errors.Interrupted(15), 143),
+        (KeyboardInterrupt(), 130),
+        (ExceptionGroup("tasks", [ExceptionGroup("inner", [errors.Refusal("x")])]), 5),
+    ],
+)
+def test_each_error_has_the_exit_code_of_the_design(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(error) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_full_disk_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    raising(OSError(errno.ENOSPC, "No space left on device", "/var/x"))
+    said = "the disk is full: free some space, or name another folder with --folder"
+    assert capsys.readouterr().err == f"swarm: cannot use /var/x: {said}\n"
+
+
+def test_errors_that_are_matched_by_name_exist() -> None:
+    import importlib
+
+    for name in errors._BY_NAME:
+        module, _, kind = name.rpartition(".")
+        assert issubclass(getattr(importlib.import_module(module), kind), Exception)

@@ -1,0 +1,168 @@
+"""Settings: closed, layered, and each refusal says where the mistake stands and what to write instead."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm import config, layers
+from swarm.config import Config, ConfigError, Run, load
+
+
+def written(folder: Path, text: str, name: str = "it.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path | None = None, sets: tuple[str, ...] = (), environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, sets, environ or {})
+    return str(caught.value)
+
+
+def test_without_a_file_everything_is_the_default() -> None:
+    loaded = load(None)
+    assert loaded.config == Config()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_the_defaults_are_within_their_own_ranges() -> None:
+    assert msgspec.convert(msgspec.to_builtins(Config()), Config) == Config()
+
+
+def test_later_layers_win_and_each_value_knows_its_origin(tmp_path: Path) -> None:
+    base = "[run]\nseed = 2\n[run.batch]\ngroups = 2\nmicro = 2\nbuffer = 2.5\n[run.window]\nversions = 2\n"
+    written(tmp_path, base, "base.toml")
+    path = written(tmp_path, 'extends = "base.toml"\n[run.batch]\ngroups = 3\nmicro = 3\nbuffer = 3.5\n')
+    environ = {"SWARM__RUN__BATCH__MICRO": "4", "SWARM__RUN__BATCH__BUFFER": "4", "SWARM_OTHER": "x"}
+    loaded = load(path, ["run.batch.buffer=5"], environ)
+    run = loaded.config.run
+    assert (run.seed, run.batch.groups, run.batch.micro, run.batch.buffer, run.window.versions) == (2, 3, 4, 5.0, 2)
+    assert loaded.origins["run.optimizer.lr"] == "default"
+    assert loaded.origins["run.seed"] == f"{tmp_path / 'base.toml'} line 2"
+    assert loaded.origins["run.batch.groups"] == f"{path} line 3"
+    assert loaded.origins["run.batch.micro"] == "environment variable SWARM__RUN__BATCH__MICRO"
+    assert loaded.origins["run.batch.buffer"] == "--set run.batch.buffer"
+
+
+def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
+    path = written(tmp_path, '[objective]\nname = "grpo"\n[page]\nport = 9\n')
+    loaded = load(path, ["optimizer.lr=0.5"])
+    assert (loaded.config.run.objective.name, loaded.config.peer.page.port, loaded.config.run.optimizer.lr) == ("grpo", 9, 0.5)
+    assert loaded.origins["run.objective.name"] == f"{path} line 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "wanted"),
+    [
+        ("[run]\n\n[run.batch]\ngruops = 3\n", 4, "did you mean run.batch.groups?"),
+        ("# first\nrun.bacth.groups = 3\n", 2, "did you mean run.batch?"),
+        ("[run]\nlr = 0.1\n", 2, "did you mean run.optimizer.lr?"),
+        ('[run.batch]\ngroups = "many"\n', 2, 'wants a whole number of at least 1, found the text "many"'),
+        ("[run.batch]\ngroups = 0\n", 2, "at least 1, found 0"),
+        ("[run.batch]\ngroups = true\n", 2, "found true"),
+        ("[run.stop]\naccuracy = 1.5\n", 2, "a number of at least 0 and at most 1, found 1.5"),
+        ("[run.optimizer]\nlr = nan\n", 2, "found nan"),
+        ('[peer.delay.policy]\nlaw = "weibul"\n', 2, "one of constant, lognormal, none, weibull"),
+        ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
+        ("[run.objective.options]\neps = [1]\n", 2, "run.objective.options.eps wants"),
+    ],
+)
+def test_a_mistake_in_a_file_is_shown_with_its_line(tmp_path: Path, text: str, line: int, wanted: str) -> None:
+    path = written(tmp_path, text)
+    said = refused(path)
+    assert said.startswith(f"{path} line {line}: ")
+    assert wanted in said
+
+
+def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
+    assert refused(sets=("run.sed=3",)) == "--set run.sed: there is no key run.sed; did you mean run.seed?"
+    assert "expected KEY=VALUE" in refused(sets=("run.seed",))
+    assert "is a table" in refused(sets=("objective.options=3",))
+    assert refused(environ={"SWARM__RUN__SEED": "x"}).startswith("environment variable SWARM__RUN__SEED: run.seed wants")
+
+
+@pytest.mark.parametrize(
+    ("sets", "keys"),
+    [
+        (("averaging.request=3",), ("run.averaging.request", "run.averaging.match")),
+        (("pace.beat=5",), ("run.pace.patience", "run.pace.beat")),
+        (("averaging.chunk=30",), ("run.averaging.chunk", "run.averaging.deadline")),
+        (("delay.upload.seconds=9", "delay.upload.longest=8"), ("peer.delay.upload.longest", "peer.delay.upload.seconds")),
+    ],
+)
+def test_two_settings_that_contradict_each_other_are_both_named(sets: tuple[str, ...], keys: tuple[str, str]) -> None:
+    said = refused(sets=sets)
+    assert all(key in said for key in keys)
+    assert "--set" in said
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    assert f"cannot read {tmp_path / 'no.toml'}: No such file" in refused(tmp_path / "no.toml")
+    assert "which it.toml extends" in refused(written(tmp_path, 'extends = "gone.toml"'))
+    assert "is not TOML" in refused(written(tmp_path, "a ="))
+    assert "extends itself" in refused(written(tmp_path, 'extends = "it.toml"'))
+
+
+def test_words_are_read_as_what_the_key_wants() -> None:
+    words = ["listen.announce=/ip4/192.0.2.1/tcp/1,/dns/a/tcp/2", "run.private=true", "model.name=7", "objective.options.eps=0.3"]
+    loaded = load(None, words)
+    assert loaded.config.peer.listen.announce == ("/ip4/192.0.2.1/tcp/1", "/dns/a/tcp/2")
+    assert loaded.config.run.private is True
+    assert loaded.config.run.model.name == "7"
+    assert loaded.config.run.objective.options == {"eps": 0.3}
+    assert config.value(loaded.config, "run.objective.options.eps") == 0.3
+
+
+runs = st.builds(
+    lambda seed, lr, options: Run(seed=seed, optimizer=config.Optimizer(lr=lr), objective=config.Objective(options=options)),
+    st.integers(0, 2**62),
+    st.floats(1e-9, 10),
+    st.dictionaries(st.text("abc", min_size=1), st.one_of(st.booleans(), st.floats(-9, 9), st.text(max_size=5))),
+)
+
+
+@given(runs)
+def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
+    over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(config.run_dict(run)))
+    assert config.from_run_dict(over_the_wire) == run
+
+
+def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:
+    one, two = ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0})
+    runs = [Run(objective=config.Objective(options=options)) for options in (one, two)]
+    assert msgspec.msgpack.encode(config.run_dict(runs[0])) == msgspec.msgpack.encode(config.run_dict(runs[1]))
+
+
+def test_a_run_of_another_version_says_who_is_newer() -> None:
+    newer = config.run_dict(Run()) | {"wisdom": {"level": 3}}
+    with pytest.raises(ConfigError, match=r"newer version: its run has wisdom\.level"):
+        config.from_run_dict(newer)
+    older = config.run_dict(Run())
+    del older["pace"]
+    with pytest.raises(ConfigError, match=r"older version: its run lacks pace\.beat"):
+        config.from_run_dict(older)
+
+
+def test_a_run_from_elsewhere_is_checked_like_a_file() -> None:
+    tree = config.run_dict(Run()) | {"seed": -1}
+    with pytest.raises(ConfigError, match="does not fit"):
+        config.from_run_dict(tree)
+
+
+def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) -> None:
+    text = config.schema_text()
+    assert load(written(tmp_path, text)).config == Config()
+    uncommented = re.sub(r"^# (\w+ = .*)", r"\1", text, flags=re.MULTILINE)
+    loaded = load(written(tmp_path, uncommented))
+    assert loaded.config == Config()
+    closed = [key for key in config.SCHEMA.keys if not config.SCHEMA.is_free(key)]
+    assert all(loaded.origins[key] != "default" for key in closed)
+
+
+def test_every_key_is_described() -> None:
+    assert all(layers.describe(field.type) for field in config.SCHEMA.keys.values())

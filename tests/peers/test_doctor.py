@@ -1,0 +1,85 @@
+"""The doctor finds what it says it finds, and each failure says what to do."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from peers import doctor, errors
+from swarm.identity import open_key
+
+
+def test_this_machine_can_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(tmp_path, as_json=True) == errors.DONE
+    said = json.loads(capsys.readouterr().out)
+    assert said["able"]
+    found = {finding["check"]: finding["level"] for finding in said["findings"]}
+    assert {"python", "torch", "hivemind", "numpy", "p2pd", "loopback", "disk", "gpu", "clock"} <= set(found)
+    assert found["p2pd"] == found["loopback"] == found["numpy"] == "ok"
+
+
+def test_a_failure_is_exit_code_3_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "loopback", lambda: doctor.Finding("loopback", "fail", "closed", "open it"))
+    monkeypatch.setattr(doctor, "accelerator", lambda: doctor.Finding("gpu", "ok", "none"))
+    assert doctor.main(tmp_path, as_json=False) == errors.CANNOT
+    said = capsys.readouterr()
+    assert "fail loopback     closed -> open it\n" in said.out
+    assert "1 of " in said.err
+    assert "\033" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("1.25.9", "fail"), ("1.26", "ok"), ("2.3.5", "ok"), ("2.4.0", "fail"), ("2.4.0rc1", "fail")]
+)
+def test_the_known_trap_of_numpy_is_found(monkeypatch: pytest.MonkeyPatch, version: str, level: str) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)
+    need = next(need for need in doctor.NEEDS if need.package == "numpy")
+    finding = doctor.package(need)
+    assert finding.level == level
+    assert level == "ok" or "pip install 'numpy>=1.26,<2.4'" in finding.todo
+
+
+def test_a_missing_package_is_named() -> None:
+    finding = doctor.package(doctor.Need("no-such-package-here", (1,), (2,), ""))
+    assert (finding.level, finding.todo) == ("fail", "pip install 'no-such-package-here>=1,<2'")
+
+
+def test_a_key_that_others_can_read_is_found(tmp_path: Path) -> None:
+    key = tmp_path / "runs" / "demo" / "peers" / "seed" / "key"
+    open_key(key)
+    assert doctor.keys(tmp_path).level == "ok"
+    key.chmod(0o644)
+    finding = doctor.keys(tmp_path)
+    assert (finding.level, finding.todo) == ("fail", f"chmod 600 {key}")
+
+
+def test_a_daemon_without_gossip_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "hivemind"
+    (package / "hivemind_cli").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    binary = package / "hivemind_cli" / "p2pd"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(doctor.sys.modules, "hivemind", raising=False)
+    assert "is missing" in doctor.p2pd().found
+    binary.write_text("#!/bin/sh\necho nothing\n")
+    assert "does not run" in doctor.p2pd().found
+    binary.chmod(0o755)
+    assert "has no GossipSub" in doctor.p2pd().found
+
+
+def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = os.statvfs(tmp_path)
+    monkeypatch.setattr(doctor, "DISK", 8 * usage.f_blocks * usage.f_frsize * 2)
+    assert doctor.disk(tmp_path / "not" / "yet" / "there").level == "fail"
+
+
+def test_a_closed_loopback_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> socket.socket:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.socket, "create_server", closed)
+    assert doctor.loopback().level == "fail"
