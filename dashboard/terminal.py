@@ -20,7 +20,7 @@ from rich.text import Text
 
 from dashboard.series import Series
 from dashboard.state import State
-from dashboard.text import duration
+from dashboard.text import clean, duration
 from swarm.types import Role, Verdict
 
 EVENTS = 5
@@ -56,7 +56,7 @@ def summary(state: State, now: float, model: Path | None = None, journal: Path |
     for label, path in (("model", model), ("journal", journal)):
         if path is not None:
             table.add_row(label, Text(str(path), overflow="fold"))
-    return Group(Text(f"{_run_name(state)} is done", style="bold"), Text(), table)
+    return Group(Text(f"{clean(state.run.name)} is done", style="bold"), Text(), table)
 
 
 def sparkline(curve: Series, width: int, low: float | None = None, high: float | None = None) -> str:
@@ -71,10 +71,6 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
     return "".join(SPARKS[min(max(int(part * len(SPARKS)), 0), len(SPARKS) - 1)] for part in share)
 
 
-def _run_name(state: State) -> str:
-    return str(state.view(state.last, state.revision)["run"]["name"])  # type: ignore[index]
-
-
 def _headline(state: State, now: float) -> Text:
     head: Mapping[str, Any] = state.head(now)
     age = f" ({duration(head['age'])} old)" if head["age"] is not None else ""
@@ -86,7 +82,7 @@ def _headline(state: State, now: float) -> Text:
     parts.append(f"{head['groups_per_second']:.1f} groups/s")
     for role, (alive, known) in head["roles"].items():
         parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
-    return Text.assemble((_run_name(state), "bold"), "  ", " · ".join(parts))
+    return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
 
 
 def _peers(state: State, now: float, width: int) -> Table:

@@ -210,29 +210,28 @@ def _check_objective(loaded: Loaded) -> None:
         raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
 
 
-def _runs() -> Path:
-    import platformdirs
-
-    return platformdirs.user_state_path("swarm") / "runs"
-
-
 def _folder_of(args: argparse.Namespace, loaded: Loaded) -> Path:
-    return args.folder or _runs() / loaded.config.run.name
+    from peers.runfolder import default_path
+
+    return args.folder or default_path(loaded.config.run.name)
 
 
 def _only_folder(args: argparse.Namespace) -> Path:
     """`--folder`, or the one run that lives on this machine."""
+    from peers.runfolder import default_path
+
+    runs = default_path("any").parent
     if args.folder is not None:
         if not args.folder.is_dir():
             raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
         return Path(args.folder)
-    found = sorted(spec.parent for spec in _runs().glob("*/spec"))
+    found = sorted(spec.parent for spec in runs.glob("*/spec"))
     if len(found) == 1:
         return found[0]
     if not found:
-        raise WrongUsage(f"no run on this machine (looked in {_runs()}): name its folder with --folder")
+        raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
     names = ", ".join(path.name for path in found)
-    raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {_runs()}/...")
+    raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
 
 
 def _phrase(part: Any) -> str:

@@ -310,8 +310,8 @@ def dump(config: Config, half: str = "") -> str:
     """All settings as a TOML file that `load` reads back; `half` is `run` or `peer` for that half alone."""
     lines: list[str] = []
     for table in SCHEMA.tables:
-        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table and table.split(".")[0] in (half or table.split(".")[0])]
-        if keys:
+        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
+        if keys and half in ("", table.split(".")[0]):
             lines += [f"[{table}]", *(f"{key.rpartition('.')[2]} = {toml(value(config, key))}" for key in keys), ""]
     return "\n".join(lines)
 
@@ -322,11 +322,11 @@ def toml(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return msgspec.json.encode(value).decode()
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")  # JSON allows DEL as it is, TOML does not
         case tuple() | list():
             return "[" + ", ".join(toml(item) for item in value) + "]"
         case dict():
-            return "{" + ", ".join(f"{name} = {toml(inner)}" for name, inner in value.items()) + "}"
+            return "{" + ", ".join(f"{toml(name)} = {toml(inner)}" for name, inner in value.items()) + "}"
         case _:
             return str(value)
 

@@ -37,10 +37,10 @@ import signal
 import stat
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, AsyncIterator, TypeVar  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
 
 import msgspec
 import numpy as np
@@ -192,6 +192,7 @@ class Keys(GroupKeyManager):  # type: ignore[misc]
     def __init__(self, ask: Callable[..., Awaitable[Found]], prefix: str, me: PeerID) -> None:
         self.prefix, self.peer_id, self.group_bits, self.target_group_size = prefix, me, "", None
         self.invited: frozenset[PeerID] = frozenset()
+        self.seen: list[tuple[PeerID, float]] = []
         self._ask = ask
 
     async def declare_averager(
@@ -204,8 +205,9 @@ class Keys(GroupKeyManager):  # type: ignore[misc]
     async def get_averagers(self, group_key: str, only_active: bool) -> list[tuple[PeerID, float]]:
         found = [(PeerID(raw), expires) for raw, expires in (await self._ask(key=group_key)).peers]
         found = [(peer, expires) for peer, expires in found if peer in self.invited]
-        if not found:
+        if found == self.seen:
             await asyncio.sleep(POLL)
+        self.seen = found
         return found
 
     async def update_key_on_group_assembled(self, group_info: GroupInfo) -> None:
@@ -225,7 +227,9 @@ class Match(Matchmaking):  # type: ignore[misc]
 
     @property
     def lonely(self) -> bool:
-        return not self.current_followers and self.current_leader is None and not self.lock_request_join_group.locked()
+        """Nobody here and nobody on the way; a group that is formed counts while the search still takes its declaration back."""
+        busy = self.assembled_group.done() or self.lock_request_join_group.locked()
+        return not busy and not self.current_followers and self.current_leader is None
 
     def _check_reasons_to_reject(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
@@ -258,7 +262,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     def __init__(self, *, weights: dict[PeerID, float], codec: str, **kwargs: Any) -> None:
         compression, self._dtype = _CODECS[codec]
         super().__init__(weight=1.0, compression=compression(), **kwargs)
-        self.weights, self.broken = weights, ""
+        self.weights, self.broken, self.cut = weights, "", asyncio.Event()
         self.tensor_part_container.return_deltas = False
         self._codec = compression.compression_type
         self._shapes = [[part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer]
@@ -268,10 +272,30 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         if not all(bool(torch.isfinite(tensor).all()) for tensor in self.tensor_part_container.local_tensors):
             raise AllreduceException("my own tensors are not finite")
 
+    async def collect(self) -> list[torch.Tensor]:
+        """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is watched here."""
+
+        async def means() -> list[torch.Tensor]:
+            async with contextlib.aclosing(self.run()) as parts:
+                return [mean async for mean in parts]
+
+        loop = asyncio.get_running_loop()
+        work, cut = loop.create_task(means()), loop.create_task(self.cut.wait())
+        try:
+            await asyncio.wait({work, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if self.broken:
+                raise AllreduceException(self.broken)
+            return work.result()
+        finally:
+            work.cancel()
+            cut.cancel()
+            await asyncio.wait({work, cut})
+
     def _break(self, why: str) -> None:
         if not self.broken:
             self.broken = why
             self.finalize(cancel=True)
+            self.cut.set()
 
     def _pack(self, part: torch.Tensor) -> runtime_pb2.Tensor:
         return serialize_torch_tensor(part, self._codec)
@@ -483,8 +507,7 @@ class Rounds(DecentralizedAverager):  # type: ignore[misc]
         runner.screen_own()
         self._running_groups[group.group_id].set_result(runner)
         try:
-            async with contextlib.aclosing(runner.run()) as means:
-                results = [mean async for mean in means]
+            results = await runner.collect()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
         if runner.broken or runner.tensor_part_container.failed_size:

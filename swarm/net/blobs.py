@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from swarm.durable import write_durably
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import FRAME_LIMIT, WireError, decode, encode
@@ -282,15 +282,13 @@ class _Folder:
     def add(self, blobs: Mapping[Digest, bytes], pin: bool = False) -> None:
         for digest, data in blobs.items():
             if digest not in self._held:
-                self._write(digest, data)
+                write_durably(self._path / digest, data)
             if pin:
-                self._write(f"{digest}.pin", b"")
-        self._sync()
+                write_durably(self._path / f"{digest}.pin", b"")
         self._held.update(blobs)
 
     def mark(self, manifest: Digest) -> None:
-        self._write(f"{manifest}.release", b"")
-        self._sync()
+        write_durably(self._path / f"{manifest}.release", b"")
 
     def releases(self) -> list[Digest]:
         """Manifests of releases that are here as a whole."""
@@ -316,18 +314,3 @@ class _Folder:
 
     def _marked(self, mark: str) -> list[Digest]:
         return sorted(Digest(file.stem) for file in self._path.glob(f"*.{mark}"))
-
-    def _write(self, name: str, data: bytes) -> None:
-        temporary = self._path / f"{name}.new"
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._path / name)
-
-    def _sync(self) -> None:
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

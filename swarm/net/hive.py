@@ -379,8 +379,9 @@ class Node:
     async def close(self) -> None:
         """Reverse order, each step with a deadline; no process and no socket is left."""
         self._daemon_up.clear()
-        async with asyncio.timeout(STOP_SECONDS):
-            await self.mail.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.mail.close()
         self.work.close()
         await self._stop_dht()
         if self._daemon is not None:
@@ -432,6 +433,8 @@ class Node:
             except NetError as error:
                 self._report(part, f"{part} could not be replaced, next try in {AGAIN_SECONDS:g} s: {error}", None)
                 await asyncio.sleep(AGAIN_SECONDS)
+                if self._daemon is None or self._daemon.dead:
+                    renew = self._renew_daemon  # no DHT without it
         self.generation += 1
         self._report(part, f"{part} was replaced", time.monotonic() - began)
 

@@ -78,7 +78,7 @@ async def main(setup):
                 say()
             case "status":
                 say(reports=reports, longest=longest[0], pid=mine._child and mine._child.process.pid,
-                    sigint=signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+                    sigint=signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
                 longest[0] = 0.0
             case "close":
                 await mine.close()

@@ -71,9 +71,10 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     async def body(world: HiveWorld) -> None:
         first, second, third = await world.ports(3)
         name = topic(world.run, "beat")
-        async with first.gossip.subscribe(name) as to_first, second.gossip.subscribe(name) as mine, third.gossip.subscribe(name) as over:
-            assert await hears(second, to_first, name) == second.me
-            assert await hears(second, over, name) == second.me  # not connected with each other
+        subscribe = [peer.gossip.subscribe(name) for peer in (first, second, third)]
+        async with subscribe[0] as near, subscribe[1] as mine, subscribe[2] as far:
+            assert await hears(second, near, name) == second.me
+            assert await hears(second, far, name) == second.me  # the two are not connected with each other
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(mine), 0.3)
 

@@ -1,11 +1,12 @@
 """Settings: closed, layered, and each refusal says where the mistake stands and what to write instead."""
 
 import re
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm import config, layers
@@ -130,6 +131,15 @@ runs = st.builds(
 def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
     over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(config.run_dict(run)))
     assert config.from_run_dict(over_the_wire) == run
+
+
+@settings(max_examples=20)
+@given(runs)
+def test_what_is_dumped_can_be_loaded(run: Run) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Config(run=run, peer=config.Peer(page=config.Page(port=1)))
+        assert load(written(Path(folder), config.dump(whole))).config == whole
+        assert load(written(Path(folder), config.dump(whole, "run"))).config == Config(run=run)
 
 
 def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:

@@ -1,0 +1,46 @@
+"""The Averager port's contract as coroutines over any two or three Averagers: for the ports in memory and for the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from swarm.net.ports import Average
+
+
+async def meet(peers: Sequence[Any], version: int, values: Sequence[float], weights: Sequence[float], deadline: float = 30) -> Any:
+    """Everybody averages [value, 2 value, ...] with everybody; returns (outcomes, tensors)."""
+    tensors = [torch.arange(1, 6, dtype=torch.float32) * value for value in values]
+    calls = [
+        peer.averager.average(version, [tensor], weight, [other.me for other in peers if other is not peer], deadline)
+        for peer, tensor, weight in zip(peers, tensors, weights, strict=True)
+    ]
+    return await asyncio.gather(*calls, return_exceptions=True), tensors
+
+
+async def members_end_with_the_same_weighted_mean(peers: Sequence[Any]) -> None:
+    values, weights = list(range(1, len(peers) + 1)), list(range(2, len(peers) + 2))
+    outcomes, tensors = await meet(peers, 7, values, weights)
+    mean = sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+    for outcome, tensor in zip(outcomes, tensors, strict=True):
+        assert isinstance(outcome, Average) and outcome.members == {peer.me for peer in peers}
+        torch.testing.assert_close(tensor, torch.arange(1, 6) * mean, rtol=1e-3, atol=1e-3)
+        assert tensor.numpy().tobytes() == tensors[0].numpy().tobytes()
+
+
+async def alone_there_is_no_average(peer: Any, stranger: Any) -> None:
+    tensor = torch.ones(3)
+    assert await peer.averager.average(8, [tensor], 1.0, [stranger], 20) is None
+    assert tensor.tolist() == [1, 1, 1]
+
+
+async def other_versions_never_meet(one: Any, two: Any) -> None:
+    mine, theirs = torch.ones(3), torch.zeros(3)
+    outcomes = await asyncio.gather(
+        one.averager.average(9, [mine], 1.0, [two.me], 20), two.averager.average(10, [theirs], 1.0, [one.me], 20)
+    )
+    assert outcomes == [None, None]
+    assert mine.tolist() == [1, 1, 1] and theirs.tolist() == [0, 0, 0]

@@ -1,0 +1,244 @@
+"""The limits that stock hivemind lacks, each broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import base58
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.identity import open_key
+from swarm.net import guard
+from swarm.types import Digest
+from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic
+
+# isort: split
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2P
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
+
+guard.install()
+RUN = Digest(hashlib.sha256(b"guard").hexdigest())
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("keys")
+    return [open_key(folder / str(i)) for i in range(2)]
+
+
+MEMBER = topic(RUN, "member")
+
+
+def record(keyring: Any, *, key: str = MEMBER, value: object = b"v", ttl: float = 60.0, subkey: Any = None) -> DHTRecord:
+    """Signed by `keyring`, as hivemind would lay it out."""
+    subkey = MSGPackSerializer.dumps(base58.b58decode(keyring.me) if subkey is None else subkey)
+    bare = DHTRecord(DHTID.generate(source=key).to_bytes(), subkey, MSGPackSerializer.dumps(value), time.time() + ttl)
+    return dataclasses.replace(bare, value=guard.RecordRules(keyring, ()).sign_value(bare))
+
+
+def test_a_record_signed_by_its_subkeys_owner_is_kept_and_its_signature_stripped(keys: Any) -> None:
+    rules = guard.RecordRules(keys[0], guard.allowed_keys(RUN))
+    theirs = record(keys[1])
+    assert rules.validate(theirs)
+    assert MSGPackSerializer.loads(rules.strip_value(theirs)) == b"v"
+    assert rules.validate(record(keys[1], value=b"x" * RECORD_LIMIT))
+
+
+def test_hiveminds_own_averaging_records_pass(keys: Any) -> None:
+    rules = guard.RecordRules(keys[0], guard.allowed_keys(RUN))
+    prefix = guard.averaging_prefix(RUN)
+    assert "." not in prefix
+    for key in (f"{prefix}.0b000000", f"{prefix}.0b111111", f"{prefix}.0b", f"{prefix}.all_averagers"):
+        assert rules.validate(record(keys[1], key=key, value=True))
+
+
+def test_foreign_subkeys_wrong_keys_long_lives_and_large_values_are_refused(keys: Any) -> None:
+    rules = guard.RecordRules(keys[0], guard.allowed_keys(RUN))
+    stolen = base58.b58decode(keys[0].me)
+    bad = {
+        "the owner of the subkey did not sign": record(keys[1], subkey=stolen),
+        "not a peer id": record(keys[1], subkey="me"),
+        "no subkey": record(keys[1], subkey=()),
+        "not a key of the run": record(keys[1], key="something/else"),
+        "lives too long": record(keys[1], ttl=guard.TTL_SECONDS + guard.SKEW_SECONDS + 5),
+        "lives for ever": record(keys[1], ttl=float("inf")),
+        "lives until nobody knows when": record(keys[1], ttl=float("nan")),
+        "too large": record(keys[1], value=b"x" * (RECORD_LIMIT + 64)),
+        "without a signature": dataclasses.replace(record(keys[1]), value=b"v"),
+    }
+    assert [why for why, wrong in bad.items() if rules.validate(wrong)] == []
+
+
+@given(position=st.integers(0, 200), bit=st.integers(0, 7))
+def test_a_changed_bit_of_value_subkey_or_expiry_breaks_the_signature(position: int, bit: int) -> None:
+    keyring = _KEYRING
+    rules = guard.RecordRules(keyring, guard.allowed_keys(RUN))
+    good = record(keyring)
+    fields = {"value": good.value, "subkey": good.subkey}
+    for name, content in fields.items():
+        changed = bytearray(content)
+        changed[position % len(content)] ^= 1 << bit
+        assert not rules.validate(dataclasses.replace(good, **{name: bytes(changed)}))
+    assert not rules.validate(dataclasses.replace(good, expiration_time=good.expiration_time + 1 + position))
+
+
+def _make_keyring() -> Any:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        return open_key(Path(folder) / "key")
+
+
+_KEYRING = _make_keyring()
+
+
+def test_msgpack_is_bounded_in_depth_size_and_items() -> None:
+    nested: object = ()
+    for _ in range(guard.DECODE_DEPTH + 1):
+        nested = (nested,)
+    with pytest.raises(ValueError, match="nested"):
+        MSGPackSerializer.loads(MSGPackSerializer.dumps(nested))
+    with pytest.raises(ValueError, match="limit"):
+        MSGPackSerializer.loads(MSGPackSerializer.dumps(b"x" * (guard.DECODE_BYTES + 1)))
+    with pytest.raises(ValueError, match="max_array_len"):
+        MSGPackSerializer.loads(msgpack.packb([0] * (guard.DECODE_ITEMS + 1)))
+    with pytest.raises(ValueError, match="max_array_len"):
+        inner = msgpack.packb([0] * (guard.DECODE_ITEMS + 1))
+        MSGPackSerializer.loads(msgpack.packb(msgpack.ExtType(0x40, inner)))
+    assert MSGPackSerializer.loads(MSGPackSerializer.dumps({"a": (1, [2.5, b"x"], ("y",))})) == {"a": (1, [2.5, b"x"], ("y",))}
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_never_break_the_rules(content: bytes) -> None:
+    rules = guard.RecordRules(_KEYRING, guard.allowed_keys(RUN))
+    good = record(_KEYRING)
+    assert not rules.validate(dataclasses.replace(good, value=content))
+    assert not rules.validate(dataclasses.replace(good, subkey=content))
+
+
+def test_an_oversized_frame_is_refused_at_its_header() -> None:
+    async def body(size: int) -> bytes:
+        reader = asyncio.StreamReader()
+        reader.feed_data(size.to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + b"x" * min(size, 8))
+        return await P2P.receive_raw_data(reader)
+
+    with pytest.raises(guard.GuardError, match="announced"):
+        asyncio.run(body(FRAME_LIMIT + 1))
+    assert asyncio.run(body(8)) == b"x" * 8
+
+
+def test_a_stream_that_stops_in_the_middle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "FRAME_SECONDS", 0.05)
+    monkeypatch.setattr(guard, "IDLE_SECONDS", 0.05)
+
+    async def body(sent: bytes, receive: Any) -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(sent)
+        await receive(reader)
+
+    header = (8).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER)
+    with pytest.raises(TimeoutError):
+        asyncio.run(body(header, P2P.receive_raw_data))
+    with pytest.raises(TimeoutError):
+        asyncio.run(body(b"", lambda reader: P2P.receive_protobuf(dht_pb2.PingRequest, reader)))
+
+
+def test_a_peer_and_all_peers_have_a_budget_and_the_table_of_peers_is_bounded() -> None:
+    budget = guard.Budget((1.0, 10.0), (0.0, 25.0), known=4)
+    assert [budget.take("a", 4, now=0.0) for _ in range(3)] == [True, True, False]
+    assert budget.take("a", 4, now=2.0)  # two units had come back
+    assert budget.take("b", 10, now=2.0)
+    assert not budget.take("c", 10, now=2.0)  # everyone together
+    for stranger in range(100):
+        budget.take(stranger, 1, now=3.0)
+    assert len(budget._levels) == 4
+
+
+def test_slots_are_bounded_for_one_and_for_all() -> None:
+    slots = guard.Slots(per_peer=2, total=3)
+    assert [slots.take(who) for who in "aaabc"] == [True, True, False, True, False]
+    slots.give("a")
+    assert slots.take("c")
+
+
+def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
+    async def body() -> None:
+        handlers: dict[str, Any] = {}
+
+        async def stream_handler(name: str, handler: Any, _balanced: bool) -> None:
+            handlers[name] = handler
+
+        p2p = P2P()
+        p2p._listen_task = SimpleNamespace(done=lambda: True, cancel=lambda: None)
+        p2p._client = SimpleNamespace(stream_handler=stream_handler, close=lambda: None)
+        p2p._client_listen_maddr = {"unix": "/nonexistent"}
+        release = asyncio.Event()
+
+        async def wait(_info: Any, _reader: Any, _writer: Any) -> None:
+            await release.wait()
+
+        await p2p.add_binary_stream_handler("x", wait)
+        info = SimpleNamespace(peer_id=SimpleNamespace(to_bytes=lambda: b"peer"))
+        closed: list[int] = []
+        async with asyncio.TaskGroup() as tasks:
+            for i in range(guard.STREAMS_PER_PEER + 3):
+                tasks.create_task(handlers["x"](info, None, SimpleNamespace(close=lambda i=i: closed.append(i))))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert closed == [guard.STREAMS_PER_PEER + i for i in range(3)]
+            release.set()
+
+    asyncio.run(body())
+
+
+def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
+    def protocol() -> Any:
+        it = DHTProtocol(_initialized_with_create=True)
+        it.storage, it.cache = DHTLocalStorage(), DHTLocalStorage()
+        it.record_validator = guard.RecordRules(keys[0], guard.allowed_keys(RUN))
+        it.node_info = dht_pb2.NodeInfo()
+        it.rpc_ping = lambda *_: asyncio.sleep(0)
+        return it
+
+    def request(count: int) -> Any:
+        one = record(keys[1])
+        columns: dict[str, Any] = {"keys": one.key, "subkeys": one.subkey, "values": one.value, "in_cache": False}
+        columns["expiration_time"] = one.expiration_time
+        return dht_pb2.StoreRequest(**{name: [value] * count for name, value in columns.items()}, peer=dht_pb2.NodeInfo())
+
+    async def body() -> None:
+        context = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: os.urandom(8)))
+        assert list((await DHTProtocol.rpc_store(protocol(), request(1), context)).store_ok) == [True]
+        many = await DHTProtocol.rpc_store(protocol(), request(guard.REQUEST_KEYS + 1), context)
+        assert not any(many.store_ok)
+        ragged = request(2)
+        del ragged.subkeys[1:]
+        assert not any((await DHTProtocol.rpc_store(protocol(), ragged, context)).store_ok)
+        same = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: b"flooder"))
+        results = [any((await DHTProtocol.rpc_store(protocol(), request(100), same)).store_ok) for _ in range(30)]
+        assert results[0] and not results[-1]
+
+    asyncio.run(body())
+
+
+def test_a_key_holds_a_bounded_number_of_records() -> None:
+    full = DictionaryDHTValue()
+    expires = time.time() + 60
+    kept = [full.store(i, b"", expires) for i in range(guard.SUBKEYS + 5)]
+    assert sum(kept) == guard.SUBKEYS == len(full)
+    assert full.store(0, b"newer", expires + 1)

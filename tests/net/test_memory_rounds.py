@@ -1,0 +1,108 @@
+"""Averaging in memory: the port's contract, and how rounds break."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import averager_properties
+import torch
+
+from swarm.config import DelayLaw
+from swarm.net.memory import MemoryNetwork
+from swarm.net.ports import Average, RoundLost
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+
+
+def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.5), 1e6, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links, match=2.0) as network:
+            await promise(network, links, *(network.ports(name, lambda kind: 0.0) for name in "abc"))
+
+    run(main())
+
+
+def test_members_end_with_the_same_weighted_mean() -> None:
+    with_peers(lambda network, links, *peers: averager_properties.members_end_with_the_same_weighted_mean(peers))
+
+
+def test_alone_there_is_no_average() -> None:
+    with_peers(lambda network, links, a, b, c: averager_properties.alone_there_is_no_average(a, b.me))
+
+
+def test_other_versions_never_meet() -> None:
+    with_peers(lambda network, links, a, b, c: averager_properties.other_versions_never_meet(a, b))
+
+
+def test_a_full_group_starts_at_once() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        outcomes, _ = await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1])
+        assert all(outcome.seconds < 1.5 for outcome in outcomes)
+
+    with_peers(promise)
+
+
+def test_whoever_came_is_averaged_when_somebody_stays_away() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        x, y = torch.zeros(2), torch.ones(2)
+        outcomes = await asyncio.gather(
+            a.averager.average(1, [x], 1.0, [b.me, c.me], 20), b.averager.average(1, [y], 1.0, [a.me, c.me], 20)
+        )
+        assert [outcome.members for outcome in outcomes] == [{"a", "b"}] * 2
+        assert x.tolist() == y.tolist() == [0.5, 0.5]
+
+    with_peers(promise)
+
+
+def test_a_peer_that_is_not_expected_is_not_averaged_with() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        x, y = torch.zeros(2), torch.ones(2)
+        outcomes = await asyncio.gather(
+            a.averager.average(1, [x], 1.0, [c.me], 20), b.averager.average(1, [y], 1.0, [a.me], 20)
+        )
+        assert outcomes == [None, None]
+
+    with_peers(promise)
+
+
+def lost_in_the_middle(lose: Callable[[Any, Any], None]) -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        asyncio.get_running_loop().call_later(0.3, lose, network, links)
+        outcomes, tensors = await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1])
+        assert all(isinstance(outcome, RoundLost) for outcome in outcomes[:2])
+        assert [tensor[0].item() for tensor in tensors] == [1, 2, 3]
+
+    with_peers(promise)
+
+
+def test_a_member_that_crashes_in_the_middle_loses_the_round_for_all_and_changes_nothing() -> None:
+    lost_in_the_middle(lambda network, links: network.crash("c"))
+
+
+def test_a_link_that_is_cut_in_the_middle_loses_the_round_for_all_and_changes_nothing() -> None:
+    lost_in_the_middle(lambda network, links: links.partition(["c"], ["a"]))
+
+
+def test_the_deadline_always_holds() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        since = asyncio.get_running_loop().time()
+        outcomes, tensors = await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1], deadline=0.4)
+        assert all(isinstance(outcome, RoundLost) for outcome in outcomes)
+        assert asyncio.get_running_loop().time() - since < 0.5
+
+    with_peers(promise)
+
+
+def test_after_a_lost_round_the_survivors_can_meet_again() -> None:
+    async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
+        asyncio.get_running_loop().call_later(0.3, network.crash, "c")
+        await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1])
+        outcomes, tensors = await averager_properties.meet([a, b], 1, [1, 3], [1, 1])
+        assert all(isinstance(outcome, Average) for outcome in outcomes)
+        assert tensors[0][0].item() == 2
+
+    with_peers(promise)
