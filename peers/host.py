@@ -57,7 +57,14 @@ class Self:
 
 class Host:
     def __init__(
-        self, who: Self, config: Config, ports: Ports, bus: events.Bus, trust: Trust, blobs: Blobs, dialable: Dialable = lambda *_: None
+        self,
+        who: Self,
+        config: Config,
+        ports: Ports,
+        bus: events.Bus,
+        trust: Trust,
+        blobs: Blobs,
+        dialable: Dialable = lambda *_: None,
     ) -> None:
         self._dialable = dialable
         self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
@@ -158,7 +165,9 @@ class Host:
         await self.ports.mail.serve("newest", self._answer_newest)
         async with asyncio.TaskGroup() as tasks:
             services = [tasks.create_task(service) for service in self._services()]
-            self.emit(events.Started, name=self.who.name, role=self.who.role, version=self.vitals.version, hardware=self.who.hardware)
+            self.emit(
+                events.Started, name=self.who.name, role=self.who.role, version=self.vitals.version, hardware=self.who.hardware
+            )
             try:
                 await role()
             finally:
@@ -172,7 +181,12 @@ class Host:
 
     def _services(self) -> list[Any]:
         names = ["beat", "release"] + (["beat/sampler", "event"] if self.who.observes else [])
-        takers = {"beat": self._hear_beat, "beat/sampler": self._hear_beat, "release": self._hear_release, "event": self._hear_events}
+        takers = {
+            "beat": self._hear_beat,
+            "beat/sampler": self._hear_beat,
+            "release": self._hear_release,
+            "event": self._hear_events,
+        }
         services = [self._beat_forever(), self._expire_forever(), self._bundle_forever(), self._ask_forever()]
         return [*services, *(self._listen(n, takers[n]) for n in names)]
 
@@ -214,7 +228,9 @@ class Host:
     def _keep(self, release: Release, sealed: bytes) -> None:
         if not self.releases.hear(release):
             return
-        self._sealed = {version: kept for version, kept in self._sealed.items() if version > release.version - 8} | {release.version: sealed}
+        self._sealed = {version: kept for version, kept in self._sealed.items() if version > release.version - 8} | {
+            release.version: sealed
+        }
         if release.publisher == self.ports.me or self.who.observes:
             self.emit(events.Released, release=release)
         self.move()

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ from typing import Any
 import msgspec
 
 from peers import hardware, policies, runfolder, specification
-from peers.errors import CannotHere, Interrupted, Refusal
+from peers.departure import Departure, run_until_signalled
+from peers.errors import Refusal
 from peers.evaluator import Evaluator
 from peers.host import Host, Self
 from peers.runfolder import Corner, RunFolder
@@ -58,8 +58,12 @@ def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> i
     invite = invites.read(word, time.time())
     path = folder or runfolder.default_path(invite.run[:12])
     if (here := runfolder.read(path)) is not None and here.digest != invite.run:
-        raise Refusal(f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder")
-    return run_until_signalled(lambda departure: _join(invite, role or invite.role or Role.SAMPLER, loaded.config, path, departure))
+        raise Refusal(
+            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder"
+        )
+    return run_until_signalled(
+        lambda departure: _join(invite, role or invite.role or Role.SAMPLER, loaded.config, path, departure)
+    )
 
 
 def observe(word: str, folder: Path | None, sink: Callable[[events.Event, Run], None], seconds: float | None) -> int:
@@ -85,50 +89,6 @@ def _peers_of(invite: Invite) -> list[PeerId]:
     return [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
 
 
-# --- signals ------------------------------------------------------------------------------------------------------------
-
-
-class Departure:
-    """SIGINT or SIGTERM: the first asks `leave`, the second cancels the program."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.leave: Callable[[], None] | None = None
-
-    def install(self, program: asyncio.Task[None]) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number, program)
-
-    def _on_signal(self, number: int, program: asyncio.Task[None]) -> None:
-        again, self.signal = self.signal is not None, number
-        if again or self.leave is None:
-            program.cancel()
-            return
-        print("leaving: finishing what is at hand (again to leave now)", file=sys.stderr, flush=True)
-        self.leave()
-
-
-def run_until_signalled(program: Callable[[Departure], Coroutine[Any, Any, None]]) -> int:
-    """Run a program to its end: 0. Raises Interrupted after a signal, however far the program came."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    departure = Departure()
-
-    async def main() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        departure.install(task)
-        await program(departure)
-
-    try:
-        asyncio.run(main())
-    except asyncio.CancelledError:
-        if departure.signal is None:
-            raise
-    if departure.signal is not None:
-        raise Interrupted(departure.signal)
-    return 0
-
-
 # --- the parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +104,9 @@ class Place:
         """Faults and recoveries of the node's and the averager's processes, as events."""
         about: dict[str, Any] = {"at": time.time(), "peer": self.keyring.me, "part": part}
         fault = seconds is None
-        self.bus.emit(events.Faulted(detail=detail, **about) if fault else events.Recovered(seconds=round(seconds or 0, 2), **about))
+        self.bus.emit(
+            events.Faulted(detail=detail, **about) if fault else events.Recovered(seconds=round(seconds or 0, 2), **about)
+        )
 
 
 @contextlib.contextmanager
@@ -164,6 +126,7 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
     """A running node under supervision."""
     import torch
 
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
     from swarm.net.hive import Node
 
@@ -189,7 +152,9 @@ def _kept_port(listen: Listen, path: Path) -> Listen:
     return listen
 
 
-def _host(place: Place, run: RunFolder, role: Role, config: Config, node: Any, averager: Any, membership: Membership | None) -> Host:
+def _host(
+    place: Place, run: RunFolder, role: Role, config: Config, node: Any, averager: Any, membership: Membership | None
+) -> Host:
     """The peer's Host over real ports."""
     spec = run.spec
     ports = Ports(
@@ -197,7 +162,8 @@ def _host(place: Place, run: RunFolder, role: Role, config: Config, node: Any, a
         keyring=place.keyring, addresses=node.addresses,
     )  # fmt: skip
     who = Self(
-        name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000), hardware=hardware.describe(),
+        name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
+        hardware=hardware.describe(),
         membership=membership, observes=role in (Role.SEED, Role.OBSERVER),
     )  # fmt: skip
     config = Config(run=from_run_dict(spec.run), peer=config.peer)
@@ -261,7 +227,9 @@ async def _join(invite: Invite, role: Role, config: Config, path: Path, departur
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, model)
             if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
-                raise Refusal(f"this invite does not admit a {role.value}: ask the run's owner for one (`swarm invite --role {role.value}`)")
+                raise Refusal(
+                    f"this invite does not admit a {role.value}: ask the run's owner for one (`swarm invite --role {role.value}`)"
+                )
             await specification.serve(node.mail, run)
             await _act(place, run, role, config, node, membership, departure)
 

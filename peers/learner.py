@@ -269,7 +269,12 @@ class LearnerPeer:
             exercises = [self._exercises[group.id] for group in groups]
             with host.vitals.computing(host.now):
                 self._gradient = await host.ports.work.run(
-                    "learn", self.learner.gradient, groups, [e.task.prompt for e in exercises], [e.rewards for e in exercises], start
+                    "learn",
+                    self.learner.gradient,
+                    groups,
+                    [e.task.prompt for e in exercises],
+                    [e.rewards for e in exercises],
+                    start,
                 )
         self._spent["learn"] = host.now() - start
         self._breaks = 0
@@ -300,7 +305,10 @@ class LearnerPeer:
             return Cause.AHEAD_SEEN if self._ahead() else alone
         self._members = outcome.members
         host.emit(
-            events.Averaged, version=self.learner.version, members=tuple(sorted(outcome.members)), seconds=round(outcome.seconds, 3)
+            events.Averaged,
+            version=self.learner.version,
+            members=tuple(sorted(outcome.members)),
+            seconds=round(outcome.seconds, 3),
         )
         return Cause.AVERAGED
 
@@ -362,7 +370,8 @@ class LearnerPeer:
         exercise = self._exercises[group.id]
         self.host.emit(
             events.Shown, group=group.id, sampler=group.sampler, version=group.version, prompt=exercise.task.prompt[:200],
-            answer=exercise.task.answer[:200], completions=tuple(text[:100] for text in self._texts(group)), rewards=exercise.rewards,
+            answer=exercise.task.answer[:200], rewards=exercise.rewards,
+            completions=tuple(text[:100] for text in self._texts(group)),
         )  # fmt: skip
 
     def _count(self) -> None:

@@ -38,7 +38,9 @@ def _embedded(run: Run) -> Path:
         try:
             embedded.make(target, run.seed, source.example, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
         except OSError as error:
-            raise CannotHere(f"cannot write the embedded model to {target}: {error.strerror}; free some space or set XDG_CACHE_HOME") from error
+            raise CannotHere(
+                f"cannot write the embedded model to {target}: {error.strerror}; free some space or set XDG_CACHE_HOME"
+            ) from error
     return target
 
 
@@ -47,10 +49,16 @@ def _hub(name: str, revision: str) -> Path:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+        return Path(
+            snapshot_download(
+                name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+            )
+        )
     except GatedRepoError as error:
         raise UserError(f"{name} is gated: accept its terms on its page, then run `hf auth login`") from error
     except RepositoryNotFoundError as error:
         raise UserError(f"there is no model {name}: name a folder, a Hub id such as org/model, or `embedded`") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise CannotHere(f"{name} is not on this disk and cannot be downloaded ({type(error).__name__}): check the network, or name a folder") from error
+        raise CannotHere(
+            f"{name} is not on this disk and cannot be downloaded ({type(error).__name__}): check the network, or name a folder"
+        ) from error

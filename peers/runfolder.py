@@ -104,14 +104,15 @@ class Corner:
 
     def __enter__(self) -> Corner:
         if not self._taken and not self.take():
-            raise CannotHere(f"{self.path} is in use by process {(self.path / 'pid').read_text()}: stop it with `swarm leave`, or use another --folder")
+            owner = (self.path / "pid").read_text()
+            raise CannotHere(f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another")
         return self
 
     def __exit__(self, *exit: object) -> None:
         self.release()
 
     def release(self) -> None:
-        # The kernel frees the lock also when the process is killed. Children that were forked share it, hence the explicit unlock.
+        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit unlock.
         os.ftruncate(self._lock, 0)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.close()
@@ -182,7 +183,9 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     if here is not None:
         if here.spec.run != settings:
             changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
-            raise Refusal(f"{path} holds a run with other settings ({changed}): restore them, or name another folder with --folder")
+            raise Refusal(
+                f"{path} holds a run with other settings ({changed}): restore them, or name another folder with --folder"
+            )
         return here
     owner = open_key(path / "owner.key")
     genesis = copy_policy(policy, path / "model")

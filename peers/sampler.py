@@ -169,7 +169,7 @@ class Sampler:
             learner = None
 
     async def _destination(self, group: Group, learner: PeerId | None) -> PeerId | None:
-        """Who gets the group now; waits for credit. None when it is too late: out of the window, or told to stop with nobody there."""
+        """Who gets the group now; waits for credit. None when it is too late: outside the window, or told to stop."""
         host = self.host
         homeless = learner is None
         self._homeless += homeless
@@ -214,8 +214,8 @@ def make_group(
     name = f"{sampler}/{release.version}/{task}/{seed}/".encode()
     total = len(completions.tokens)
     return Group(
-        id=hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest(), sampler=sampler, task=task, version=release.version,
-        weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
+        id=hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest(), sampler=sampler, task=task,
+        version=release.version, weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
         tokens=Array(dtype="int32", shape=(total,), data=tokens), logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
         rewards=tuple(rewards), times=times,
     )  # fmt: skip

@@ -12,7 +12,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-
+from peers.evaluator import Evaluator
+from peers.host import Host, Self
+from peers.learner import LearnerPeer, Speech
+from peers.sampler import Sampler
+from peers.seed import Seed
 from swarm.core.trust import Trust
 from swarm.learn.learner import Learner
 from swarm.learn.tabular import Tabular
@@ -23,12 +27,6 @@ from swarm.sim import report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.tasks import base as tasks
 from swarm.types import Delegation, Digest, Membership, PeerId, Role
-
-from peers.evaluator import Evaluator
-from peers.host import Host, Self
-from peers.learner import LearnerPeer, Speech
-from peers.sampler import Sampler
-from peers.seed import Seed
 
 RUN = Digest("5" * 64)
 """All simulated runs have one digest: a simulation is one run."""
@@ -94,5 +92,3 @@ def _decode(tokens: Any) -> str:
 def _membership(peer: SimPeer) -> Membership:
     delegation = Delegation(role=peer.role, expires=1 << 40, key=b"", signature=b"")
     return Membership(peer=PeerId(peer.ports.me), delegation=delegation, signature=b"")
-
-

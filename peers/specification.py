@@ -52,7 +52,7 @@ async def serve(mail: Mail, run: RunFolder) -> None:
 
 
 async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path, model: Path | None) -> RunFolder:
-    """The run folder at `path`, completed from the first source that can. `model` is a local folder to use instead of the run's files.
+    """The run folder at `path`, completed from the first source that can; `model` is a local folder to use instead.
 
     Raises Unreached (nobody answered), Refusal (another protocol, or local files that are not the run's).
     """
@@ -70,7 +70,9 @@ async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Pat
             continue
         if model is not None:
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
-            raise Refusal(f"{local} is not the run's: a sampler with another {what} would be refused; leave --model out to use the run's own")
+            raise Refusal(
+                f"{local} is not the run's: with another {what} every group would be refused; leave --model out to use the run's"
+            )
         write_durably(local, await _fetch(mail, sources, Ask(run=digest, file=name, offset=0), expected))
     return run
 
@@ -92,7 +94,9 @@ async def _fetch(mail: Mail, sources: Sequence[PeerId], ask: Ask, expected: Dige
 async def _slices(mail: Mail, source: PeerId, ask: Ask) -> bytes:
     content = b""
     while True:
-        part = await mail.send(source, "spec", wire.encode(Ask(run=ask.run, file=ask.file, offset=len(content))), timeout=PATIENCE)
+        part = await mail.send(
+            source, "spec", wire.encode(Ask(run=ask.run, file=ask.file, offset=len(content))), timeout=PATIENCE
+        )
         content += part
         if len(part) < SLICE:
             return content

@@ -121,7 +121,10 @@ def export(folder: Path, target: Path) -> int:
     policy.save_pretrained(target)
     load_tokenizer(run.model).save_pretrained(target)
     print(target)
-    print(f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r}) loads it", file=sys.stderr)
+    print(
+        f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r}) loads it",
+        file=sys.stderr,
+    )
     return 0
 
 
@@ -134,7 +137,9 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
         manifest = wire.decode((seed / "blobs" / release.manifest).read_bytes(), Manifest)
         weights = b"".join((seed / "blobs" / chunk).read_bytes() for chunk in manifest.chunks)
         if hashlib.sha256(weights).hexdigest() != release.weights:
-            raise CannotHere(f"release {release.version} in {seed} is damaged: wait for the next one, or copy it from another machine")
+            raise CannotHere(
+                f"release {release.version} in {seed} is damaged: wait for the next one, or copy it from another machine"
+            )
         return release.version, weights
     if (folder / "genesis").exists():
         return 0, (folder / "genesis").read_bytes()

@@ -10,7 +10,6 @@ twice kills them. Not handled here: peers of other machines, which come and go a
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
+from peers.departure import PARENT
 from peers.errors import CANNOT, REFUSED, USAGE, CannotHere, Interrupted
 from peers.runfolder import Corner
 from swarm import config as configs
@@ -46,7 +46,7 @@ BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
 # Seconds before a dead child is started again, doubled with each death until it has lived for a minute.
 HOPELESS = (USAGE, CANNOT, REFUSED)
-PDEATHSIG = 1
+# Exit codes that a second start cannot change.
 
 
 def up(loaded: Loaded, folder: Path) -> int:
@@ -80,7 +80,7 @@ class Child:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "peers.cli", *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=_die_with_parent, env=_environment(),
+                start_new_session=True, env=_environment(),
             )  # fmt: skip
         self.born = time.monotonic()
 
@@ -98,14 +98,9 @@ class Child:
         return lines[-1] if lines else "it said nothing"
 
 
-def _die_with_parent() -> None:
-    """In the child, before exec: SIGTERM when `swarm up` is killed, so that peers leave and no process stays."""
-    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGTERM)
-
-
 def _environment() -> Mapping[str, str]:
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}  # they are in config.toml already
-    return own | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    return own | {PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass
@@ -113,7 +108,7 @@ class Household:
     folder: Path
     config: Config
     children: dict[str, Child] = field(default_factory=dict)
-    signal: int | None = None
+    signalled: int | None = None
     complete: bool = False
 
     def __post_init__(self) -> None:
@@ -135,21 +130,21 @@ class Household:
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
                 self._add(f"{role}-{number + 1}", ["join", word, "--as", role, *own])
         with self._screen() as show:
-            while self.signal is None and not self.complete:
+            while self.signalled is None and not self.complete:
                 time.sleep(LOOK)
                 self._look()
                 show()
 
     def end(self) -> None:
         """Ask everybody to leave; kill whoever has not by LEAVE_PATIENCE, or at a second signal."""
-        first, asked = self.signal, time.monotonic()
+        first, asked = self.signalled, time.monotonic()
         running = [child.process for child in self.children.values() if child.process is not None]
         for process in running:
             if not self.complete:
                 process.terminate()
         while any(process.poll() is None for process in running):
             time.sleep(LOOK / 5)
-            impatient = self.signal is not first or (first is not None and self._signals > 1)
+            impatient = self.signalled is not first or (first is not None and self._signals > 1)
             if impatient or time.monotonic() - asked > LEAVE_PATIENCE:
                 for process in running:
                     if process.poll() is None:
@@ -158,12 +153,14 @@ class Household:
 
     def farewell(self) -> int:
         """Export, print the summary."""
-        if self.signal is not None:
+        if self.signalled is not None:
             self.console.print(summary(self.state, time.time(), None, self.journal.path))
-            raise Interrupted(self.signal)
+            raise Interrupted(self.signalled)
         model = self.folder / "exported"
         exported = subprocess.run(
-            [sys.executable, "-m", "peers.cli", "export", str(model), "--folder", str(self.folder)], check=False, capture_output=True
+            [sys.executable, "-m", "peers.cli", "export", str(model), "--folder", str(self.folder)],
+            check=False,
+            capture_output=True,
         )
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
@@ -175,7 +172,7 @@ class Household:
     _signals = 0
 
     def _on_signal(self, number: int, _: Any) -> None:
-        self.signal = number
+        self.signalled = number
         self._signals += 1
 
     def _add(self, name: str, words: list[str]) -> None:
@@ -188,7 +185,7 @@ class Household:
         while not (invite.exists() and invite.stat().st_mtime > since):
             time.sleep(LOOK)
             self._look()
-            if self.signal is not None:
+            if self.signalled is not None:
                 return
             if time.monotonic() > deadline:
                 raise CannotHere(f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children['seed'].log}")

@@ -205,12 +205,45 @@ class Noted(Event):
 
 
 AnyEvent = (
-    Started | Left | Heard | Lost | Sampled | Judged | Counted | Shown | Moved | Averaged | RoundBroke | Trained | Released
-    | Adopted | Snapped | CaughtUp | Evaluated | Saved | Faulted | Recovered | Rejected | Noted
+    Started
+    | Left
+    | Heard
+    | Lost
+    | Sampled
+    | Judged
+    | Counted
+    | Shown
+    | Moved
+    | Averaged
+    | RoundBroke
+    | Trained
+    | Released
+    | Adopted
+    | Snapped
+    | CaughtUp
+    | Evaluated
+    | Saved
+    | Faulted
+    | Recovered
+    | Rejected
+    | Noted
 )
 
 GOSSIPED = (
-    Started, Left, Counted, Shown, Moved, Averaged, RoundBroke, Trained, Adopted, Snapped, CaughtUp, Evaluated, Faulted, Recovered
+    Started,
+    Left,
+    Counted,
+    Shown,
+    Moved,
+    Averaged,
+    RoundBroke,
+    Trained,
+    Adopted,
+    Snapped,
+    CaughtUp,
+    Evaluated,
+    Faulted,
+    Recovered,
 )
 """What the page needs from others; beats and releases have topics of their own."""
 

@@ -61,7 +61,8 @@ class Batcher:
 
     def take(self, learners: int, version: int, now: float) -> Batch:
         """The oldest groups, at most a share of them, that are inside the window at this version and time."""
-        batch, expired = [], []
+        batch: list[Waiting] = []
+        expired: list[Waiting] = []
         while self._waiting and len(batch) < self.share(learners):
             item = self._waiting.popleft()
             inside = staleness(item.group, self._window, version, now) is None

@@ -70,7 +70,9 @@ class Roster:
 
     def choose(self, rng: random.Random) -> PeerId | None:
         """A learner that has credit, drawn in proportion to it; one unit is spent. None when nobody has any."""
-        open_ = [(peer, known) for peer, known in sorted(self._known.items()) if known.beat.role is Role.LEARNER and known.credit > 0]
+        open_ = [
+            (peer, known) for peer, known in sorted(self._known.items()) if known.beat.role is Role.LEARNER and known.credit > 0
+        ]
         if not open_:
             return None
         peer, known = rng.choices(open_, weights=[known.credit for _, known in open_])[0]

@@ -71,7 +71,10 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.RELEASING, _C.TIMEOUT): (_S.GATHERING, _X.GATHER),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
     (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
-    **{(state, _C.AHEAD_SEEN): (_S.CATCHING_UP, _X.FETCH) for state in (_S.GATHERING, _S.LEARNING, _S.MATCHING, _S.STEPPING, _S.RELEASING)},
+    **{
+        (state, _C.AHEAD_SEEN): (_S.CATCHING_UP, _X.FETCH)
+        for state in (_S.GATHERING, _S.LEARNING, _S.MATCHING, _S.STEPPING, _S.RELEASING)
+    },
     **{(state, _C.STOP): (_S.STOPPED, _X.FLUSH) for state in State},
 }
 

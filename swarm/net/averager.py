@@ -35,6 +35,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -390,7 +391,7 @@ class Setup:
 class Rounds(DecentralizedAverager):  # type: ignore[misc]
     """The protocol half of DecentralizedAverager (its calls, its groups), for one round at a time."""
 
-    _rpc_handlers = None  # hivemind caches these two on the class: a subclass would serve its parent's
+    _rpc_handlers: Any = None  # hivemind caches these two on the class: a subclass would serve its parent's
     _stub_type = None
     _parent_pid = -1  # read by its __del__; its __init__ makes a process, futures and shared memory, none of which is wanted
 
@@ -426,7 +427,7 @@ class Rounds(DecentralizedAverager):  # type: ignore[misc]
         control = self._p2p._client.control
         mine = control.listen_maddr
         for address in self._setup.stale:
-            for handler in self._rpc_handlers or ():
+            for handler in self._rpc_handlers:
                 name = self._get_handle_name(self.prefix, handler.method_name)
                 control.listen_maddr, control.handlers[name] = Multiaddr(address), None
                 with contextlib.suppress(ControlFailure):  # it had not come as far as that one, or p2pd is a new one
@@ -600,7 +601,11 @@ class Child:
         fork = multiprocessing.get_context("fork")
         self._pipe, inner = fork.Pipe()
         self.process = fork.Process(target=_serve, args=(setup, inner, os.getpid()), name="averager", daemon=True)
-        self.process.start()
+        stdin, sys.stdin = sys.stdin, None  # the new process closes it, and hangs when a thread here is reading it at the fork
+        try:
+            self.process.start()
+        finally:
+            sys.stdin = stdin
         inner.close()
         self._loop.add_reader(self._pipe.fileno(), self._read)
 

@@ -11,7 +11,9 @@ import torch
 from swarm.net.ports import Average
 
 
-async def meet(peers: Sequence[Any], version: int, values: Sequence[float], weights: Sequence[float], deadline: float = 30) -> Any:
+async def meet(
+    peers: Sequence[Any], version: int, values: Sequence[float], weights: Sequence[float], deadline: float = 30.0
+) -> Any:
     """Everybody averages [value, 2 value, ...] with everybody; returns (outcomes, tensors)."""
     tensors = [torch.arange(1, 6, dtype=torch.float32) * value for value in values]
     calls = [

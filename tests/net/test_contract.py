@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -19,9 +20,12 @@ from swarm.net.memory import CONCURRENT, QUEUE, MemoryNetwork
 from swarm.net.ports import Mail, NetError, Refused, Silent, Unreachable
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
+from swarm.wire import topic
 
-Property = Callable[[Any, Any, Any], Awaitable[None]]
+RUN = Digest(hashlib.sha256(b"contract").hexdigest())
+MEMBER, NEWEST = topic(RUN, "member"), topic(RUN, "newest")
+# A real board takes the keys of its run alone.
 
 
 class Memory:
@@ -49,7 +53,7 @@ class Hive:
     def __init__(self) -> None:
         hive_world = pytest.importorskip("hive_world", exc_type=ImportError)
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        self._world = hive_world.HiveWorld()
+        self._world = hive_world.HiveWorld("contract")
         try:
             self.peers = self.loop.run_until_complete(self._world.ports(3))
         except BaseException:
@@ -202,27 +206,27 @@ def test_a_message_of_one_mebibyte_arrives_whole(world: Any) -> None:
 
 def test_a_record_is_readable_by_others_and_mine_alone(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
-        assert await one.board.put("where", b"here", ttl=60)
-        assert await two.board.put("where", b"there", ttl=60)
-        assert dict(await three.board.get("where")) == {one.me: b"here", two.me: b"there"}
+        assert await one.board.put(MEMBER, b"here", ttl=60)
+        assert await two.board.put(MEMBER, b"there", ttl=60)
+        assert dict(await three.board.get(MEMBER)) == {one.me: b"here", two.me: b"there"}
 
     hold(world, promise)
 
 
 def test_a_record_expires(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
-        await one.board.put("brief", b"now", ttl=3)
-        assert dict(await two.board.get("brief")) == {one.me: b"now"}
+        await one.board.put(NEWEST, b"now", ttl=3)
+        assert dict(await two.board.get(NEWEST)) == {one.me: b"now"}
         await asyncio.sleep(4)
-        assert dict(await three.board.get("brief")) == {}
+        assert dict(await three.board.get(NEWEST)) == {}
 
     hold(world, promise)
 
 
 def test_a_record_beyond_one_kibibyte_is_a_mistake_of_the_caller(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
-        with pytest.raises(ValueError):
-            await one.board.put("large", bytes(1025), ttl=60)
+        with pytest.raises(ValueError, match="1024"):
+            await one.board.put(MEMBER, bytes(1025), ttl=60)
 
     hold(world, promise)
 

@@ -90,7 +90,7 @@ def test_a_link_that_is_cut_in_the_middle_loses_the_round_for_all_and_changes_no
 def test_the_deadline_always_holds() -> None:
     async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
         since = asyncio.get_running_loop().time()
-        outcomes, tensors = await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1], deadline=0.4)
+        outcomes, _ = await averager_properties.meet([a, b, c], 1, [1, 2, 3], [1, 1, 1], deadline=0.4)
         assert all(isinstance(outcome, RoundLost) for outcome in outcomes)
         assert asyncio.get_running_loop().time() - since < 0.5
 

@@ -43,7 +43,8 @@ async def samples(peer: SimPeer) -> None:
     ports = peer.ports
     for task in range(1 << 30):
         group = await ports.work.run("sample", group_of, peer, task, ports.clock.now())
-        peer.bus.emit(Sampled(at=ports.clock.now(), peer=ports.me, group=group.id, task=task, version=0, seconds=0, tokens=24, reward=0.5))
+        now = ports.clock.now()
+        peer.bus.emit(Sampled(at=now, peer=ports.me, group=group.id, task=task, version=0, seconds=0, tokens=24, reward=0.5))
         to = PeerId(f"learner-{task % peer.config.peer.swarm.learners}")
         try:
             decode(await ports.mail.send(to, "groups", seal(group, RUN, ports.keyring)), Receipt)
@@ -76,8 +77,8 @@ async def learns(peer: SimPeer) -> None:
         await ports.work.run("learn", len, inbox)
         peer.bus.emit(
             Trained(
-                at=ports.clock.now(), peer=ports.me, version=version, groups=len(inbox), members=1, metrics={"reward": version / 100},
-                gather=60, learn=0, average=0, step=0,
+                at=ports.clock.now(), peer=ports.me, version=version, groups=len(inbox), members=1,
+                metrics={"reward": version / 100}, gather=60, learn=0, average=0, step=0,
             )
         )  # fmt: skip
         inbox.clear()

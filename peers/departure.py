@@ -1,0 +1,70 @@
+"""How a program ends: by itself, by a signal, or with the program that started it.
+
+SIGINT or SIGTERM once asks the peer to finish the group or step at hand and leave; twice ends it now. A child of `swarm up` gets
+SIGTERM from the kernel when its parent dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from peers.errors import Interrupted
+
+PARENT = "SWARM_PARENT"
+"""Environment variable: the process that this one must not outlive."""
+_PDEATHSIG = 1
+
+
+class Departure:
+    """SIGINT or SIGTERM: the first asks `leave`, the second cancels the program."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.leave: Callable[[], None] | None = None
+
+    def install(self, program: asyncio.Task[None]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number, program)
+
+    def _on_signal(self, number: int, program: asyncio.Task[None]) -> None:
+        again, self.signal = self.signal is not None, number
+        if again or self.leave is None:
+            program.cancel()
+            return
+        print("leaving: finishing what is at hand (again to leave now)", file=sys.stderr, flush=True)
+        self.leave()
+
+
+def run_until_signalled(program: Callable[[Departure], Coroutine[Any, Any, None]]) -> int:
+    """Run a program to its end: 0. Raises Interrupted after a signal, however far the program came."""
+    _follow_parent()
+    departure = Departure()
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        departure.install(task)
+        await program(departure)
+
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:
+        if departure.signal is None:
+            raise
+    if departure.signal is not None:
+        raise Interrupted(departure.signal)
+    return 0
+
+
+def _follow_parent() -> None:
+    parent = os.environ.get(PARENT)
+    if parent is not None and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):  # it died before the kernel knew of us
+            raise Interrupted(signal.SIGTERM)

@@ -1,0 +1,298 @@
+"""Real swarms for tests: every peer is a process, started by the command that a person types, watched through its journal.
+
+    Household(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
+    wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up
+
+Whatever a household started is gone at its end, with all that it forked. Not handled here: what a test wants to see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from swarm import events
+from swarm.types import Digest, PeerId
+
+ROOT = Path(__file__).parents[2]
+Kind = TypeVar("Kind", bound=events.Event)
+T = TypeVar("T")
+
+SETTINGS = """
+[run]
+name = "e2e"
+seed = 1
+
+[run.batch]
+groups = 8
+
+[run.pace]
+beat = 1.0
+patience = 5.0
+
+[run.release]
+checkpoint_every = 2
+
+[run.evaluation]
+tasks = 32
+
+[peer.listen]
+host = "127.0.0.1"
+
+[peer.page]
+port = 0
+"""
+# Small batches: a round every fraction of a second, so that a fault meets one. The run's seed is that of the demo: one cached model.
+
+UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", "peer.engine.tasks=2")
+"""Settings of a sampler that leaves the machine's cores to the test: one swarm must not be slowed by another one's zeal."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
+    return {**own, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", **more}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "peers.cli", *words]
+
+
+def swarm(*words: str, timeout: float = 60.0, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without a terminal."""
+    return subprocess.run(
+        command(*words), cwd=ROOT, env=environment(**more), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+@dataclass
+class Program:
+    """A running command."""
+
+    name: str
+    folder: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    born: float = field(default_factory=time.time)
+    _events: list[events.AnyEvent] = field(default_factory=list)
+    _at: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def corner(self) -> Path | None:
+        """The corner of the run folder that this process took."""
+        for pid in self.folder.glob("peers/*/pid"):
+            if pid.read_text() == str(self.pid):
+                return pid.parent
+        return None
+
+    def journal(self) -> list[events.AnyEvent]:
+        """Whole events of this life of the peer, so far."""
+        corner = self.corner() if self._path is None else self._path
+        if corner is None or not (corner / "journal.jsonl").exists():
+            return self._events
+        self._path = corner
+        with open(corner / "journal.jsonl", "rb") as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._at += len(line)
+                event = events.from_line(line)
+                if event.at >= self.born:
+                    self._events.append(event)
+        return self._events
+
+    _path: Path | None = None
+
+    def saw(self, kind: type[Kind], since: float = 0.0, **fields: object) -> list[Kind]:
+        """Events of a kind since a time, whose fields have these values."""
+        found = (event for event in self.journal() if isinstance(event, kind) and event.at >= since)
+        return [event for event in found if all(getattr(event, name) == value for name, value in fields.items())]
+
+    @property
+    def peer(self) -> PeerId:
+        """Known once the peer has started."""
+        return self.saw(events.Started)[0].peer
+
+    def tree(self) -> list[psutil.Process]:
+        """This process and all below it."""
+        me = psutil.Process(self.pid)
+        return [me, *me.children(recursive=True)]
+
+    def child(self, what: str) -> psutil.Process:
+        """The p2pd, or a forked child of python, by a word of its command line or its name."""
+        (found,) = [process for process in self.tree()[1:] if what in " ".join(process.cmdline()) or what in process.name()]
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def tail(self, lines: int = 12) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Household:
+    """A run folder and the programs of a test."""
+
+    def __init__(self, folder: Path, settings: str = SETTINGS) -> None:
+        self.folder, self.home = folder / "run", folder
+        self.config = folder / "config.toml"
+        self.config.write_text(settings)
+        self.programs: list[Program] = []
+
+    # --- starting -------------------------------------------------------------------------------------------------------
+
+    def run(self, name: str, *words: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
+        """Start a command as a program with a log; `wrap` comes before it (`ip netns exec ...`)."""
+        log = self.home / f"{len(self.programs)}-{name}.log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen(
+                [*wrap, *command(*words)], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        program = Program(name, folder or self.folder, log, process)
+        self.programs.append(program)
+        return program
+
+    def seed(self, *sets: str, wrap: Sequence[str] = ()) -> Program:
+        """`swarm start`, until it serves."""
+        words = ["start", str(self.config), "--folder", str(self.folder), *_sets(sets)]
+        before = time.time()
+        seed = self.run("seed", *words, wrap=wrap)
+        observer = self.folder / "invites" / "observer"
+        self.wait_until(lambda: observer.exists() and observer.stat().st_mtime >= before - 0.1, 90, "the seed did not begin")
+        return seed
+
+    def invite(self, role: str) -> str:
+        return (self.folder / "invites" / role).read_text()
+
+    def join(self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = (), more: Sequence[str] = ()) -> Program:
+        """`swarm join`; returns at once."""
+        words = ["join", self.invite(role), "--as", role, "--folder", str(folder or self.folder), *_sets(sets), *more]
+        return self.run(role, *words, folder=folder, wrap=wrap)
+
+    # --- waiting --------------------------------------------------------------------------------------------------------
+
+    def wait_until(self, predicate: Callable[[], T], seconds: float, why: str) -> T:
+        """The first true value of `predicate`. Fails with `why` and the ends of the logs."""
+        deadline = time.monotonic() + seconds
+        while not (found := predicate()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{why} within {seconds:g} s\n{self.tails()}")
+            time.sleep(0.1)
+        return found
+
+    def tails(self) -> str:
+        return "\n".join(
+            f"--- {program.name} (process {program.pid}, {_fate(program)})\n{program.tail()}\n{_last_events(program)}"
+            for program in self.programs
+        )
+
+    # --- ending ---------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Nothing is left."""
+        for program in self.programs:
+            if program.process.poll() is None:
+                for process in program.tree():
+                    with _gone():
+                        process.kill()
+                program.process.wait()
+
+
+@contextmanager
+def household(folder: Path, settings: str = SETTINGS) -> Iterator[Household]:
+    it = Household(folder, settings)
+    try:
+        yield it
+    finally:
+        it.end()
+
+
+# --- what tests ask of journals -----------------------------------------------------------------------------------------
+
+
+def version(learner: Program) -> int:
+    """The newest version that this learner trained or took."""
+    trained = [event.version for event in learner.saw(events.Trained)]
+    taken = [event.version for event in learner.saw(events.CaughtUp)]
+    return max(trained + taken, default=-1)
+
+
+def averaged(learner: Program, members: Sequence[Program], since: float = 0.0) -> list[events.Averaged]:
+    """Rounds of exactly these learners."""
+    return learner.saw(events.Averaged, since, members=tuple(sorted(member.peer for member in members)))
+
+
+def released(seed: Program) -> Mapping[int, Digest]:
+    """Version -> digest of its weights, as the seed heard it last."""
+    return {event.release.version: event.release.weights for event in seed.saw(events.Released)}
+
+
+def differing(seed: Program) -> list[tuple[PeerId, int]]:
+    """(peer, version) of heartbeats whose weights are not the release's and that were not snapped to it."""
+    truth = released(seed)
+    snapped = {(event.peer, event.version) for event in seed.saw(events.Snapped)}
+    told = {(event.subject, event.beat.version, event.beat.weights) for event in seed.saw(events.Heard) if event.beat.weights}
+    return [(peer, number) for peer, number, weights in told if truth.get(number, weights) != weights and (peer, number) not in snapped]
+
+
+def admitted(learner: Program, sampler: PeerId, since: float = 0.0) -> int:
+    return len(learner.saw(events.Judged, since, sampler=sampler, verdict="admit"))
+
+
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run (a zombie does not)."""
+    found = []
+    for process in processes:
+        with _gone():
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def sockets() -> set[Path]:
+    """What p2pd and hivemind leave in /tmp when nobody tidies up."""
+    return set(Path("/tmp").glob("hivemind-*"))
+
+
+@contextmanager
+def _gone() -> Iterator[None]:
+    try:
+        yield
+    except psutil.NoSuchProcess:
+        pass
+
+
+def _sets(sets: Sequence[str]) -> list[str]:
+    return [word for one in sets for word in ("--set", one)]
+
+
+def _fate(program: Program) -> str:
+    code = program.process.poll()
+    if code is None:
+        return "running"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _last_events(program: Program) -> str:
+    lines = (re.sub(r"\s+", " ", repr(event))[:200] for event in program.journal()[-4:])
+    return "\n".join(f"    {line}" for line in lines)

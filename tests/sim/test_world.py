@@ -1,0 +1,182 @@
+"""Virtual time, worlds that repeat, and faults that do what their names say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stand_in import stand_in
+
+from swarm.config import DelayLaw
+from swarm.core.delays import draw
+from swarm.events import Event, Noted, read_journal
+from swarm.net.ports import Silent, Unreachable
+from swarm.sim.clock import Deadlock, run
+from swarm.sim.report import Summary
+from swarm.sim.scenario import Fault, Scenario, ScenarioError, load, parse
+from swarm.sim.world import SimPeer, World
+from swarm.types import PeerId
+
+SCENARIOS = Path(__file__).parents[2] / "configs" / "scenarios"
+
+
+def test_a_day_passes_at_once() -> None:
+    async def day() -> float:
+        await asyncio.sleep(86400)
+        return asyncio.get_running_loop().time()
+
+    assert run(day()) == 86400
+
+
+def test_a_deadlock_says_who_waits() -> None:
+    async def wait_for_nobody() -> None:
+        await asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="the one who waits")  # type: ignore[arg-type]
+
+    with pytest.raises(Deadlock, match="the one who waits"):
+        run(wait_for_nobody())
+
+
+@given(st.sampled_from(["none", "constant", "lognormal", "weibull"]), st.floats(0.001, 1e5), st.floats(0.1, 3), st.integers())
+def test_a_delay_lies_between_nothing_and_the_longest(law: str, seconds: float, shape: float, seed: int) -> None:
+    assert 0 <= draw(DelayLaw(law=law, seconds=seconds, shape=shape, longest=1800), random.Random(seed)) <= 1800
+
+
+def test_the_papers_delay_law_has_its_median_and_spread() -> None:
+    rng = random.Random(1)
+    law = DelayLaw(law="lognormal", seconds=339, shape=0.617, longest=1e9)
+    delays = sorted(draw(law, rng) for _ in range(20_000))
+    assert 330 < delays[10_000] < 348
+    assert 0.99 < sum(60 < delay < 1920 for delay in delays) / 20_000 < 0.999
+
+
+def short(name: str, minutes: float) -> Scenario:
+    return msgspec.structs.replace(load(SCENARIOS / name), hours=minutes / 60)
+
+
+@pytest.mark.parametrize("name", ["quick.toml", "faults.toml"])
+def test_the_same_seed_gives_the_same_bytes_in_another_process(name: str, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from stand_in import stand_in; from swarm.sim.scenario import load; "
+        "from swarm.sim.world import World; print(World(load(Path(sys.argv[1])), stand_in).run().sha256)"
+    )
+    digests = set()
+    for hash_seed in ("1", "2"):
+        path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        command = [sys.executable, "-c", program, str(SCENARIOS / name)]
+        digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(digests) == 1
+
+
+def test_another_seed_gives_another_journal() -> None:
+    scenario = short("quick.toml", 5)
+    assert World(scenario, stand_in).run().sha256 != World(msgspec.structs.replace(scenario, seed=2), stand_in).run().sha256
+
+
+def test_the_journal_holds_every_event_and_the_summary_counts_them(tmp_path: Path) -> None:
+    summary = Summary()
+    outcome = World(short("quick.toml", 5), stand_in, sinks=[summary], journal=tmp_path / "journal").run()
+    assert len(list(read_journal(tmp_path / "journal"))) == outcome.events > 100
+    figures = summary.as_dict()
+    assert figures["verdicts"] == {"admit": sum(figures["lag_versions"].values())}  # type: ignore[attr-defined]
+    assert figures["versions"] and figures["reward_last"] is not None
+    json.dumps(figures)
+    assert "lag in seconds" in summary.text()
+
+
+class Told:
+    """Runs peers that mail `learner-0` once a second and note what became of it."""
+
+    def __init__(self, *faults: Fault, seconds: float = 60) -> None:
+        self.told: list[tuple[int, str, str]] = []
+        scenario = Scenario(name="told", hours=seconds / 3600, peers={"learner": 1, "sampler": 2}, faults=faults)
+        World(scenario, self._spawn, sinks=[self._note]).run()
+
+    def at(self, second: int, peer: str = "sampler-0") -> str:
+        return next(text for at, who, text in self.told if at == second and who == peer)
+
+    def _note(self, event: Event) -> None:
+        assert isinstance(event, Noted)
+        self.told.append((int(event.at) - 1_750_000_000, event.peer, event.text))
+
+    async def _spawn(self, peer: SimPeer) -> None:
+        clock = peer.ports.clock
+        start = clock.now()
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            return b"life %d" % peer.life
+
+        await peer.ports.mail.serve("hello", answer)
+        while peer.role == "sampler":
+            began = clock.now()
+            try:
+                text = (await peer.ports.mail.send(PeerId("learner-0"), "hello", b"", timeout=0.6)).decode()
+            except (Silent, Unreachable) as error:
+                text = type(error).__name__
+            peer.bus.emit(Noted(at=began, peer=peer.ports.me, level="info", text=text))
+            await clock.sleep(began + 1 - clock.now())
+        await clock.sleep(start + 1e6 - clock.now())
+
+
+def test_partitioned_peers_do_not_reach_each_other_until_the_repair() -> None:
+    sides = (("sampler-0",), ("learner-*",))
+    told = Told(Fault(at=9.5, fault="partition", between=sides), Fault(at=19.5, fault="repair", between=sides))
+    assert [told.at(second) for second in (5, 15, 25)] == ["life 0", "Unreachable", "life 0"]
+    assert told.at(15, "sampler-1") == "life 0"
+
+
+def test_what_is_held_is_silent_until_the_release() -> None:
+    sides = (("sampler-0",), ("learner-0",))
+    told = Told(Fault(at=9.5, fault="hold", between=sides), Fault(at=19.5, fault="release", between=sides))
+    assert [told.at(second) for second in (5, 15, 25)] == ["life 0", "Silent", "life 0"]
+
+
+def test_a_crashed_peer_is_gone_and_a_bounced_one_comes_back_as_another_life() -> None:
+    told = Told(Fault(at=9.5, fault="bounce", peer="learner-0", down=10), Fault(at=29.5, fault="crash", peer="learner-0"))
+    assert [told.at(second) for second in (5, 15, 25, 35)] == ["life 0", "Unreachable", "life 1", "Unreachable"]
+
+
+def test_a_host_comes_when_the_script_says() -> None:
+    told = Told(Fault(at=9.5, fault="host", peer="sampler-1"))
+    assert min(at for at, who, _ in told.told if who == "sampler-1") == 9
+
+
+def test_a_bug_of_a_peer_is_a_traceback() -> None:
+    async def broken(peer: SimPeer) -> None:
+        await peer.ports.clock.sleep(3)
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(ExceptionGroup):
+        World(short("quick.toml", 1), broken).run()
+
+
+@pytest.mark.parametrize("file", sorted(SCENARIOS.glob("*.toml")), ids=lambda file: file.name)
+def test_every_scenario_file_loads(file: Path) -> None:
+    assert load(file).name == file.stem
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("hour = 3", "hour"),
+        ("[peers]\ncook = 1", "cook"),
+        ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
+        ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
+        ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
+    ],
+)
+def test_a_scenario_with_a_mistake_is_refused_by_its_name(line: str, complaint: str) -> None:
+    text = 'name = "x"\nhours = 1\n' + line + ("" if "[peers]" in line else "\n[peers]\nlearner = 1")
+    if "hour = 3" in line:
+        text = 'name = "x"\nhours = 1\nhour = 3\n[peers]\nlearner = 1'
+    with pytest.raises(ScenarioError, match=complaint):
+        parse(text.encode())
