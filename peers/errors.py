@@ -79,6 +79,8 @@ _SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
     errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with --folder",
     errno.EROFS: "the file system is read-only: name another folder with --folder",
+    errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
+    errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
     errno.EADDRINUSE: "the port is in use: stop the other program, or choose another with --set peer.listen.port=0",

@@ -68,11 +68,11 @@ class Host:
     ) -> None:
         self._dialable = dialable
         self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
-        self.roster = Roster(config.run.pace.patience)
         self.releases = Releases()
         self.vitals = Vitals()
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
+        self.roster = Roster(config.run.pace.patience, self.rng)
         self._sealed: dict[int, bytes] = {}
         self._moved = asyncio.Event()
         self._beat_now = asyncio.Event()
@@ -119,8 +119,8 @@ class Host:
     async def announce(self, release: Release) -> None:
         """Tell everybody of a release of mine."""
         sealed = self.seal(release, wire.RELEASE_LIMIT)
-        self._keep(release, sealed)
         await self.ports.gossip.publish(self.topic("release"), sealed)
+        self._keep(release, sealed)  # not before: what nobody was told is not released, and its publisher tries again
         await self.ports.board.put(self.topic("newest"), sealed, ttl=120.0)
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
@@ -288,7 +288,8 @@ class Host:
         self._seq += 1
         beat = Beat(
             name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=vitals.version,
-            weights=Digest(vitals.weights), state=vitals.state, credit=vitals.credit, inbox=vitals.inbox, done=vitals.done,
+            weights=Digest(vitals.weights), state=vitals.state, credit=vitals.credit, takers=vitals.takers,
+            inbox=vitals.inbox, done=vitals.done,
             refused=vitals.refused, rate=round(vitals.groups.rate(now), 3), tokens=round(vitals.tokens.rate(now), 1),
             busy=round(min(1.0, vitals.busy.rate(now)), 3), lag=vitals.lag, addresses=self.ports.addresses()[:2],
             hardware=self.who.hardware, at=now,

@@ -24,7 +24,7 @@ import msgspec
 
 from peers import hardware, policies, runfolder, specification
 from peers.departure import Departure, run_until_signalled
-from peers.errors import Refusal
+from peers.errors import CannotHere, Refusal
 from peers.evaluator import Evaluator
 from peers.host import Host, Self
 from peers.runfolder import Corner, RunFolder
@@ -37,7 +37,7 @@ from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
 from swarm.net.blobs import Blobs
-from swarm.net.ports import Ports
+from swarm.net.ports import NetError, Ports, Unreachable
 from swarm.tasks import base as tasks
 from swarm.types import Digest, Membership, PeerId, Role
 
@@ -131,9 +131,14 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
     from swarm.net.hive import Node
 
     listen = _kept_port(listen, place.folder / "port")
-    node = await Node.start(
-        keyring=place.keyring, key_path=place.folder / "key", run=run, listen=listen, bootstrap=bootstrap, report=place.report
-    )
+    try:
+        node = await Node.start(
+            keyring=place.keyring, key_path=place.folder / "key", run=run, listen=listen, bootstrap=bootstrap, report=place.report
+        )
+    except Unreachable:
+        raise
+    except NetError as error:  # a port, an address, a clock: this machine's
+        raise CannotHere(str(error)) from error
     if not listen.dial_only:
         (place.folder / "port").write_text(str(node.port))
     supervision = asyncio.create_task(node.supervise())

@@ -12,6 +12,7 @@ gradient is (swarm.learn), how members find each other (the Averager port).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +22,11 @@ import msgspec
 
 from peers.host import Host
 from swarm import events, wire
-from swarm.core.admission import Admission, Judgement
+from swarm.core.admission import Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Waiting
 from swarm.core.releases import publishers
-from swarm.core.rounds import Cause, Command, Round
+from swarm.core.roster import share
+from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.weights import digest
 from swarm.net.ports import NetError, RoundLost
@@ -88,6 +90,7 @@ class LearnerPeer:
         self.host, self.learner, self.source, self.speech, self.folder = host, learner, source, speech, folder
         self.learner.version = -1
         self.round = Round()
+        self._window = run.window
         self.admission = Admission(run.window, run.sampling, speech.vocabulary)
         self.batcher = Batcher(run.batch, run.window)
         self.tally = Tally()
@@ -120,6 +123,8 @@ class LearnerPeer:
             cause = await act[command]()
             command = self.round.advance(cause)
             self.host.vitals.state = self.round.state.value
+            if self.round.state is State.LEARNING:
+                self.host.beat_now()  # the others close their batches too
             self.host.emit(events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value)
         await self._save()
         self._count()
@@ -130,6 +135,8 @@ class LearnerPeer:
             self.admission.restore(held.seen)
             self._parent, self._trained = held.parent, held.trained
             await self._take_stock()
+            # A crash may have come between a checkpoint and its release: then it is for me to release it.
+            self._due = self.host.now() + self.host.config.run.release.timeout
         wait_until = self.host.now() + SETTLE
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
             newest = self.host.releases.newest
@@ -189,7 +196,7 @@ class LearnerPeer:
         return [self.speech.decode(tokens[start : start + length]) for start, length in zip(starts, group.lengths, strict=True)]
 
     def _receipt(self, verdict: Verdict, detail: str) -> bytes:
-        credit = self._credit()
+        credit = share(self._credit(), len(self._senders), self.host.rng)
         return wire.encode(Receipt(verdict=verdict, detail=detail, version=self.learner.version, credit=credit))
 
     def _open(self) -> bool:
@@ -199,13 +206,13 @@ class LearnerPeer:
         return self.batcher.room(self._learners()) if self._open() else 0
 
     def _credit(self) -> int:
-        """What I tell each sampler that it may send; told at once when it opens again."""
+        """What I tell samplers that I can use; told at once when it opens again."""
         vitals, now = self.host.vitals, self.host.now()
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
-        credit = self.batcher.credit(self._learners(), len(self._senders)) if self._open() else 0
+        credit = self.batcher.credit(self._learners()) if self._open() else 0
         if vitals.credit == 0 and credit > 0:
             self.host.beat_now()
-        vitals.credit, vitals.inbox = credit, len(self.batcher)
+        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher)
         return credit
 
     def _learners(self) -> int:
@@ -226,6 +233,15 @@ class LearnerPeer:
         release = self.host.releases.of(self.learner.version)
         return release is not None and release.weights != self._weights
 
+    def _settled(self) -> bool:
+        """My version is released, and mine is the release: only then it is what I say I have, and what I learn on."""
+        release = self.host.releases.of(self.learner.version)
+        if release is None or release.weights != self._weights:
+            return False
+        self._due = None
+        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
+        return True
+
     async def gather(self) -> Cause:
         """Wait for a batch, a turn to publish, a release that is ahead or different, or the end."""
         start = self.host.now()
@@ -235,28 +251,45 @@ class LearnerPeer:
                 return Cause.STOP
             if self._ahead() or self._differs():
                 return Cause.AHEAD_SEEN
-            if self._due is not None and self.host.releases.of(self.learner.version) is not None:
-                self._due = None
             if self._due is not None and now >= self._due:
                 return Cause.PUBLISHER_SILENT
-            if self._fill(now):
+            settled = self._settled()
+            if settled and self._fill(now):
                 self._spent = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
             self._credit()
-            waits = [self.batcher.due(self._learners(), now), None if self._due is None else self._due - now]
-            await self.host.changed(min([wait for wait in waits if wait is not None], default=self.host.config.run.pace.beat))
+            await self.host.changed(self._idle_time(settled, now))
+
+    def _idle_time(self, settled: bool, now: float) -> float:
+        """Seconds until something is due by the clock alone; what others do wakes me earlier."""
+        waits = [self.host.config.run.pace.beat]
+        if self._due is not None:
+            waits.append(self._due - now)
+        if settled and not self._batch and (closes := self.batcher.due(self._learners(), now)):
+            waits.append(closes)
+        return min(waits)
 
     def _fill(self, now: float) -> bool:
         """Is there a batch to learn on? A batch whose gradient waits for company is one as soon as company is there."""
+        if self._batch and any(staleness(item.group, self._window, self.learner.version, now) for item in self._batch):
+            self.batcher.give_back(self._batch)  # its gradient waited for company until it was too old
+            self._batch, self._gradient = [], None
         if self._batch:
             return bool(self._others())
-        if self.batcher.due(self._learners(), now) != 0.0:
+        due = self.batcher.due(self._learners(), now)
+        if due is None or (due > 0.0 and not self._called()):
             return False
         self._batch, expired = self.batcher.take(self._learners(), self.learner.version, now)
         for item in expired:
             self.tally.judged(item.group.sampler, "expired")
             self._exercises.pop(item.group.id, None)
         return bool(self._batch)
+
+    def _called(self) -> bool:
+        """Another learner has closed its batch for my version: a smaller batch in the common round beats a whole one alone."""
+        under_way = (State.LEARNING.value, State.MATCHING.value)
+        beats = (self.host.roster.beat(peer) for peer in self._others())
+        return any(beat is not None and beat.version == self.learner.version and beat.state in under_way for beat in beats)
 
     def _complete(self) -> bool:
         last = self.host.config.run.stop.versions
@@ -285,7 +318,7 @@ class LearnerPeer:
         host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
         others = self._others()
-        if self._ahead():
+        if self._ahead() or self._differs():  # a gradient of other weights than the release's is of no use to the others
             return Cause.AHEAD_SEEN
         alone = Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
         self._members = frozenset([host.ports.me])
@@ -354,7 +387,7 @@ class LearnerPeer:
         spent = {name: round(self._spent.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
         host.emit(
             events.Trained, version=version, groups=len(self._batch), members=len(self._members),
-            metrics={name: round(value, 6) for name, value in (gradient.metrics | metrics).items()},
+            metrics={name: round(value, 6) for name, value in (gradient.metrics | metrics).items() if math.isfinite(value)},
             step=round(host.now() - start, 4), **spent,
         )  # fmt: skip
         self._trained += len(self._batch)
@@ -388,7 +421,6 @@ class LearnerPeer:
         self._weights = digest(data)
         manifest, address = host.blobs.publish(data, version, self._weights)
         host.blobs.keep(host.config.run.release.keep)
-        host.vitals.version, host.vitals.weights = version, self._weights
         self._mine = Release(
             version=version, weights=self._weights, manifest=address, size=manifest.size, parent=self._parent,
             publisher=host.ports.me, learners=len(self._members), groups=groups, released=host.now(),

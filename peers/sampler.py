@@ -13,14 +13,13 @@ that outgrew the window is dropped. Not handled here: what learners make of it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 
 import msgspec
 
 from peers.host import Host
 from swarm import events, wire
-from swarm.core.admission import staleness
+from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
 from swarm.net.ports import NetError, Refused
@@ -45,8 +44,8 @@ class Sampler:
         self._policy: tuple[Release, float] | None = None
         self._outbox = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
-        self._homeless = 0
-        """Groups that no learner has room for: they come before new ones."""
+        self._queue = asyncio.Lock()
+        """Groups that no learner has room for: they leave one by one, before new ones are drawn."""
 
     async def run(self) -> None:
         """Until the host is asked to stop; groups at hand are delivered first, for LEAVE seconds at most."""
@@ -103,24 +102,19 @@ class Sampler:
             await self._adopt()
         if self._policy is None:
             return await self._idle("waiting for a policy")
-        learners = self._reserve() if not self._homeless else []
-        if not learners:
+        count = min(host.config.peer.engine.tasks, host.roster.credit()) if not self._queue.locked() else 0
+        if count <= 0:
             return await self._idle("waiting for credit")
         host.vitals.state = "sampling"
-        for learner, group in zip(learners, await self._sample(len(learners)), strict=True):
+        for group in await self._sample(count):
             await self._outbox.acquire()
-            delivery = tasks.create_task(self._deliver(group, learner))
+            delivery = tasks.create_task(self._deliver(group))
             self._deliveries.add(delivery)
             delivery.add_done_callback(self._delivered)
 
     async def _idle(self, why: str) -> None:
         self.host.vitals.state = why
         await self.host.changed(self.host.config.run.pace.beat)
-
-    def _reserve(self) -> list[PeerId]:
-        """Learners for the next call of the engine, one a group, each paid with credit."""
-        found = (self.host.roster.choose(self.host.rng) for _ in range(self.host.config.peer.engine.tasks))
-        return [learner for learner in found if learner is not None]
 
     async def _sample(self, count: int) -> list[Group]:
         host, run = self.host, self.host.config.run
@@ -149,55 +143,58 @@ class Sampler:
 
     # --- deliver --------------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, group: Group, learner: PeerId | None) -> None:
+    async def _deliver(self, group: Group) -> None:
         host, wait = self.host, RETRY
         await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
+        learner = None
         while learner := await self._destination(group, learner):
             try:
                 receipt = await self._send(group, learner)
             except Refused as error:
+                # Busy, or the answer was damaged: the group may still be good for another one.
                 host.emit(events.Rejected, sender=learner, kind="groups", reason=f"the learner refused: {error}")
-                return
+                learner = None
+                await host.ports.clock.sleep(wait)
+                wait = min(2 * wait, RETRY_LONGEST)
             except NetError:
                 await host.ports.clock.sleep(wait)
                 wait = min(2 * wait, RETRY_LONGEST)
-                learner = learner if learner in host.roster else None
                 continue
             if receipt.verdict is not Verdict.OVER_QUOTA:
                 host.vitals.refused += receipt.verdict not in (Verdict.ADMIT, Verdict.DUPLICATE)
                 return
             learner = None
 
-    async def _destination(self, group: Group, learner: PeerId | None) -> PeerId | None:
-        """Who gets the group now; waits for credit. None when it is too late: outside the window, or told to stop."""
+    async def _destination(self, group: Group, tried: PeerId | None) -> PeerId | None:
+        """The learner that was tried, while it lives; else one with credit, waiting for it. None when it is too late for the group."""
         host = self.host
-        homeless = learner is None
-        self._homeless += homeless
-        try:
-            while learner is None:
+        if tried is not None and tried in host.roster:
+            host.roster.fly(tried)
+            return tried
+        async with self._queue:
+            while (learner := host.roster.choose()) is None:
                 newest = host.releases.newest
                 version = max(group.version, newest.version if newest else 0)
                 if staleness(group, host.config.run.window, version, host.now()) is not None or host.stop.is_set():
                     host.vitals.refused += 1
                     return None
-                learner = host.roster.choose(host.rng)
-                if learner is None:
-                    await host.changed(host.config.run.pace.beat)
+                await host.changed(host.config.run.pace.beat)
             return learner
-        finally:
-            self._homeless -= homeless
 
     async def _send(self, group: Group, learner: PeerId) -> Receipt:
-        times = msgspec.structs.replace(group.times, sent=self.host.now())
-        frame = self.host.seal(msgspec.structs.replace(group, times=times))
-        answer = await self.host.ports.mail.send(learner, "groups", frame)
+        host, credit = self.host, None
+        times = msgspec.structs.replace(group.times, sent=host.now())
+        frame = host.seal(msgspec.structs.replace(group, times=times))
         try:
+            answer = await host.ports.mail.send(learner, "groups", frame)
             receipt = wire.decode(answer, Receipt)
+            credit = receipt.credit
         except wire.WireError as error:
             raise Refused(f"its receipt is damaged: {error}") from error
-        self.host.roster.credit(learner, receipt.credit)
-        self.host.vitals.lags(upload=self.host.now() - group.times.finished, versions=receipt.version - group.version)
-        self.host.move()
+        finally:
+            host.roster.land(learner, credit)
+            host.move()
+        host.vitals.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         return receipt
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:
@@ -211,10 +208,9 @@ def make_group(
 ) -> Group:
     """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the same."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
-    name = f"{sampler}/{release.version}/{task}/{seed}/".encode()
     total = len(completions.tokens)
     return Group(
-        id=hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest(), sampler=sampler, task=task,
+        id=group_id(sampler, release.version, task, seed, tokens, logprobs), sampler=sampler, task=task,
         version=release.version, weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
         tokens=Array(dtype="int32", shape=(total,), data=tokens), logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
         rewards=tuple(rewards), times=times,

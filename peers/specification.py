@@ -63,6 +63,9 @@ async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Pat
         raise Refusal(f"the swarm's specification cannot be read ({error}): upgrade this program") from error
     if spec.protocol != PROTOCOL:
         raise Refusal(f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version")
+    if strange := sorted(set(spec.files) - set(runfolder.MODEL_FILES)):
+        # A name such as `../../.profile` would be written where it says.
+        raise Refusal(f"the run wants a file {strange[0][:80]!r} on this machine, and no model needs that: do not join it")
     run = runfolder.keep(path, content)
     for name, expected in spec.files.items():
         local = (model or run.model) / name

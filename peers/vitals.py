@@ -47,6 +47,7 @@ class Vitals:
     version: int = -1
     weights: str = ""
     credit: int = 0
+    takers: int = 1
     inbox: int = 0
     done: int = 0
     refused: int = 0

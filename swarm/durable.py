@@ -13,10 +13,15 @@ def write_durably(path: Path, content: bytes) -> None:
     """Replace `path` by `content`. Raises OSError; the old content is then still there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a failing write names no file, and a person wants to know which disk is full
+        raise
     temporary.rename(path)
     sync_folder(path.parent)
 

@@ -7,6 +7,7 @@ emitted them. Names are past participles; a figure in an event has its unit in i
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import IO
 
 import msgspec
 
-from swarm.types import Beat, Digest, Lag, PeerId, Release, Role, Verdict
+from swarm.types import Beat, Digest, Finite, Lag, PeerId, Release, Role, Verdict
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
-    at: float
+    at: Finite
     """Unix seconds by the clock of `peer`."""
     peer: PeerId
 
@@ -46,7 +47,7 @@ class Lost(Event):
     """A peer that has been silent for longer than the roster's patience."""
 
     subject: PeerId
-    silent: float
+    silent: Finite
     """Seconds since its last heartbeat."""
 
 
@@ -54,9 +55,9 @@ class Sampled(Event):
     group: str
     task: int
     version: int
-    seconds: float
+    seconds: Finite
     tokens: int
-    reward: float
+    reward: Finite
     """Mean over the group."""
 
 
@@ -69,7 +70,7 @@ class Judged(Event):
     detail: str
     versions: int
     """Lag at admission in versions."""
-    seconds: float
+    seconds: Finite
     """Age at admission: now minus the release of its policy."""
 
 
@@ -95,7 +96,7 @@ class Shown(Event):
     prompt: str
     answer: str
     completions: tuple[str, ...]
-    rewards: tuple[float, ...]
+    rewards: tuple[Finite, ...]
 
 
 class Moved(Event):
@@ -109,7 +110,7 @@ class Moved(Event):
 class Averaged(Event):
     version: int
     members: tuple[PeerId, ...]
-    seconds: float
+    seconds: Finite
 
 
 class RoundBroke(Event):
@@ -123,13 +124,13 @@ class Trained(Event):
     version: int
     groups: int
     members: int
-    metrics: dict[str, float]
+    metrics: dict[str, Finite]
     """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share of samples with
     weight zero), flat (share of groups with equal rewards), length (tokens), lag_versions, lag_seconds, ..."""
-    gather: float
-    learn: float
-    average: float
-    step: float
+    gather: Finite
+    learn: Finite
+    average: Finite
+    step: Finite
     """Seconds of the four phases."""
 
 
@@ -140,10 +141,10 @@ class Released(Event):
 class Adopted(Event):
     version: int
     weights: Digest
-    fetch: float
-    load: float
+    fetch: Finite
+    load: Finite
     """Seconds."""
-    age: float
+    age: Finite
     """Seconds from the release to here."""
 
 
@@ -163,7 +164,7 @@ class CaughtUp(Event):
 
 class Evaluated(Event):
     version: int
-    accuracy: float
+    accuracy: Finite
     """Greedy exact match on held-out tasks, 0 to 1."""
     tasks: int
 
@@ -172,7 +173,7 @@ class Saved(Event):
     """A checkpoint is on the disk."""
 
     version: int
-    seconds: float
+    seconds: Finite
 
 
 class Faulted(Event):
@@ -185,7 +186,7 @@ class Faulted(Event):
 
 class Recovered(Event):
     part: str
-    seconds: float
+    seconds: Finite
 
 
 class Rejected(Event):
@@ -247,6 +248,9 @@ GOSSIPED = (
 )
 """What the page needs from others; beats and releases have topics of their own."""
 
+_BLOCK = 64 << 10
+# Bytes read at a time while looking for a journal's last whole line: many times the longest event.
+
 _json = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
@@ -266,20 +270,49 @@ class Bus:
 
 
 class Journal:
-    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no whole event."""
+    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no whole event.
+
+    A disk that takes no more costs events and not the peer; `lost` counts them.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
+        self._file: IO[bytes] = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
+        self._size = _whole_lines(self._file)
+        self._file.truncate(self._size)
+        self.lost = 0
 
     def __call__(self, event: Event) -> None:
-        self._file.write(to_line(event))
+        line = to_line(event)
+        try:
+            written = self._file.write(line)
+        except OSError:
+            written = 0
+        if written == len(line):
+            self._size += written
+        else:  # a part of a line would run into the next event
+            self.lost += 1
+            self._file.truncate(self._size)
 
     def close(self) -> None:
         if not self._file.closed:
-            os.fsync(self._file.fileno())
+            with contextlib.suppress(OSError):  # all that can be kept is on the disk
+                os.fsync(self._file.fileno())
             self._file.close()
+
+
+def _whole_lines(file: IO[bytes]) -> int:
+    """Bytes up to the last line's end: what a killed writer left after it would run into the next event."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def to_line(event: Event) -> bytes:

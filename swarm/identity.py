@@ -20,6 +20,8 @@ from swarm.types import PeerId
 
 _KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, data: 64 bytes}
 _ID_HEADER = bytes.fromhex("002408011220")  # identity multihash of protobuf PublicKey{type: Ed25519, data: 32 bytes}
+_ID_LENGTH = 52
+# Letters of every Ed25519 peer id. Checked before decoding: base58 takes time that grows with the square of the length.
 
 
 class IdentityError(Exception):
@@ -53,12 +55,15 @@ def peer_id(public: bytes) -> PeerId:
 
 
 def public_key(peer: PeerId) -> bytes | None:
-    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key."""
+    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key, written as everybody writes it."""
+    if len(peer) != _ID_LENGTH:
+        return None
     try:
         raw = base58.b58decode(peer)
     except ValueError:
         return None
-    return raw[len(_ID_HEADER) :] if raw.startswith(_ID_HEADER) and len(raw) == len(_ID_HEADER) + 32 else None
+    # base58 ignores blanks at the end: a key must not have several ids.
+    return raw[len(_ID_HEADER) :] if raw.startswith(_ID_HEADER) and base58.b58encode(raw) == peer.encode() else None
 
 
 def verify(public: bytes, data: bytes, signature: bytes) -> bool:
@@ -79,11 +84,14 @@ def open_key(path: Path) -> Keyring:
             raise IdentityError(f"{path} can be read by others (mode {mode:04o}): run `chmod 600 {path}`")
         data = path.read_bytes()
     except OSError as error:
-        why = f"{error.strerror}; check the folder's owner and free space"
+        why = f"{error.strerror}; check the folder's owner and free space, or name another with --folder"
         raise IdentityError(f"cannot use the key file {path}: {why}") from error
     if not data.startswith(_KEY_HEADER) or len(data) != len(_KEY_HEADER) + 64:
         raise IdentityError(f"{path} is not an Ed25519 key of this program: move it away, and a new one is made")
-    return Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
+    keyring = Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
+    if keyring.public != data[-32:]:
+        raise IdentityError(f"{path} is damaged (its two halves do not belong together): move it away, and a new one is made")
+    return keyring
 
 
 def _create(path: Path) -> None:

@@ -7,7 +7,7 @@ format is the type: keyed, unknown fields ignored, missing fields refused. Times
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NewType
+from typing import Annotated, NewType
 
 import msgspec
 
@@ -16,6 +16,9 @@ PeerId = NewType("PeerId", str)
 
 Digest = NewType("Digest", str)
 """Lower-case hex sha256."""
+
+Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
+"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they enter."""
 
 
 class Role(StrEnum):
@@ -62,15 +65,15 @@ class Task(Struct):
 class Times(Struct):
     """When a group passed each station, by the clock of the peer that was there. Splits a sampler's lag into its causes."""
 
-    released: float
+    released: Finite
     """The policy's release, by its publisher."""
-    fetched: float
+    fetched: Finite
     """The policy's bytes were complete at the sampler."""
-    used: float
+    used: Finite
     """Sampling began."""
-    finished: float
+    finished: Finite
     """Sampling and scoring were done."""
-    sent: float
+    sent: Finite
     """The upload began (an injected upload delay lies before it)."""
 
 
@@ -96,7 +99,7 @@ class Group(Struct, tag="group"):
     """(sum T_i,) int32 completion tokens, the end token included."""
     logprobs: Array
     """(sum T_i,) float32 natural-log probabilities under the sampler's policy at the run's temperature."""
-    rewards: tuple[float, ...]
+    rewards: tuple[Finite, ...]
     """(G,) claimed by the sampler; learners recompute them."""
     times: Times
 
@@ -128,7 +131,7 @@ class Release(Struct, tag="release"):
     """How many learners averaged for it."""
     groups: int
     """How many groups were trained on for it: of two releases of one version the larger wins."""
-    released: float
+    released: Finite
 
 
 class Manifest(Struct, tag="manifest"):
@@ -143,12 +146,12 @@ class Manifest(Struct, tag="manifest"):
 class Lag(Struct):
     """Means over a peer's last groups, seconds; `versions` is what admission saw last."""
 
-    versions: float = 0.0
-    download: float = 0.0
-    queue: float = 0.0
-    generation: float = 0.0
-    upload: float = 0.0
-    inbox: float = 0.0
+    versions: Finite = 0.0
+    download: Finite = 0.0
+    queue: Finite = 0.0
+    generation: Finite = 0.0
+    upload: Finite = 0.0
+    inbox: Finite = 0.0
 
 
 class Beat(Struct, tag="beat"):
@@ -164,21 +167,24 @@ class Beat(Struct, tag="beat"):
     state: str
     """One word or two for the page: `sampling`, `waiting for credit`, a round's state in lower case."""
     credit: int
+    """Groups that a learner can still use."""
+    takers: int
+    """Samplers that share the credit."""
     inbox: int
     """Groups waiting at a learner, or on the way from a sampler."""
     done: int
     """Groups trained (learner), sampled (sampler), evaluated versions (evaluator) since the start."""
     refused: int
-    rate: float
+    rate: Finite
     """`done` per second, over the last half minute."""
-    tokens: float
+    tokens: Finite
     """Tokens per second, over the last half minute."""
-    busy: float
+    busy: Finite
     """Share of the last half minute spent computing, 0 to 1."""
     lag: Lag
     addresses: tuple[str, ...]
     hardware: str
-    at: float
+    at: Finite
 
 
 class Record(Struct):
@@ -186,7 +192,7 @@ class Record(Struct):
 
     peer: PeerId
     value: bytes
-    expires: float
+    expires: Finite
 
 
 class Spec(Struct, tag="spec"):

@@ -11,6 +11,7 @@ WireError whose message is fit for an event. Not handled here: whether the sende
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -30,6 +31,8 @@ FRAME_LIMIT = 4 << 20
 BODY_LIMIT = 16 << 20
 # What a compressed frame may grow to: 4 MiB of tokens compress about three times; a bomb stops here.
 COMPRESS_ABOVE = 1024
+PIECE = 64 << 10
+# Bytes inflated at a time.
 
 T = TypeVar("T")
 
@@ -55,7 +58,7 @@ class Envelope(Struct):
     membership: bytes
     """msgpack Membership, empty for strangers."""
     signature: bytes
-    """By the sender, over (schema, run, body)."""
+    """By the sender, over (schema, run, membership, body)."""
 
 
 class Opened(NamedTuple):
@@ -84,13 +87,14 @@ def decode(data: bytes, kind: type[T]) -> T:
 def seal(noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: int = FRAME_LIMIT) -> bytes:
     """A noun -> signed bytes. Raises WireError when the result would be larger than `limit`."""
     body = encode(noun)
+    proof = encode(membership) if membership is not None else b""
     envelope = Envelope(
         schema=SCHEMA,
         run=run,
         sender=keyring.me,
         body=body,
-        membership=encode(membership) if membership is not None else b"",
-        signature=keyring.sign(_signed(run, body)),
+        membership=proof,
+        signature=keyring.sign(_signed(run, proof, body)),
     )
     data = encode(envelope)
     data = b"\1" + zstandard.compress(data) if len(data) > COMPRESS_ABOVE else b"\0" + data
@@ -111,7 +115,7 @@ def unseal(data: bytes, run: str, keyring: Signs, limit: int = FRAME_LIMIT) -> O
         raise WireError(f"schema {envelope.schema}, this peer speaks {SCHEMA}")
     if envelope.run != run:
         raise WireError(f"of another run ({envelope.run[:12]})")
-    if not keyring.verify(envelope.sender, _signed(run, envelope.body), envelope.signature):
+    if not keyring.verify(envelope.sender, _signed(run, envelope.membership, envelope.body), envelope.signature):
         raise WireError(f"signature is not that of {envelope.sender}")
     try:
         membership = _memberships.decode(envelope.membership) if envelope.membership else None
@@ -120,8 +124,9 @@ def unseal(data: bytes, run: str, keyring: Signs, limit: int = FRAME_LIMIT) -> O
     return Opened(envelope.sender, envelope.body, membership)
 
 
-def _signed(run: str, body: bytes) -> bytes:
-    return b"swarm-frame" + SCHEMA.to_bytes(2, "big") + run.encode() + body
+def _signed(run: str, membership: bytes, body: bytes) -> bytes:
+    head = b"swarm-frame" + SCHEMA.to_bytes(2, "big") + run.encode()
+    return head + len(membership).to_bytes(4, "big") + membership + body
 
 
 def _open_envelope(data: bytes) -> Envelope:
@@ -134,13 +139,21 @@ def _open_envelope(data: bytes) -> Envelope:
 def _inflate(data: bytes) -> bytes:
     # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a size.
     try:
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)) as reader:
-            out = reader.read(BODY_LIMIT + 1)
+        with zstandard.ZstdDecompressor(max_window_size=BODY_LIMIT).stream_reader(io.BytesIO(data)) as reader:
+            out = b"".join(_pieces(reader))
     except zstandard.ZstdError as error:
         raise WireError(f"damaged compression: {error}") from error
     if len(out) > BODY_LIMIT:
         raise WireError(f"inflates beyond {BODY_LIMIT} bytes")
-    return bytes(out)
+    return out
+
+
+def _pieces(reader: zstandard.ZstdDecompressionReader) -> Iterator[bytes]:
+    """The whole content, or just more than the budget. A heartbeat of 1 KiB must not cost a buffer of 16 MiB."""
+    size = 0
+    while size <= BODY_LIMIT and (piece := reader.read(PIECE)):
+        size += len(piece)
+        yield piece
 
 
 _ITEM_SIZE = {"int32": 4, "float32": 4, "bfloat16": 2}

@@ -8,6 +8,7 @@ is trained on is dropped by the batcher: nothing older than the window is ever t
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from collections import OrderedDict
@@ -15,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarm.config import Sampling, Window
-from swarm.types import Group, Verdict
+from swarm.core.curriculum import INDEX_BITS
+from swarm.types import Group, PeerId, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
@@ -73,6 +75,12 @@ class Admission:
             self._seen.popitem(last=False)
 
 
+def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes, logprobs: bytes) -> str:
+    """Hex blake2b-128 of what was sampled; whoever reads the group can compute it."""
+    name = f"{sampler}/{version}/{task}/{seed}/".encode()
+    return hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest()
+
+
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
     """Why a group is outside the window, or None. A group from the future is stale too: its policy is not ours."""
     versions, seconds = version - group.version, now - group.times.released
@@ -91,12 +99,17 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
         return f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of {sampling.group_size}"
     if not all(1 <= length <= sampling.max_tokens for length in group.lengths):
         return f"a completion's length is not within 1 and {sampling.max_tokens}"
+    if not 0 <= group.task < 1 << INDEX_BITS:
+        return f"its task's index is not within 0 and 2^{INDEX_BITS}"
     total = sum(group.lengths)
     try:
         check_array(group.tokens, "int32", (total,))
         check_array(group.logprobs, "float32", (total,))
     except WireError as error:
         return str(error)
+    if group.id != group_id(group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data):
+        # Else one group could be trained on under many names, and remembering names could cost any memory.
+        return "its id is not that of its contents"
     tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)
     if not all(0 <= token < vocabulary for token in tokens):
         return f"a token is outside the vocabulary of {vocabulary}"

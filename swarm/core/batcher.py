@@ -40,9 +40,9 @@ class Batcher:
         """Groups in this learner's part of a batch that `learners` make together."""
         return math.ceil(self._size.groups / max(1, learners))
 
-    def credit(self, learners: int, senders: int) -> int:
-        """Groups to ask each of `senders` for: an equal part of what the buffer lacks, at least one while it lacks any."""
-        return math.ceil(max(0, self._buffer(learners) - len(self._waiting)) / max(1, senders))
+    def credit(self, learners: int) -> int:
+        """Groups to ask for: what the buffer lacks."""
+        return max(0, self._buffer(learners) - len(self._waiting))
 
     def room(self, learners: int) -> int:
         """Groups that are still taken: credit that several senders spend at once may overshoot the buffer, at most twofold."""

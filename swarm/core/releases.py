@@ -9,10 +9,9 @@ from __future__ import annotations
 from swarm.types import Release
 
 
-def rank(release: Release) -> tuple[int, int, int, str]:
-    """Greater is better. The digest is inverted digit by digit so that the smaller one ranks higher."""
-    inverted = "".join(f"{15 - int(digit, 16):x}" for digit in release.weights)
-    return (release.version, release.groups, release.learners, inverted)
+def rank(release: Release) -> tuple[int, int, int, tuple[int, ...]]:
+    """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher, whatever a peer wrote."""
+    return (release.version, release.groups, release.learners, tuple(-ord(letter) for letter in release.weights))
 
 
 class Releases:

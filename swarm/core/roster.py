@@ -18,12 +18,24 @@ class Known:
     beat: Beat
     heard: float
     credit: int
-    """The newest credit: a beat or a receipt tells it, each group sent spends one."""
+    """The newest that a beat or a receipt told."""
+    flying: int = 0
+    """Groups on their way to it: what it told does not count them yet."""
+
+    @property
+    def open(self) -> int:
+        """Groups that may still be sent to it."""
+        return self.credit - self.flying if self.beat.role is Role.LEARNER else 0
+
+
+def share(credit: int, takers: int, rng: random.Random) -> int:
+    """My part of a credit that `takers` samplers share, rounded at random: a hundred samplers do not all take the last unit."""
+    return int(credit / max(1, takers) + rng.random())
 
 
 class Roster:
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, rng: random.Random) -> None:
+        self._patience, self._rng = patience, rng
         self._known: dict[PeerId, Known] = {}
 
     def __iter__(self) -> Iterator[tuple[PeerId, Beat]]:
@@ -41,7 +53,7 @@ class Roster:
         known = self._known.get(peer)
         if known is not None and (beat.incarnation, beat.seq) <= (known.beat.incarnation, known.beat.seq):
             return False
-        self._known[peer] = Known(beat, now, beat.credit)
+        self._known[peer] = Known(beat, now, share(beat.credit, beat.takers, self._rng), known.flying if known else 0)
         return True
 
     def forget(self, peer: PeerId) -> None:
@@ -63,18 +75,26 @@ class Roster:
         found = [(first.get(known.beat.role, 3), peer) for peer, known in self._known.items() if known.beat.version >= version]
         return [peer for _, peer in sorted(found)]
 
-    def credit(self, peer: PeerId, credit: int) -> None:
-        """A receipt told the learner's credit."""
-        if peer in self._known:
-            self._known[peer].credit = credit
+    def credit(self) -> int:
+        """Groups that all learners together can still be sent."""
+        return sum(max(0, known.open) for known in self._known.values())
 
-    def choose(self, rng: random.Random) -> PeerId | None:
-        """A learner that has credit, drawn in proportion to it; one unit is spent. None when nobody has any."""
-        open_ = [
-            (peer, known) for peer, known in sorted(self._known.items()) if known.beat.role is Role.LEARNER and known.credit > 0
-        ]
+    def choose(self) -> PeerId | None:
+        """A learner with credit, drawn in proportion to it; one group is on its way there now. None when nobody has any."""
+        open_ = [(peer, known) for peer, known in sorted(self._known.items()) if known.open > 0]
         if not open_:
             return None
-        peer, known = rng.choices(open_, weights=[known.credit for _, known in open_])[0]
-        known.credit -= 1
+        peer, known = self._rng.choices(open_, weights=[known.open for _, known in open_])[0]
+        known.flying += 1
         return peer
+
+    def fly(self, peer: PeerId) -> None:
+        """One more group is on its way to a learner that was chosen before."""
+        if peer in self._known:
+            self._known[peer].flying += 1
+
+    def land(self, peer: PeerId, credit: int | None) -> None:
+        """A group arrived, with the credit that its receipt tells, or was lost on the way (None)."""
+        if (known := self._known.get(peer)) is not None:
+            known.flying = max(0, known.flying - 1)
+            known.credit = known.credit if credit is None else credit

@@ -69,7 +69,7 @@ class World:
         self._journal = journal
         self._digest = hashlib.sha256()
         self._events = 0
-        self._config = Config(run=scenario.run, peer=Peer(engine=Engine(name="toy"), delay=scenario.delay))
+        self._config = Config(run=scenario.run, peer=Peer(engine=Engine(name="toy", tasks=1), delay=scenario.delay))
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()

@@ -53,7 +53,7 @@ async def average(mine, tensors, command):
 
 async def main(setup):
     torch.set_num_threads(1)
-    dht = hivemind.DHT(  # fmt: skip
+    dht = hivemind.DHT(
         initial_peers=setup["bootstrap"] or None, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"],
         use_relay=False, use_auto_relay=False,
     )

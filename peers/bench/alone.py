@@ -1,0 +1,102 @@
+"""One process that samples and trains in turn, for the row `tokens`: the engine, the learner and the settings of a peer, no network.
+
+    python -m peers.bench.alone '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "learn", "sample", ...}
+
+A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a release's bytes back
+into the engine. Tokens are those of the completions, end tokens included, that were sampled and then trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from peers.bench.partner import say
+
+
+def main() -> int:
+    import torch
+
+    setup = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    loop = Alone(Path(setup["model"]))
+    for _ in range(setup["warm"]):
+        loop.turn()
+    loop.forget()
+    began = time.perf_counter()
+    while time.perf_counter() - began < setup["seconds"]:
+        loop.turn()
+    say(seconds=time.perf_counter() - began, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent)
+    return 0
+
+
+class Alone:
+    def __init__(self, model: Path) -> None:
+        from peers import equip
+        from peers.bench.household import settings
+        from swarm.tasks import base as tasks
+        from swarm.types import PeerId
+
+        self.config = settings()
+        run = self.config.run
+        self.engine = equip.engine(model, self.config)
+        self.learner, _ = equip.learner(model, run)
+        self.source = tasks.source(run.task.name, run.seed, run.task.options)
+        self.me = PeerId("alone")
+        self._next = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Counts from now on."""
+        self.tokens, self.versions, self.reward = 0, 0, 0.0
+        self.spent = {"sample": 0.0, "learn": 0.0, "adopt": 0.0}
+
+    def turn(self) -> None:
+        start = time.perf_counter()
+        drawn: list[Any] = []
+        while len(drawn) < self.config.run.batch.groups:
+            drawn += self._sample(min(self.config.peer.engine.tasks, self.config.run.batch.groups - len(drawn)))
+        sampled = time.perf_counter()
+        groups, prompts, rewards = map(list, zip(*drawn, strict=True))
+        gradient = self.learner.gradient(groups, prompts, rewards, time.time())
+        self.learner.step(gradient.vector)
+        learned = time.perf_counter()
+        self._adopt()
+        self.spent["sample"] += sampled - start
+        self.spent["learn"] += learned - sampled
+        self.spent["adopt"] += time.perf_counter() - learned
+        self.tokens += sum(sum(group.lengths) for group in groups)
+        self.versions += 1
+        self.reward = gradient.metrics["reward"]
+
+    def _sample(self, count: int) -> list[tuple[Any, str, tuple[float, ...]]]:
+        """(group, prompt, rewards) of the next tasks."""
+        from peers.sampler import make_group
+        from swarm.types import Digest, Release, Times
+
+        now, size = time.time(), self.config.run.sampling.group_size
+        tasks = [self.source.task(self._next + i) for i in range(count)]
+        self._next += count
+        times = Times(released=now, fetched=now, used=now, finished=now, sent=now)
+        release = Release(
+            version=self.learner.version, weights=Digest(""), manifest=Digest(""), size=0, parent=Digest(""), publisher=self.me,
+            learners=1, groups=0, released=now,
+        )  # fmt: skip
+        out = []
+        for task, completions in zip(tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True):
+            rewards = tuple(self.source.reward(task, text) for text in completions.texts)
+            out.append((make_group(self.me, release, task.index, self._next, completions, rewards, times), task.prompt, rewards))
+        return out
+
+    def _adopt(self) -> None:
+        from swarm.learn.weights import digest
+
+        data = self.learner.weights()
+        self.engine.load(data, self.learner.version, digest(data))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

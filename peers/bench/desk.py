@@ -1,0 +1,130 @@
+"""A learner's admission path in a process of its own, for the row `groups`: real node, real `LearnerPeer.receive`, no training.
+
+    python -m peers.bench.desk '{"folder": ..., "model": ...}'     -> {"addresses", "run", "tcp"}, then answers {"do": "count"}
+
+Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a handler that only
+acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as a training learner would take them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from peers.bench.partner import Answer, answer_lines, say
+from peers.departure import Departure, run_until_signalled
+from swarm import config as configs
+from swarm import wire
+from swarm.types import Digest, Receipt, Verdict
+
+RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
+SETTINGS = ("run.sampling.max_tokens=8192", "run.batch.buffer=10000", "peer.listen.host=127.0.0.1")
+# Completions long enough for frames of 256 KiB, and a buffer that is never full: admission is measured, not training.
+RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
+READ_AHEAD = 1 << 20
+# As p2pd's streams have it (swarm.net.p2pd).
+TAKE_EVERY = 0.02
+SIZE = struct.Struct(">I")
+REPLY = struct.Struct(">BI")
+# The framing of swarm.net.mail.
+
+
+def main() -> int:
+    setup = json.loads(sys.argv[1])
+    return run_until_signalled(lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure))
+
+
+async def _serve(folder: Path, model: Path, _: Departure) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    from swarm.identity import open_key
+    from swarm.net.hive import Node
+
+    config = configs.load(None, SETTINGS).config
+    keyring = open_key(folder / "key")
+    node = await Node.start(
+        keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=(), report=lambda *_: None
+    )
+    supervision = asyncio.create_task(node.supervise())
+    learner = _learner(node, keyring, config, model, folder)
+    taking = asyncio.create_task(_take(learner))
+    await node.mail.serve("groups", learner.receive)
+    await node.mail.serve("acknowledge", _acknowledge)
+    server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
+
+    async def count(_: Answer) -> Answer:
+        verdicts, learner.tally.verdicts = dict(learner.tally.verdicts), type(learner.tally.verdicts)()
+        return {"verdicts": verdicts}
+
+    try:
+        say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1])
+        await answer_lines(count)
+    finally:
+        server.close()
+        taking.cancel()
+        supervision.cancel()
+        await node.close()
+
+
+def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
+    """As peers.launch builds it, journal included; at version 0 without a round."""
+    from peers import equip
+    from peers.host import Host, Self
+    from peers.launch import Nobody
+    from peers.learner import LearnerPeer
+    from swarm import events
+    from swarm.core.trust import Trust
+    from swarm.identity import verify
+    from swarm.net.blobs import Blobs
+    from swarm.net.ports import Ports
+    from swarm.tasks import base as tasks
+    from swarm.types import Role
+
+    ports = Ports(
+        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=Nobody(), work=node.work,
+        keyring=keyring, addresses=node.addresses,
+    )  # fmt: skip
+    bus = events.Bus()
+    bus.add(events.Journal(folder / "journal.jsonl"))
+    who = Self(name="desk", role=Role.LEARNER, run=RUN, incarnation=int(time.time() * 1000))
+    trust = Trust(config.run.name, keyring.public, config.run.private, verify)
+    learner, speech = equip.learner(model, config.run)
+    source = tasks.source(config.run.task.name, config.run.seed, config.run.task.options)
+    peer = LearnerPeer(Host(who, config, ports, bus, trust, Blobs(node.mail)), learner, source, speech, None)
+    peer.learner.version = 0
+    return peer
+
+
+async def _take(learner: Any) -> None:
+    while True:
+        await asyncio.sleep(TAKE_EVERY)
+        while len(learner.batcher):
+            learner.batcher.take(1, 0, time.time())
+
+
+async def _acknowledge(sender: Any, frame: bytes) -> bytes:
+    return RECEIPT
+
+
+async def _bare(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Mail's framing and answer on a TCP connection, without anything else."""
+    try:
+        while True:
+            (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
+            await reader.readexactly(size)
+            writer.write(REPLY.pack(0, len(RECEIPT)))
+            writer.write(RECEIPT)
+            await writer.drain()
+    except (OSError, EOFError):  # the crowd has gone
+        writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

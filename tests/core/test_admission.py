@@ -1,0 +1,144 @@
+"""One verdict for each group, in the documented order, whatever arrives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from core_samples import NOW, VOCABULARY, floats, group, ints
+
+from swarm.config import Sampling, Window
+from swarm.core import admission
+from swarm.core.admission import Admission, malformation, staleness
+from swarm.types import Array, Group, Times, Verdict
+
+WINDOW = Window(versions=3, seconds=60.0)
+SAMPLING = Sampling(group_size=2, max_tokens=4)
+
+
+def judge(what: Group, judges: Admission | None = None, **changes: Any) -> Verdict:
+    said = {"version": 0, "room": 1, "distrust": None, "now": NOW} | changes
+    return (judges or Admission(WINDOW, SAMPLING, VOCABULARY)).judge(what, **said).verdict
+
+
+def test_a_good_group_is_admitted() -> None:
+    assert judge(group()) is Verdict.ADMIT
+
+
+def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
+    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
+    known = group()
+    judge(known, judges)
+    stale = {"version": 9, "room": 0}
+    assert judge(group(lengths=()), judges, distrust="a stranger", **stale) is Verdict.UNTRUSTED
+    assert judge(group(lengths=()), judges, **stale) is Verdict.MALFORMED
+    assert judge(known, judges, **stale) is Verdict.DUPLICATE
+    assert judge(group(1), judges, **stale) is Verdict.STALE
+    assert judge(group(1), judges, room=0) is Verdict.OVER_QUOTA
+    assert judge(group(1), judges) is Verdict.ADMIT
+
+
+@pytest.mark.parametrize(("lag", "stale"), [(3, False), (4, True)])
+def test_the_window_in_versions_ends_exactly_there(lag: int, stale: bool) -> None:
+    assert (judge(group(), version=lag) is Verdict.STALE) is stale
+
+
+def test_the_window_in_seconds_ends_exactly_there() -> None:
+    assert judge(group(), now=NOW + 60.0) is Verdict.ADMIT
+    assert judge(group(), now=math.nextafter(NOW + 60.0, math.inf)) is Verdict.STALE
+
+
+def test_a_group_that_was_over_quota_may_come_again() -> None:
+    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
+    assert judge(group(), judges, room=0) is Verdict.OVER_QUOTA
+    assert judge(group(), judges) is Verdict.ADMIT
+    assert judge(group(), judges) is Verdict.DUPLICATE
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"lengths": (2, 1, 1)}, "3 completions"),
+        ({"rewards": (1.0,)}, "1 rewards"),
+        ({"lengths": (3, 0)}, "length"),
+        ({"lengths": (5, -2)}, "length"),
+        ({"tokens": ints(1, 2)}, "expected int32[3]"),
+        ({"tokens": Array(dtype="int64", shape=(3,), data=bytes(24))}, "int64"),
+        ({"tokens": Array(dtype="int32", shape=(3,), data=bytes(11))}, "11 bytes"),
+        ({"tokens": ints(1, 2, VOCABULARY)}, "vocabulary"),
+        ({"tokens": ints(1, 2, -1)}, "vocabulary"),
+        ({"logprobs": floats(-1.0, math.nan, -1.0)}, "log-probability"),
+        ({"logprobs": floats(-1.0, -math.inf, -1.0)}, "log-probability"),
+        ({"logprobs": floats(-1.0, 0.5, -1.0)}, "log-probability"),
+        ({"rewards": (1.0, math.inf)}, "reward"),
+        ({"times": Times(released=NOW, fetched=NOW, used=math.nan, finished=NOW, sent=NOW)}, "time"),
+        ({"task": -1}, "index"),
+        ({"task": 1 << 48}, "index"),
+        ({"id": "0" * 32}, "id"),
+    ],
+)
+def test_a_malformed_group_is_told_what_is_wrong(changes: dict[str, Any], why: str) -> None:
+    assert why in (malformation(group(**changes), SAMPLING, VOCABULARY) or "nothing is wrong")
+
+
+arrays = st.builds(
+    Array,
+    dtype=st.sampled_from(["int32", "float32", "bfloat16", "", "object"]),
+    shape=st.lists(st.integers(-2, 1 << 40), max_size=3).map(tuple),
+    data=st.binary(max_size=24),
+)
+anything = st.fixed_dictionaries(
+    {},
+    optional={
+        "lengths": st.lists(st.integers(-3, 1 << 33), max_size=4).map(tuple),
+        "rewards": st.lists(st.floats(), max_size=4).map(tuple),
+        "tokens": arrays,
+        "logprobs": arrays,
+        "version": st.integers(-(1 << 63), (1 << 64) - 1),
+        "task": st.integers(-(1 << 63), (1 << 64) - 1),
+        "seed": st.integers(-(1 << 63), (1 << 64) - 1),
+        "id": st.text(max_size=40),
+    },
+)
+
+
+@given(anything)
+def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothing_is_wrong(changes: dict[str, Any]) -> None:
+    what = group(**changes)
+    fine = malformation(what, SAMPLING, VOCABULARY) is None and staleness(what, WINDOW, 0, NOW) is None
+    assert (judge(what) is Verdict.ADMIT) is fine
+    if changes.keys() & {"lengths", "rewards", "tokens", "logprobs"} and fine:
+        assert sum(what.lengths) * 4 == len(what.tokens.data) == len(what.logprobs.data)
+
+
+@given(st.integers(-5, 8), st.floats(-10, 100))
+def test_nothing_outside_the_window_is_ever_admitted(version: int, age: float) -> None:
+    inside = 0 <= version <= WINDOW.versions and age <= WINDOW.seconds
+    assert (judge(group(released=NOW - age), version=version) is Verdict.ADMIT) <= (inside or age == pytest.approx(60.0))
+
+
+def test_the_memory_of_ids_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "REMEMBERED", 3)
+    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
+    ids = [group(seed).id for seed in range(5)]
+    for seed in range(5):
+        judge(group(seed), judges)
+    assert judges.seen() == ids[2:]
+
+
+def test_what_was_seen_is_known_after_a_restart() -> None:
+    before, after = (Admission(WINDOW, SAMPLING, VOCABULARY) for _ in range(2))
+    judge(group(), before)
+    after.restore(before.seen())
+    assert judge(group(), after) is Verdict.DUPLICATE
+
+
+def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
+    variants = [{}, {"version": 1}, {"task": 5}, {"seed": 5}, {"tokens": ints(1, 2, 4)}, {"logprobs": floats(-1, -1, -1)}]
+    assert len({group(**changes).id for changes in variants}) == len(variants)
+    sent_again = msgspec.structs.replace(group().times, sent=NOW + 9)
+    assert group(times=sent_again).id == group().id

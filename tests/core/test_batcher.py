@@ -1,0 +1,111 @@
+"""Groups in, batches out: none lost, none doubled, none too old."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from core_samples import NOW, group
+
+from swarm.config import BatchSize, Window
+from swarm.core.admission import staleness
+from swarm.core.batcher import Batcher
+
+WINDOW = Window(versions=4, seconds=30.0)
+SIZE = BatchSize(groups=4, close_after=5.0, buffer=2.0)
+
+
+def filled(count: int, now: float = NOW) -> Batcher:
+    batcher = Batcher(SIZE, WINDOW)
+    for seed in range(count):
+        batcher.add(group(seed), now)
+    return batcher
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 6)),
+        st.tuples(st.just("take"), st.integers(1, 3)),
+        st.tuples(st.just("give back"), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(1, 12)),
+        st.tuples(st.just("step"), st.integers(1, 2)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_every_group_leaves_once_and_none_in_a_batch_that_it_is_too_old_for(script: list[tuple[str, int]]) -> None:
+    batcher, now, version = Batcher(SIZE, WINDOW), NOW, 0
+    added: list[str] = []
+    gone: list[str] = []
+    at_hand: list = []
+    for what, number in script:
+        if what == "add":
+            made = group(len(added), version=max(0, version - number), released=now)
+            added.append(made.id)
+            batcher.add(made, now)
+        elif what == "take":
+            gone += [item.group.id for item in at_hand]
+            taken = batcher.take(number, version, now)
+            assert all(staleness(item.group, WINDOW, version, now) is None for item in taken.groups)
+            assert all(staleness(item.group, WINDOW, version, now) is not None for item in taken.expired)
+            assert len(taken.groups) <= batcher.share(number)
+            gone += [item.group.id for item in taken.expired]
+            at_hand = taken.groups
+        elif what == "give back":
+            batcher.give_back(at_hand)
+            at_hand = []
+        elif what == "wait":
+            now += number
+        else:
+            version += number
+    while len(batcher):
+        rest = batcher.take(1, version, now)
+        gone += [item.group.id for item in (*rest.groups, *rest.expired)]
+    gone += [item.group.id for item in at_hand]
+    assert sorted(gone) == sorted(added)
+
+
+def test_a_batch_is_the_oldest_groups_in_their_order() -> None:
+    batcher = filled(6)
+    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
+
+
+def test_what_is_given_back_comes_first_again_and_in_its_order() -> None:
+    batcher = filled(6)
+    batcher.give_back(batcher.take(1, 0, NOW).groups)
+    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 3]
+
+
+def test_what_is_given_back_too_late_is_expired_at_the_next_take() -> None:
+    batcher = filled(4)
+    batcher.give_back(batcher.take(1, 0, NOW).groups)
+    taken = batcher.take(1, WINDOW.versions + 1, NOW)
+    assert not taken.groups and len(taken.expired) == 4 and len(batcher) == 0
+
+
+def test_a_full_batch_closes_at_once_and_a_smaller_one_by_the_age_of_its_first_group() -> None:
+    assert filled(0).due(1, NOW) is None
+    assert filled(4).due(1, NOW) == 0.0
+    assert filled(3).due(1, NOW + 1) == pytest.approx(4.0)
+    assert filled(3).due(1, NOW + 5) == 0.0
+    assert filled(2).due(2, NOW) == 0.0, "two learners share a batch"
+
+
+@given(st.integers(1, 64), st.integers(1, 9))
+def test_shares_make_up_the_batch_and_waste_less_than_a_group_each(groups: int, learners: int) -> None:
+    share = Batcher(BatchSize(groups=groups), WINDOW).share(learners)
+    assert groups <= share * learners < groups + learners
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(0, 30))
+def test_credit_asks_for_what_the_buffer_lacks_and_room_takes_twice_the_buffer(held: int, learners: int, senders: int) -> None:
+    batcher = filled(held)
+    buffer = math.ceil(SIZE.buffer * batcher.share(learners))
+    credit = batcher.credit(learners, senders)
+    assert (credit > 0) == (held < buffer)
+    assert max(0, buffer - held) <= credit * max(1, senders) < max(0, buffer - held) + max(1, senders)
+    assert batcher.room(learners) == max(0, 2 * buffer - held)

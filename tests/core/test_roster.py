@@ -1,0 +1,103 @@
+"""Who is alive, from heartbeats alone."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from core_samples import NOW, beat
+
+from swarm.core.roster import Roster
+from swarm.types import Beat, PeerId, Role
+
+A, B, C = (PeerId(name) for name in "abc")
+
+
+def roster(**credits: int) -> Roster:
+    made = Roster(patience=10.0)
+    for name, credit in credits.items():
+        made.hear(PeerId(name), beat(credit=credit), NOW)
+    return made
+
+
+@given(st.permutations([beat(incarnation=life, seq=seq) for life in (1, 2) for seq in (1, 2, 3)]))
+def test_the_newest_beat_is_what_is_known_in_whatever_order_they_arrive(beats: list[Beat]) -> None:
+    heard = Roster(patience=10.0)
+    for told in beats:
+        heard.hear(A, told, NOW)
+    known = heard.beat(A)
+    assert known is not None and (known.incarnation, known.seq) == (2, 3)
+
+
+def test_an_old_beat_is_no_sign_of_life() -> None:
+    heard = Roster(patience=10.0)
+    assert heard.hear(A, beat(seq=5), NOW)
+    assert not heard.hear(A, beat(seq=4), NOW + 9)
+    assert not heard.hear(A, beat(seq=5), NOW + 9)
+    assert heard.expire(NOW + 11) == [(A, 11.0)]
+
+
+def test_a_peer_is_lost_after_the_patience_and_back_when_it_is_heard_again() -> None:
+    heard = roster(a=1)
+    assert heard.expire(NOW + 10) == []
+    assert heard.expire(NOW + 10.5) == [(A, 10.5)] and A not in heard
+    assert heard.hear(A, beat(seq=9), NOW + 11) and A in heard
+
+
+def test_a_restarted_peer_outranks_its_old_life() -> None:
+    heard = Roster(patience=10.0)
+    heard.hear(A, beat(incarnation=1, seq=99), NOW)
+    assert heard.hear(A, beat(incarnation=2, seq=1, version=7), NOW)
+    assert not heard.hear(A, beat(incarnation=1, seq=100), NOW)
+
+
+def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
+    rng, chosen = random.Random(3), Counter[PeerId | None]()
+    for _ in range(3000):
+        chosen[roster(a=1, b=3, c=0).choose(rng)] += 1
+    assert chosen[C] == 0 and chosen[None] == 0
+    assert 0.7 < chosen[B] / 3000 < 0.8
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers())
+def test_credit_is_spent_to_the_last_and_no_further(a: int, b: int, seed: int) -> None:
+    heard, rng = roster(a=a, b=b), random.Random(seed)
+    chosen = Counter[PeerId | None](heard.choose(rng) for _ in range(a + b + 3))
+    assert chosen == +Counter({A: a, B: b, None: 3})
+
+
+def test_who_is_no_learner_is_never_sent_a_group() -> None:
+    heard = Roster(patience=10.0)
+    heard.hear(A, beat(role=Role.SAMPLER, credit=9), NOW)
+    assert heard.choose(random.Random(1)) is None and heard.learners() == [] and heard.credit() == 0
+
+
+def test_a_beat_does_not_forget_the_groups_on_their_way() -> None:
+    heard, rng = roster(a=2), random.Random(1)
+    heard.choose(rng)
+    heard.choose(rng)
+    heard.hear(A, beat(seq=2, credit=2), NOW + 1)
+    assert heard.credit() == 0, "the learner does not know of the two yet"
+    heard.land(A, 2)
+    assert heard.credit() == 1
+    heard.land(A, None)
+    assert heard.credit() == 2, "a group that was lost on the way takes no room"
+
+
+def test_landing_at_a_learner_that_is_gone_changes_nothing() -> None:
+    heard = roster(a=1)
+    heard.forget(A)
+    heard.land(A, 5)
+    heard.fly(A)
+    assert heard.credit() == 0 and A not in heard
+
+
+def test_bytes_are_asked_of_learners_first_and_only_of_those_who_have_them() -> None:
+    heard = Roster(patience=10.0)
+    heard.hear(A, beat(role=Role.SAMPLER, version=5), NOW)
+    heard.hear(B, beat(role=Role.LEARNER, version=5), NOW)
+    heard.hear(C, beat(role=Role.SEED, version=4), NOW)
+    assert heard.holders(5) == [B, A]
+    assert heard.holders(3) == [B, C, A]

@@ -1,0 +1,80 @@
+"""The round's table, walked."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from swarm.core.rounds import TABLE, Cause, Command, IllegalMove, Round, State, diagram
+
+PAIRS = list(product(State, Cause))
+
+
+def at(state: State) -> Round:
+    here = Round()
+    here.state = state
+    return here
+
+
+def reachable(start: State) -> set[State]:
+    found, todo = {start}, [start]
+    while todo:
+        here = todo.pop()
+        for (state, _), (after, _) in TABLE.items():
+            if state is here and after not in found:
+                found.add(after)
+                todo.append(after)
+    return found
+
+
+@pytest.mark.parametrize(("state", "cause"), [pair for pair in PAIRS if pair in TABLE])
+def test_a_pair_of_the_table_moves_and_commands(state: State, cause: Cause) -> None:
+    here = at(state)
+    command = here.advance(cause)
+    assert (here.state, command) == TABLE[state, cause]
+
+
+@pytest.mark.parametrize(("state", "cause"), [pair for pair in PAIRS if pair not in TABLE])
+def test_any_other_pair_is_refused_with_both_names_and_changes_nothing(state: State, cause: Cause) -> None:
+    here = at(state)
+    with pytest.raises(IllegalMove) as refusal:
+        here.advance(cause)
+    assert f"'{cause.value}'" in str(refusal.value) and f"'{state.value}'" in str(refusal.value)
+    assert here.state is state
+
+
+def test_every_state_is_reached_from_the_start() -> None:
+    assert reachable(Round().state) == set(State)
+
+
+def test_every_state_can_stop_at_once() -> None:
+    assert all(TABLE[state, Cause.STOP] == (State.STOPPED, Command.FLUSH) for state in State)
+
+
+def test_every_state_but_the_last_leads_back_to_gathering() -> None:
+    assert all(State.GATHERING in reachable(state) for state in State if state is not State.STOPPED)
+
+
+def test_every_command_and_every_cause_is_used() -> None:
+    assert {command for _, command in TABLE.values()} == set(Command)
+    assert {cause for _, cause in TABLE} == set(Cause)
+
+
+def test_a_swarm_that_is_ahead_is_followed_from_every_state_that_works() -> None:
+    follows = {state for state, cause in TABLE if cause is Cause.AHEAD_SEEN}
+    assert follows == set(State) - {State.CATCHING_UP, State.STOPPED}
+
+
+def test_a_command_belongs_to_one_state() -> None:
+    """What is done follows from where a learner is: GATHER while gathering, and so on."""
+    states: dict[Command, set[State]] = {}
+    for after, command in TABLE.values():
+        states.setdefault(command, set()).add(after)
+    assert all(len(found) == 1 for found in states.values())
+
+
+def test_the_diagram_names_every_state_and_every_cause_but_the_common_ones() -> None:
+    text = diagram()
+    assert all(state.value.replace(" ", "_") in text for state in State if state is not State.STOPPED)
+    assert all(cause.value in text for cause in Cause if cause not in (Cause.AHEAD_SEEN, Cause.STOP))

@@ -1,0 +1,214 @@
+"""What a person is told when something is wrong, and the exit code: a sentence with the cause and the next step, never a traceback.
+
+One seed serves all tests that need a swarm to be refused by.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from swarm_processes import SETTINGS, UNHURRIED, Household, household, swarm
+
+from swarm import events, invite
+from swarm.types import Digest, Role
+
+pytestmark = pytest.mark.timeout(120)
+KEY = invite.keyring(bytes(32))
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
+    """A run with its seed."""
+    with household(tmp_path_factory.mktemp("messages")) as it:
+        it.seed()
+        yield it
+
+
+def refused(ran: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
+    assert ran.returncode == code, ran.stderr
+    assert "Traceback" not in ran.stderr
+    last = [line for line in ran.stderr.splitlines() if line.startswith("swarm: ")]
+    assert len(last) == 1, ran.stderr
+    for words in said:
+        assert words in last[0]
+
+
+def start(house: Household, folder: Path, *sets: str) -> subprocess.CompletedProcess[str]:
+    return swarm("start", str(house.config), "--folder", str(folder), *[word for one in sets for word in ("--set", one)])
+
+
+def word(run: Digest, address: str, role: Role = Role.SAMPLER, expires: int = invite.FOREVER) -> str:
+    return invite.make(run, [f"{address}/p2p/{KEY.me}"], role, expires)
+
+
+# --- invites ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_invite_is_refused(house: Household, tmp_path: Path) -> None:
+    ran = swarm("join", house.invite("sampler")[:-9], "--folder", str(tmp_path / "new"))
+    refused(ran, 5, "the invite is damaged", "it may be cut off", "copy it again")
+
+
+def test_an_expired_invite_is_refused(house: Household, tmp_path: Path) -> None:
+    expired = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9", expires=int(time.time()) - 7200)
+    refused(swarm("join", expired, "--folder", str(tmp_path / "new")), 5, "expired 2 hours ago", "ask the swarm's owner for a new one")
+
+
+def test_an_invite_of_another_protocol_is_refused(
+    house: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invite, "PROTOCOL", 7)
+    newer = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
+    refused(swarm("join", newer, "--folder", str(tmp_path / "new")), 5, "speaks protocol 7, this program 1: upgrade this program")
+
+
+def test_an_invite_to_another_run_than_the_one_on_the_disk_is_refused(house: Household) -> None:
+    other = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
+    ran = swarm("join", other, "--folder", str(house.folder))
+    refused(ran, 5, f"{house.folder} belongs to run ", "the invite is for abababababab", "name another folder with --folder")
+
+
+def test_a_samplers_invite_does_not_make_a_learner(house: Household, tmp_path: Path) -> None:
+    ran = swarm("join", house.invite("sampler"), "--as", "learner", "--folder", str(tmp_path / "new"))
+    refused(ran, 5, "this invite does not admit a learner", "ask the run's owner for one (`swarm invite --role learner`)")
+
+
+def test_another_tokenizer_is_refused(house: Household, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(house.folder / "model", model)
+    tokenizer = model / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("0", "1"))
+    ran = swarm("join", house.invite("sampler"), "--model", str(model), "--folder", str(tmp_path / "new"))
+    refused(ran, 5, f"{tokenizer} is not the run's", "another tokenizer", "leave --model out")
+
+
+# --- bootstraps ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
+    started = time.monotonic()
+    ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+    refused(ran, 4, address, "connection refused")
+    assert time.monotonic() - started < 15
+
+
+def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
+        started = time.monotonic()
+        ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+    refused(ran, 4, address)
+    assert time.monotonic() - started < 20
+
+
+def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+    address = f"/ip4/127.0.0.1/tcp/{(house.folder / 'peers' / 'seed' / 'port').read_text()}"
+    ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+    refused(ran, 4, address, "another peer answers there")
+
+
+# --- this machine -------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_port_in_use_is_named(house: Household, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = start(house, tmp_path / "new", f"peer.page.port={port}", "peer.page.free=false")
+    refused(ran, 3, f"{port}", "in use", "--set")
+
+
+def test_a_listen_port_in_use_is_named(house: Household, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = start(house, tmp_path / "new", f"peer.listen.port={port}")
+    refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set listen.port")
+
+
+def test_an_unknown_key_is_refused_with_the_nearest(house: Household, tmp_path: Path) -> None:
+    refused(start(house, tmp_path / "new", "run.pace.beet=2"), 2, "there is no key run.pace.beet", "did you mean run.pace.beat?")
+
+
+def test_a_key_file_that_others_can_read_is_refused(house: Household, tmp_path: Path) -> None:
+    corner = tmp_path / "new" / "peers" / "sampler-1"
+    corner.mkdir(parents=True)
+    shutil.copy(house.folder / "peers" / "seed" / "key", corner / "key")
+    os.chmod(corner / "key", 0o644)
+    ran = swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new"))
+    refused(ran, 3, f"{corner / 'key'} can be read by others (mode 0644)", f"run `chmod 600 {corner / 'key'}`")
+
+
+def test_a_file_where_the_folder_should_be_is_refused(house: Household, tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("a file")
+    refused(swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new")), 3, str(tmp_path / "new"))
+    refused(start(house, tmp_path / "new"), 3, str(tmp_path / "new"))
+
+
+def test_a_folder_that_another_seed_holds_is_refused(house: Household) -> None:
+    ran = start(house, house.folder)
+    refused(ran, 3, "is in use by process", "`swarm leave`")
+
+
+def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: Household) -> None:
+    refused(start(house, house.folder, "run.optimizer.lr=0.5"), 5, "holds a run with other settings (optimizer)", "--folder")
+
+
+# --- disks --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    target = tmp_path / "disk"
+    target.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)], capture_output=True, text=True, check=False)
+    if mount.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mount.stderr.strip()}")
+    try:
+        yield target
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=False)
+
+
+def fill(disk: Path) -> None:
+    """No byte is left."""
+    with open(disk / "ballast", "wb", buffering=0) as ballast:
+        for size in (1 << 16, 1 << 12, 1):
+            while True:
+                try:
+                    ballast.write(bytes(size))
+                except OSError:
+                    break
+
+
+def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> None:
+    fill(mounted)
+    refused(start(house, mounted / "new"), 3, str(mounted), "No space left on device", "free space")
+    refused(swarm("join", house.invite("sampler"), "--folder", str(mounted / "joined")), 3, str(mounted), "the disk is full: free some space")
+
+
+def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    refused(start(house, mounted / "new"), 3, str(mounted), "Read-only file system", "--folder")
+
+
+def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_training(tmp_path: Path, mounted: Path) -> None:
+    with household(tmp_path, SETTINGS) as it:
+        it.seed()
+        learner = it.join("learner", folder=mounted / "learner")
+        it.join("sampler", *UNHURRIED)
+        it.wait_until(lambda: learner.saw(events.Saved), 60, "the learner did not save")
+        fill(mounted)
+        seed = it.programs[0]
+        it.wait_until(lambda: seed.saw(events.Faulted, part="disk"), 30, "nobody was told of the full disk")
+        told, goal = seed.saw(events.Faulted, part="disk")[0], max(e.release.version for e in seed.saw(events.Released)) + 3
+        assert "checkpoint" in told.detail
+        assert "No space left on device" in told.detail
+        it.wait_until(lambda: max(e.release.version for e in seed.saw(events.Released)) >= goal, 20, "the training stopped")

@@ -1,0 +1,124 @@
+"""`swarm up` from the first word to the exported model, and what becomes of its processes when it or one of them is killed."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from swarm_processes import SETTINGS, Household, Program, alive, household, swarm
+
+from swarm import events, wire
+from swarm.identity import open_key
+from swarm.types import Release
+
+pytestmark = pytest.mark.timeout(180)
+
+SMALL = """
+[peer.swarm]
+learners = 1
+samplers = 1
+evaluators = {evaluators}
+
+[run.stop]
+versions = {versions}
+"""
+
+
+def up(house: Household) -> Program:
+    return house.run("up", "up", str(house.config), "--folder", str(house.folder))
+
+
+def journal(house: Household) -> list[events.AnyEvent]:
+    path = house.folder / "peers" / "seed" / "journal.jsonl"
+    return list(events.read_journal(path)) if path.exists() else []
+
+
+def trains(house: Household, version: int = 1) -> bool:
+    return any(isinstance(event, events.Released) and event.release.version >= version for event in journal(house))
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[tuple[Household, Program]]:
+    """A swarm of `swarm up` that trains and has no end."""
+    with household(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
+        program = up(house)
+        house.wait_until(lambda: trains(house), 90, "the swarm did not train")
+        yield house, program
+
+
+def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(tmp_path: Path) -> None:
+    with household(tmp_path, SETTINGS + SMALL.format(evaluators=1, versions=6)) as house:
+        program = up(house)
+        family: dict[int, psutil.Process] = {}
+
+        def ended() -> bool:
+            if program.process.poll() is None:
+                family.update({process.pid: process for process in program.tree()})
+            return program.process.poll() is not None
+
+        house.wait_until(ended, 120, "the run did not complete")
+        said = program.log.read_text()
+        assert program.process.returncode == 0, said
+        exported = house.folder / "exported"
+        assert str(exported) in " ".join(said.split())
+        assert not alive(list(family.values()))
+        check_model(house, exported)
+
+        status = swarm("status", "--json", "--folder", str(house.folder))
+        assert status.returncode == 0, status.stderr
+        assert json.loads(status.stdout)["head"]["version"] >= 6
+
+
+def check_model(house: Household, exported: Path) -> None:
+    """It is the newest release that the seed holds, to the last bit."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from swarm.learn.weights import digest, to_bytes
+
+    seed = house.folder / "peers" / "seed"
+    run = hashlib.sha256((house.folder / "spec").read_bytes()).hexdigest()
+    opened = wire.unseal((seed / "newest").read_bytes(), run, open_key(seed / "key"))
+    release = wire.decode(opened.body, Release)
+    assert release.version >= 6
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    assert digest(to_bytes(dict(model.state_dict()))) == release.weights
+    assert len(AutoTokenizer.from_pretrained(exported)) <= model.get_input_embeddings().num_embeddings
+
+
+def test_a_killed_child_is_started_again(endless: tuple[Household, Program]) -> None:
+    house, _ = endless
+    corner = house.folder / "peers" / "sampler-1"
+    pid = int((corner / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    house.wait_until(lambda: (corner / "pid").read_text() not in ("", str(pid)), 20, "the sampler was not started again")
+    since = time.time()
+    house.wait_until(
+        lambda: any(isinstance(e, events.Sampled) and e.at > since for e in events.read_journal(corner / "journal.jsonl")), 40,
+        "the new sampler did not sample",
+    )  # fmt: skip
+    assert "sampler-1 died (signal SIGKILL) and is started again" in house.programs[0].log.read_text()
+
+
+def test_nothing_is_left_when_it_is_killed(endless: tuple[Household, Program]) -> None:
+    house, program = endless
+    everybody = program.tree()
+    assert len(everybody) > 8
+    program.kill()
+    house.wait_until(lambda: not alive(everybody), 15, f"left: {alive(everybody)}")
+
+
+def test_ctrl_c_ends_all_of_it(endless: tuple[Household, Program]) -> None:
+    house, program = endless
+    everybody = program.tree()
+    program.signal(signal.SIGINT)
+    try:
+        assert program.process.wait(20) == 130
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it did not end\n{house.tails()}") from None
+    assert not alive(everybody)

@@ -1,0 +1,226 @@
+"""Frames: what was sealed comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import tracemalloc
+from array import array
+
+import msgspec
+import pytest
+import zstandard
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm import types, wire
+from swarm.identity import Keyring
+from swarm.types import (
+    Array, Beat, Delegation, Digest, Group, Lag, Manifest, Membership, PeerId, Receipt, Release, Role, Spec, Struct, Times, Verdict,
+)  # fmt: skip
+from swarm.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
+
+ME, OTHER = (Keyring(Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32)) for k in (1, 2))
+RUN = "5" * 64
+DELEGATION = Delegation(role=Role.LEARNER, expires=2_000_000_000, key=bytes(32), signature=bytes(64))
+MEMBERSHIP = Membership(peer=ME.me, delegation=DELEGATION, signature=bytes(64))
+GROUP = Group(
+    id="0" * 32, sampler=ME.me, task=7, version=3, weights=Digest("a" * 64), lease="", seed=9, lengths=(2, 1),
+    tokens=Array(dtype="int32", shape=(3,), data=array("i", (1, 2, 3)).tobytes()),
+    logprobs=Array(dtype="float32", shape=(3,), data=array("f", (-1, -2, -3)).tobytes()), rewards=(1.0, 0.0),
+    times=Times(released=1.0, fetched=2.0, used=3.0, finished=4.0, sent=5.0),
+)  # fmt: skip
+BEAT = Beat(
+    name="brisk-umber-otter", role=Role.LEARNER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="gathering",
+    credit=4, inbox=0, done=0, refused=0, rate=0.5, tokens=0.0, busy=0.0, lag=Lag(upload=1.5), addresses=("/ip4/1.2.3.4/tcp/5",),
+    hardware="2 cores", at=1.0,
+)  # fmt: skip
+RELEASE = Release(
+    version=1, weights=Digest("a" * 64), manifest=Digest("b" * 64), size=1, parent=Digest("c" * 64), publisher=ME.me, learners=1,
+    groups=1, released=1.0,
+)  # fmt: skip
+NOUNS = [
+    GROUP, BEAT, RELEASE, MEMBERSHIP, DELEGATION, GROUP.tokens, GROUP.times, BEAT.lag,
+    Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
+    Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
+    Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"config.json": Digest("c" * 64)}, genesis=Digest("d" * 64)),
+    types.Task(environment="toy", index=1, prompt="1", answer="a"),
+    types.Record(peer=ME.me, value=b"x", expires=1.0),
+]  # fmt: skip
+
+
+def open_(frame: bytes, limit: int = wire.FRAME_LIMIT) -> wire.Opened:
+    return unseal(frame, RUN, OTHER, limit)
+
+
+def test_every_noun_is_tried_here() -> None:
+    nouns = {kind for kind in vars(types).values() if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct}
+    assert nouns == {type(noun) for noun in NOUNS}
+
+
+@pytest.mark.parametrize("noun", NOUNS, ids=lambda noun: type(noun).__name__)
+def test_every_noun_comes_out_as_it_went_in(noun: Struct) -> None:
+    opened = open_(seal(noun, RUN, ME, MEMBERSHIP))
+    assert decode(opened.body, type(noun)) == noun
+    assert (opened.sender, opened.membership) == (ME.me, MEMBERSHIP)
+
+
+@pytest.mark.parametrize("noun", [noun for noun in NOUNS if type(noun).__struct_config__.tag], ids=lambda noun: type(noun).__name__)
+def test_a_noun_is_never_taken_for_another(noun: Struct) -> None:
+    for other in NOUNS:
+        if type(other).__struct_config__.tag and type(other) is not type(noun):
+            with pytest.raises(WireError):
+                decode(encode(noun), type(other))
+
+
+FRAMES = {"plain": seal(RELEASE, RUN, ME, MEMBERSHIP), "compressed": seal(msgspec.structs.replace(GROUP, lease="x" * 2000), RUN, ME)}
+
+
+def test_small_frames_are_plain_and_large_ones_compressed() -> None:
+    assert FRAMES["plain"][0] == 0 and FRAMES["compressed"][0] == 1
+
+
+@given(st.sampled_from(sorted(FRAMES)), st.data())
+def test_a_flipped_byte_never_changes_what_is_believed(which: str, data: st.DataObject) -> None:
+    frame = bytearray(FRAMES[which])
+    at = data.draw(st.integers(0, len(frame) - 1))
+    frame[at] ^= data.draw(st.integers(1, 255))
+    # Some bits of a zstd header say nothing about the content; the signature covers the content, all of it.
+    try:
+        assert open_(bytes(frame)) == open_(FRAMES[which])
+    except WireError:
+        return
+    assert which == "compressed"
+
+
+@given(st.sampled_from(sorted(FRAMES)), st.data())
+def test_a_frame_that_was_cut_short_is_refused(which: str, data: st.DataObject) -> None:
+    frame = FRAMES[which]
+    with pytest.raises(WireError):
+        open_(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\0", b"\1", b"\2"]))
+def test_noise_is_refused(noise: bytes, flag: bytes) -> None:
+    with pytest.raises(WireError):
+        open_(flag + noise)
+    for kind in (Group, Beat, Release, Spec):
+        with pytest.raises(WireError):
+            decode(noise, kind)
+
+
+def test_a_frame_deeper_than_any_stack_is_refused() -> None:
+    with pytest.raises(WireError):
+        decode(b"\x91" * 200_000, list)
+
+
+def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_open_envelope", lambda data: pytest.fail("decoded"))
+    monkeypatch.setattr(wire, "_inflate", lambda data: pytest.fail("inflated"))
+    for limit in (wire.BEAT_LIMIT, wire.EVENT_LIMIT, wire.FRAME_LIMIT):
+        with pytest.raises(WireError, match=f"limit {limit}"):
+            open_(b"\1" + bytes(limit), limit)
+
+
+def test_what_does_not_fit_is_not_sealed() -> None:
+    with pytest.raises(WireError, match="does not fit into 1024"):
+        incompressible = "".join(ME.sign(bytes([k])).hex() for k in range(20))
+        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=wire.BEAT_LIMIT)
+
+
+def bomb(declared: bool) -> bytes:
+    """A small frame that inflates to 64 MiB."""
+    block = bytes(1 << 20)
+    compressor = zstandard.ZstdCompressor().compressobj(size=64 << 20) if declared else zstandard.ZstdCompressor().compressobj()
+    return b"\1" + b"".join(compressor.compress(block) for _ in range(64)) + compressor.flush()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_bomb_stops_at_the_budget(declared: bool) -> None:
+    frame = bomb(declared)
+    assert len(frame) < 64 << 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match=r"inflates beyond|damaged compression"):
+            open_(frame)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * wire.BODY_LIMIT, f"{peak >> 20} MiB"
+
+
+def test_a_small_frame_costs_little_memory() -> None:
+    frame = FRAMES["compressed"]
+    open_(frame)
+    tracemalloc.start()
+    try:
+        open_(frame)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_unknown_fields_are_ignored_and_missing_ones_refused() -> None:
+    fields = msgspec.msgpack.decode(encode(RELEASE))
+    assert decode(msgspec.msgpack.encode(fields | {"colour": "green"}), Release) == RELEASE
+    for name in fields.keys() - {"type"}:
+        with pytest.raises(WireError, match=name):
+            decode(msgspec.msgpack.encode({key: value for key, value in fields.items() if key != name}), Release)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_is_refused_by_its_field(number: float) -> None:
+    with pytest.raises(WireError, match="rate"):
+        decode(encode(msgspec.structs.replace(BEAT, rate=number)), Beat)
+    with pytest.raises(WireError, match="rewards"):
+        decode(encode(msgspec.structs.replace(GROUP, rewards=(0.0, number))), Group)
+
+
+def spoiled(**changes: object) -> bytes:
+    envelope = msgspec.msgpack.decode(FRAMES["plain"][1:], type=Envelope)
+    return b"\0" + encode(msgspec.structs.replace(envelope, **changes))
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (seal(RELEASE, "6" * 64, ME), "another run"),
+        (spoiled(schema=wire.SCHEMA + 1), "schema"),
+        (spoiled(sender=OTHER.me), "signature"),
+        (spoiled(sender=PeerId("nobody")), "signature"),
+        (spoiled(body=encode(BEAT)), "signature"),
+        (spoiled(membership=b""), "signature"),
+        (spoiled(membership=encode(msgspec.structs.replace(MEMBERSHIP, peer=OTHER.me))), "signature"),
+        (spoiled(signature=b""), "signature"),
+        (b"\2" + FRAMES["plain"][1:], "flag"),
+        (b"", "0 bytes"),
+    ],
+)
+def test_a_frame_that_must_not_be_believed_says_why(frame: bytes, why: str) -> None:
+    with pytest.raises(WireError, match=why):
+        open_(frame)
+
+
+def test_a_frame_names_its_run_in_its_signature() -> None:
+    envelope = msgspec.msgpack.decode(seal(RELEASE, "6" * 64, ME)[1:], type=Envelope)
+    with pytest.raises(WireError, match="signature"):
+        open_(b"\0" + encode(msgspec.structs.replace(envelope, run=RUN)))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        Array(dtype="float32", shape=(2,), data=bytes(8)),
+        Array(dtype="int32", shape=(2, 1), data=bytes(8)),
+        Array(dtype="int32", shape=(2,), data=bytes(7)),
+        Array(dtype="int32", shape=(1 << 40,), data=bytes(8)),
+        Array(dtype="int32", shape=(-2, -1), data=bytes(8)),
+    ],
+)
+def test_an_array_of_another_type_shape_or_size_is_refused(array: Array) -> None:
+    with pytest.raises(WireError, match="array"):
+        check_array(array, "int32", (2,))
+
+
+def test_an_array_that_fits_passes() -> None:
+    check_array(Array(dtype="bfloat16", shape=(2, 3), data=bytes(12)), "bfloat16", (2, 3))
+    check_array(Array(dtype="int32", shape=(0,), data=b""), "int32", (0,))
