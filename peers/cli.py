@@ -118,7 +118,7 @@ def doctor(args: argparse.Namespace) -> int:
 def bench(args: argparse.Namespace) -> int:
     from peers import bench as program
 
-    return program.main()
+    return program.main(args.names, args.json)
 
 
 def objectives(args: argparse.Namespace) -> int:
@@ -302,7 +302,9 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
     _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
     _command(commands, "objectives", objectives, "list the learning objectives and their parts", "swarm objectives")
-    _command(commands, "bench", bench, "measure, and print the table of figures", "swarm bench")
+    it = _command(commands, "bench", bench, "measure, and print the table of figures", "swarm bench groups averaging")
+    rows = "join, groups, averaging, tokens, memory; without one, all of them (about ten minutes)"
+    it.add_argument("names", metavar="ROW", nargs="*", help=rows)
 
 
 def _add_config(commands: Any) -> None:

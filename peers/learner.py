@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from peers.host import Host
+from peers.twins import Twins
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Waiting
@@ -93,6 +94,7 @@ class LearnerPeer:
         self._window = run.window
         self.admission = Admission(run.window, run.sampling, speech.vocabulary)
         self.batcher = Batcher(run.batch, run.window)
+        self.twins = Twins(host, learner)
         self.tally = Tally()
         self._exercises: dict[str, Exercise] = {}
         self._batch: list[Waiting] = []
@@ -113,6 +115,7 @@ class LearnerPeer:
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
         await self.host.ports.mail.serve("groups", self.receive)
+        await self.twins.serve()
         await self._begin()
         command = Command.GATHER
         act: dict[Command, Callable[[], Awaitable[Cause]]] = {
@@ -447,8 +450,9 @@ class LearnerPeer:
         assert behind is not None
         mine, had = self._weights, self.learner.version
         try:
-            data = await host.fetch(behind)
-            await host.ports.work.run("load", self.learner.load, data, behind.version)
+            if behind.version != had or not await self.twins.take(behind):
+                data = await host.fetch(behind)
+                await host.ports.work.run("load", self.learner.load, data, behind.version)
         except (NetError, ValueError) as error:
             host.emit(events.Noted, level="warning", text=f"release {behind.version} could not be taken: {error}")
             await host.ports.clock.sleep(0.5)

@@ -166,7 +166,7 @@ class Sampler:
             learner = None
 
     async def _destination(self, group: Group, tried: PeerId | None) -> PeerId | None:
-        """The learner that was tried, while it lives; else one with credit, waiting for it. None when it is too late for the group."""
+        """The learner that was tried, while it lives; else one with credit, when there is one. None: too late for the group."""
         host = self.host
         if tried is not None and tried in host.roster:
             host.roster.fly(tried)

@@ -80,8 +80,9 @@ def test_every_number_of_an_event_has_to_be_finite(kind: type) -> None:
 
 def test_a_peer_that_reports_a_number_that_is_none_is_not_believed() -> None:
     trained = Trained(
-        at=1.0, peer=PeerId("liar"), version=1, groups=1, members=1, metrics={"kl": math.nan}, gather=0, learn=0, average=0, step=0
-    )
+        at=1.0, peer=PeerId("liar"), version=1, groups=1, members=1, metrics={"kl": math.nan},
+        gather=0, learn=0, average=0, step=0,
+    )  # fmt: skip
     with pytest.raises(msgspec.ValidationError, match="metrics"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(trained), type=AnyEvent)
 

@@ -35,7 +35,8 @@ def test_the_key_file_is_the_protobuf_that_p2pd_reads(tmp_path: Path) -> None:
     made = open_key(tmp_path / "key")
     parsed = crypto_pb2.PrivateKey.FromString((tmp_path / "key").read_bytes())
     assert parsed.key_type == crypto_pb2.KeyType.Ed25519
-    assert Ed25519PrivateKey.from_private_bytes(parsed.data[:32]).public_key().public_bytes_raw() == parsed.data[32:] == made.public
+    seed, public = parsed.data[:32], parsed.data[32:]
+    assert Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw() == public == made.public
 
 
 def test_an_id_is_libp2ps_identity_multihash_of_the_public_keys_protobuf() -> None:
@@ -54,8 +55,8 @@ def test_an_id_holds_its_public_key() -> None:
 
 @pytest.mark.parametrize(
     "peer",
-    ["", "x", "0OIl" * 13, "Qm" + "a" * 44, "é" * 52, FIXED.me + " ", FIXED.me + "\n", " " + FIXED.me, "1" + FIXED.me, FIXED.me[:-1],
-     "z" * 52, base58.b58encode(b"\x12\x20" + hashlib.sha256(b"").digest()).decode()],
+    ["", "x", "0OIl" * 13, "Qm" + "a" * 44, "é" * 52, FIXED.me + " ", FIXED.me + "\n", " " + FIXED.me, "1" + FIXED.me,
+     FIXED.me[:-1], "z" * 52, base58.b58encode(b"\x12\x20" + hashlib.sha256(b"").digest()).decode()],
 )  # fmt: skip
 def test_what_is_no_ed25519_id_has_no_key(peer: str) -> None:
     assert public_key(PeerId(peer)) is None

@@ -15,7 +15,22 @@ from hypothesis import strategies as st
 from swarm import types, wire
 from swarm.identity import Keyring
 from swarm.types import (
-    Array, Beat, Delegation, Digest, Group, Lag, Manifest, Membership, PeerId, Receipt, Release, Role, Spec, Struct, Times, Verdict,
+    Array,
+    Beat,
+    Delegation,
+    Digest,
+    Group,
+    Lag,
+    Manifest,
+    Membership,
+    PeerId,
+    Receipt,
+    Release,
+    Role,
+    Spec,
+    Struct,
+    Times,
+    Verdict,
 )  # fmt: skip
 from swarm.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
 
@@ -31,7 +46,8 @@ GROUP = Group(
 )  # fmt: skip
 BEAT = Beat(
     name="brisk-umber-otter", role=Role.LEARNER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="gathering",
-    credit=4, inbox=0, done=0, refused=0, rate=0.5, tokens=0.0, busy=0.0, lag=Lag(upload=1.5), addresses=("/ip4/1.2.3.4/tcp/5",),
+    credit=4, takers=1, inbox=0, done=0, refused=0, rate=0.5, tokens=0.0, busy=0.0, lag=Lag(upload=1.5),
+    addresses=("/ip4/1.2.3.4/tcp/5",),
     hardware="2 cores", at=1.0,
 )  # fmt: skip
 RELEASE = Release(
@@ -42,7 +58,7 @@ NOUNS = [
     GROUP, BEAT, RELEASE, MEMBERSHIP, DELEGATION, GROUP.tokens, GROUP.times, BEAT.lag,
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
-    Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"config.json": Digest("c" * 64)}, genesis=Digest("d" * 64)),
+    Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"a": Digest("c" * 64)}, genesis=Digest("d" * 64)),
     types.Task(environment="toy", index=1, prompt="1", answer="a"),
     types.Record(peer=ME.me, value=b"x", expires=1.0),
 ]  # fmt: skip
@@ -64,15 +80,21 @@ def test_every_noun_comes_out_as_it_went_in(noun: Struct) -> None:
     assert (opened.sender, opened.membership) == (ME.me, MEMBERSHIP)
 
 
-@pytest.mark.parametrize("noun", [noun for noun in NOUNS if type(noun).__struct_config__.tag], ids=lambda noun: type(noun).__name__)
+TAGGED = [noun for noun in NOUNS if type(noun).__struct_config__.tag]
+
+
+@pytest.mark.parametrize("noun", TAGGED, ids=lambda noun: type(noun).__name__)
 def test_a_noun_is_never_taken_for_another(noun: Struct) -> None:
-    for other in NOUNS:
-        if type(other).__struct_config__.tag and type(other) is not type(noun):
+    for other in TAGGED:
+        if type(other) is not type(noun):
             with pytest.raises(WireError):
                 decode(encode(noun), type(other))
 
 
-FRAMES = {"plain": seal(RELEASE, RUN, ME, MEMBERSHIP), "compressed": seal(msgspec.structs.replace(GROUP, lease="x" * 2000), RUN, ME)}
+FRAMES = {
+    "plain": seal(RELEASE, RUN, ME, MEMBERSHIP),
+    "compressed": seal(msgspec.structs.replace(GROUP, lease="x" * 2000), RUN, ME),
+}
 
 
 def test_small_frames_are_plain_and_large_ones_compressed() -> None:

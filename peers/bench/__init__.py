@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from peers.errors import UserError, WrongUsage
 from peers.bench.table import Figure, Gap, Line, Machine, Unmeasured
+from peers.errors import UserError, WrongUsage
 
 ROWS = {
     "join": "peers.bench.joining",

@@ -1,4 +1,4 @@
-"""One process that samples and trains in turn, for the row `tokens`: the engine, the learner and the settings of a peer, no network.
+"""One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings, no network.
 
     python -m peers.bench.alone '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "learn", "sample", ...}
 

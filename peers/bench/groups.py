@@ -31,7 +31,9 @@ REPEAT = {"admit": 1, "mail": 2, "tcp": 4}
 # A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to measure.
 
 
-def measure(say: Say, senders: Sequence[int] = SENDERS, small: int = SMALL, large: int = LARGE, passes: int = PASSES) -> list[Figure]:
+def measure(
+    say: Say, senders: Sequence[int] = SENDERS, small: int = SMALL, large: int = LARGE, passes: int = PASSES
+) -> list[Figure]:
     from peers import policies
     from swarm.config import Run
 
@@ -63,9 +65,10 @@ def _figures(crowd: Partner, senders: int, frames: int, tokens: int, passes: int
         size = sealed["bytes"] / sealed["frames"]
         for way, repeat in REPEAT.items():
             sent = crowd.ask(do="send", way=way, repeat=repeat)
-            if sent["admitted"] != sealed["frames"] * repeat:
-                raise Unmeasured(f"{sealed['frames'] * repeat - sent['admitted']} groups were not admitted: this is no rate of groups")
-            rates[way].append(sealed["frames"] * repeat / sent["seconds"])
+            groups = sealed["frames"] * repeat
+            if sent["admitted"] != groups:
+                raise Unmeasured(f"{groups - sent['admitted']} of {groups} groups were not admitted: this is no rate of groups")
+            rates[way].append(groups / sent["seconds"])
     admitted, mail, tcp = (median(rates[way]) for way in ("admit", "mail", "tcp"))
     who = f"{senders} sender{'s' if senders > 1 else ''}, {size / 1024:.1f} KiB a group"
     volume = f"{admitted * size / 1e6:.2f} MB/s against {tcp * size / 1e6:.2f}"

@@ -56,7 +56,7 @@ class Household:
         (self.folder / "peer.toml").write_text(configs.dump(self.config, "peer"))
         try:
             self._start("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"])
-            self.until("the seed's invites", lambda: (self.folder / "invites" / "observer").exists())
+            self.until("the seed's invites", (self.folder / "invites" / "observer").exists)
         except BaseException:
             self._end()
             raise
@@ -71,7 +71,7 @@ class Household:
         corner = f"{role.value}-{self._counts[role]}"
         self._start(corner, self.words(role, self.folder))
         # Corners are taken in the order in which peers come: the next one waits, so that the names are right.
-        self.until(f"{corner} to begin", lambda: (self.folder / "peers" / corner / "key").exists())
+        self.until(f"{corner} to begin", (self.folder / "peers" / corner / "key").exists)
         return corner
 
     def words(self, role: Role, folder: Path) -> list[str]:

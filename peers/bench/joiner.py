@@ -7,12 +7,13 @@ Counted where the interpreter looks a module up that is not loaded yet: -X impor
 
 from __future__ import annotations
 
-import importlib._bootstrap as bootstrap  # type: ignore[import-not-found]
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+bootstrap: Any = sys.modules["_frozen_importlib"]
 
 
 def count_imports(path: Path) -> None:

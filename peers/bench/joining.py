@@ -60,7 +60,7 @@ def _join(home: Household) -> dict[str, float]:
         imports = Path(folder) / "imports"
         process = start([str(imports), *home.words(Role.SAMPLER, path)], subprocess.DEVNULL, "peers.bench.joiner")
         try:
-            home.until("the joiner's key", lambda: (corner / "key").exists())
+            home.until("the joiner's key", (corner / "key").exists)
             me = open_key(corner / "key").me
             home.until("the joiner's first accepted group", lambda: _admitted(home, me) is not None)
             accepted = _admitted(home, me)

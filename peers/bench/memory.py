@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
     try:
-        import psutil
+        import psutil  # type: ignore[import-untyped]
     except ImportError:
         raise Unmeasured("psutil is not installed: `make bench` installs it") from None
 
@@ -31,9 +31,8 @@ def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
         for role in (Role.LEARNER, Role.SAMPLER, Role.EVALUATOR):
             home.join(role)
         say(f"waiting for version {versions}")
-        trained = (events.Trained, events.Evaluated)
-        home.until("a learner that trains", lambda: _reached(home, "learner-1", versions, trained))
-        home.until("an evaluation", lambda: _reached(home, "evaluator-1", 0, trained))
+        home.until("a learner that trains", lambda: _reached(home, "learner-1", versions))
+        home.until("an evaluation", lambda: _reached(home, "evaluator-1", 0))
         figures = []
         for corner, process in home.processes.items():
             peer = psutil.Process(process.pid)
@@ -43,10 +42,11 @@ def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
                 Figure(
                     row="memory", what=corner.partition("-")[0], value=sum(info.pss for _, info in full) / MIB, unit="MiB PSS",
                     note=f"USS {sum(info.uss for _, info in full) / MIB:.0f} MiB; PSS by process: {parts}",
-                )  # fmt: skip
+                )
             )
     return figures
 
 
-def _reached(home: Household, corner: str, version: int, kinds: tuple[type, ...]) -> bool:
-    return any(isinstance(event, kinds) and event.version >= version for event in home.events(corner))
+def _reached(home: Household, corner: str, version: int) -> bool:
+    done = (event.version for event in home.events(corner) if isinstance(event, events.Trained | events.Evaluated))
+    return any(reached >= version for reached in done)

@@ -97,10 +97,11 @@ def _against_trl(say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[W
     (size, (window, alone)) = list(windows.items())[-1]
     note = f"{trl['versions'] / trl['seconds']:.1f} versions/s of TRL"
     one = alone["tokens"] / alone["seconds"]
+    values = {f"swarm of {size[0]} + {size[1]}": window.trained, "one process in turn": one}
     return [
-        Figure(row="tokens", what=f"swarm of {size[0]} + {size[1]}", value=window.trained, unit="tokens/s", against=name, other=rate, note=note),
-        Figure(row="tokens", what="one process in turn", value=one, unit="tokens/s", against=name, other=rate, note=note),
-    ]  # fmt: skip
+        Figure(row="tokens", what=what, value=value, unit="tokens/s", against=name, other=rate, note=note)
+        for what, value in values.items()
+    ]
 
 
 def _alone(say: Say, setup: Answer) -> Answer:
@@ -128,25 +129,27 @@ def _window(home: Household, learners: Sequence[str], samplers: Sequence[str], b
     steps = {name: [e for e in mine[name] if isinstance(e, events.Trained) and e.at > began] for name in learners}
     every = [step for some in steps.values() for step in some]
     sampled = [e for name in samplers for e in home.events(name) if isinstance(e, events.Sampled) and began < e.at <= ended]
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = {}
     for some in mine.values():
-        spent.update(_states(some, began, ended))
+        for state, share in _states(some, began, ended).items():
+            spent[state] = spent.get(state, 0.0) + share / seconds / len(learners)
     return Window(
         trained=sum(step.groups * size * step.metrics["length"] for step in every) / seconds,
         sampled=sum(event.tokens for event in sampled) / seconds,
         versions=max(map(len, steps.values())) / seconds,
         computing=sum(step.learn + step.step for step in every) / seconds / len(learners),
-        states={state: share / seconds / len(learners) for state, share in spent.most_common()},
-        mishaps={kind.__name__: sum(isinstance(e, kind) and e.at > began for es in mine.values() for e in es) for kind in MISHAPS},
+        states=dict(sorted(spent.items(), key=lambda item: -item[1])),
+        mishaps=Counter(type(e).__name__ for some in mine.values() for e in some if isinstance(e, MISHAPS) and e.at > began),
     )
 
 
-def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> Counter[str]:
+def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> dict[str, float]:
     """Seconds in each state between the two moments; a Moved event names the state that begins."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = {}
     moves = [event for event in mine if isinstance(event, events.Moved)]
     for move, after in zip(moves, [*(later.at for later in moves[1:]), ended], strict=True):
-        spent[move.state] += max(0.0, min(after, ended) - max(move.at, began))
+        inside = max(0.0, min(after, ended) - max(move.at, began))
+        spent[move.state] = spent.get(move.state, 0.0) + inside
     return spent
 
 

@@ -1,55 +1,49 @@
-"""A checkpoint on disk: tensors and a few facts in one safetensors file, replaced in one atomic rename.
+"""A learner's whole state as bytes (fp32 master weights, moments, a few facts), and as one file that is whole or not there.
 
-temporary file -> fsync -> rename over the old one -> fsync of the folder: whatever moment the power goes, the folder holds the
-old checkpoint or the new one, whole. Without either fsync data are lost or torn in most crash states. One file, because two
-renames would not be atomic together. Nothing here is ever unpickled.
+One safetensors blob, on the disk written durably (swarm.durable), between learners as content-addressed chunks. One file, because
+two renames would not be atomic together. Nothing here is ever unpickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError, deserialize
+from safetensors.torch import load, save
 from torch import Tensor
 
+from swarm.durable import write_durably
+
 NAME = "checkpoint.safetensors"
+_FACTS = "facts"
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replace the checkpoint in `folder` (made when missing). OSError when the disk says no; the old one stays then."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {"facts": json.dumps(facts)})
-    draft = folder / f".{NAME}.{os.getpid()}"
+def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
+    """`facts` are plain JSON."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return save(plain, {_FACTS: json.dumps(facts)})
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors (on the CPU) and facts. Raises ValueError when the bytes are not such a state."""
     try:
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, folder / NAME)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors (on the CPU) and facts. FileNotFoundError without a checkpoint, ValueError when it cannot be read."""
-    path = folder / NAME
-    if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint in {folder}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors: dict[str, torch.Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            return tensors, json.loads(file.metadata()["facts"])
+        deserialize(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return load(data), dict(json.loads(header["__metadata__"][_FACTS]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the checkpoint in {folder} cannot be read: {error}") from error
+        raise ValueError(f"this checkpoint cannot be read: {error}") from error
+
+
+def write(folder: Path, data: bytes) -> None:
+    """Replace the checkpoint in `folder` (made when missing). OSError when the disk says no; the old one stays then."""
+    write_durably(folder / NAME, data)
+
+
+def read(folder: Path) -> bytes:
+    """Raises FileNotFoundError when there is none."""
+    if not (folder / NAME).exists():
+        raise FileNotFoundError(f"there is no checkpoint in {folder}")
+    return (folder / NAME).read_bytes()

@@ -10,9 +10,10 @@ the gradient of the union. fp32 master weights and the optimizer's moments stay 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,28 +104,27 @@ class Learner:
         if fresh:
             self._steps, self._optimizer = 0, self._new_optimizer()
 
-    def save(self, folder: Path, extra: dict[str, object] | None = None) -> None:
-        """Write a checkpoint: complete, or the one before stays. `extra` is plain JSON."""
-        tensors = {f"weight/{name}": p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
-        for name, parameter in zip(self._names, self._parameters, strict=True):
+    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
+        """Everything that the next step depends on: fp32 weights, moments, counts. `extra` is plain JSON."""
+        tensors = {f"weight/{name}": parameter for name, parameter in self._named()}
+        for name, parameter in self._named():
             for moment, value in self._optimizer.state.get(parameter, {}).items():
                 tensors[f"{moment}/{name}"] = value
-        tensors["rng"] = torch.get_rng_state()
-        checkpoint.write(folder, tensors, {"version": self.version, "steps": self._steps, "extra": extra or {}})
+        return checkpoint.pack(tensors, {"version": self.version, "steps": self._steps, "extra": extra or {}})
 
-    def restore(self, folder: Path) -> dict[str, object]:
-        """Continue from a checkpoint; returns its `extra`.
+    def become(self, state: bytes) -> dict[str, Any]:
+        """Continue exactly where another learner, or an earlier life, was; returns its `extra`.
 
-        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
+        Raises ValueError, with nothing changed, when `state` is damaged or of another model.
         """
-        tensors, facts = checkpoint.read(folder)
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            stored = tensors.get(f"weight/{name}")
-            if stored is None or stored.shape != parameter.shape:
-                raise ValueError(f"the checkpoint in {folder} is of another model: {name} is missing or of another shape")
+        tensors, facts = checkpoint.unpack(state)
+        for name, parameter in self._named():
+            wanted = [f"weight/{name}", *([f"exp_avg/{name}", f"exp_avg_sq/{name}"] if f"step/{name}" in tensors else [])]
+            if any(key not in tensors or tensors[key].shape != parameter.shape for key in wanted):
+                raise ValueError(f"this checkpoint is of another model: {name} is missing or of another shape")
         self._optimizer = self._new_optimizer()
         with torch.no_grad():
-            for name, parameter in zip(self._names, self._parameters, strict=True):
+            for name, parameter in self._named():
                 parameter.copy_(tensors[f"weight/{name}"])
                 if f"step/{name}" in tensors:
                     self._optimizer.state[parameter] = {
@@ -132,12 +132,28 @@ class Learner:
                         "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device),
                         "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device),
                     }
-        torch.set_rng_state(tensors["rng"])
         self.version, self._steps = int(facts["version"]), int(facts["steps"])
         return dict(facts["extra"])
 
+    def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
+        """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
+        rng = {"rng": torch.get_rng_state().numpy().tobytes().hex()}
+        checkpoint.write(folder, self.state({**rng, "own": dict(extra or {})}))
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """Continue from a checkpoint; returns its `extra`.
+
+        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
+        """
+        extra = self.become(checkpoint.read(folder))
+        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
+        return dict(extra["own"])
+
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, "steps": self._steps, "parameters": self.size}
+
+    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return zip(self._names, self._parameters, strict=True)
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
         settings = self.run.optimizer

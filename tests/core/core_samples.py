@@ -42,7 +42,8 @@ def floats(*values: float) -> Array:
 def beat(**changes: Any) -> Beat:
     good = Beat(
         name="brisk-umber-otter", role=Role.LEARNER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="gathering",
-        credit=4, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=NOW,
+        credit=4, takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+        at=NOW,
     )  # fmt: skip
     return msgspec.structs.replace(good, **changes)
 

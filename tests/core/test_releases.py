@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from core_samples import release
 from hypothesis import given
 from hypothesis import strategies as st
-from core_samples import release
 
 from swarm.core.releases import Releases, publishers, rank
 from swarm.types import Digest, Release

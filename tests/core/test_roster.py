@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+from core_samples import NOW, beat
 from hypothesis import given
 from hypothesis import strategies as st
-from core_samples import NOW, beat
 
-from swarm.core.roster import Roster
+from swarm.core.roster import Roster, share
 from swarm.types import Beat, PeerId, Role
 
 A, B, C = (PeerId(name) for name in "abc")
 
 
-def roster(**credits: int) -> Roster:
-    made = Roster(patience=10.0)
+def roster(seed: int = 3, **credits: int) -> Roster:
+    made = Roster(10.0, random.Random(seed))
     for name, credit in credits.items():
         made.hear(PeerId(name), beat(credit=credit), NOW)
     return made
@@ -24,7 +24,7 @@ def roster(**credits: int) -> Roster:
 
 @given(st.permutations([beat(incarnation=life, seq=seq) for life in (1, 2) for seq in (1, 2, 3)]))
 def test_the_newest_beat_is_what_is_known_in_whatever_order_they_arrive(beats: list[Beat]) -> None:
-    heard = Roster(patience=10.0)
+    heard = Roster(10.0, random.Random(3))
     for told in beats:
         heard.hear(A, told, NOW)
     known = heard.beat(A)
@@ -32,7 +32,7 @@ def test_the_newest_beat_is_what_is_known_in_whatever_order_they_arrive(beats: l
 
 
 def test_an_old_beat_is_no_sign_of_life() -> None:
-    heard = Roster(patience=10.0)
+    heard = Roster(10.0, random.Random(3))
     assert heard.hear(A, beat(seq=5), NOW)
     assert not heard.hear(A, beat(seq=4), NOW + 9)
     assert not heard.hear(A, beat(seq=5), NOW + 9)
@@ -47,37 +47,35 @@ def test_a_peer_is_lost_after_the_patience_and_back_when_it_is_heard_again() -> 
 
 
 def test_a_restarted_peer_outranks_its_old_life() -> None:
-    heard = Roster(patience=10.0)
+    heard = Roster(10.0, random.Random(3))
     heard.hear(A, beat(incarnation=1, seq=99), NOW)
     assert heard.hear(A, beat(incarnation=2, seq=1, version=7), NOW)
     assert not heard.hear(A, beat(incarnation=1, seq=100), NOW)
 
 
 def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
-    rng, chosen = random.Random(3), Counter[PeerId | None]()
-    for _ in range(3000):
-        chosen[roster(a=1, b=3, c=0).choose(rng)] += 1
+    chosen = Counter(roster(seed, a=1, b=3, c=0).choose() for seed in range(3000))
     assert chosen[C] == 0 and chosen[None] == 0
     assert 0.7 < chosen[B] / 3000 < 0.8
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers())
 def test_credit_is_spent_to_the_last_and_no_further(a: int, b: int, seed: int) -> None:
-    heard, rng = roster(a=a, b=b), random.Random(seed)
-    chosen = Counter[PeerId | None](heard.choose(rng) for _ in range(a + b + 3))
+    heard = roster(seed, a=a, b=b)
+    chosen = Counter[PeerId | None](heard.choose() for _ in range(a + b + 3))
     assert chosen == +Counter({A: a, B: b, None: 3})
 
 
 def test_who_is_no_learner_is_never_sent_a_group() -> None:
-    heard = Roster(patience=10.0)
+    heard = Roster(10.0, random.Random(3))
     heard.hear(A, beat(role=Role.SAMPLER, credit=9), NOW)
-    assert heard.choose(random.Random(1)) is None and heard.learners() == [] and heard.credit() == 0
+    assert heard.choose() is None and heard.learners() == [] and heard.credit() == 0
 
 
 def test_a_beat_does_not_forget_the_groups_on_their_way() -> None:
-    heard, rng = roster(a=2), random.Random(1)
-    heard.choose(rng)
-    heard.choose(rng)
+    heard = roster(a=2)
+    heard.choose()
+    heard.choose()
     heard.hear(A, beat(seq=2, credit=2), NOW + 1)
     assert heard.credit() == 0, "the learner does not know of the two yet"
     heard.land(A, 2)
@@ -95,9 +93,21 @@ def test_landing_at_a_learner_that_is_gone_changes_nothing() -> None:
 
 
 def test_bytes_are_asked_of_learners_first_and_only_of_those_who_have_them() -> None:
-    heard = Roster(patience=10.0)
+    heard = Roster(10.0, random.Random(3))
     heard.hear(A, beat(role=Role.SAMPLER, version=5), NOW)
     heard.hear(B, beat(role=Role.LEARNER, version=5), NOW)
     heard.hear(C, beat(role=Role.SEED, version=4), NOW)
     assert heard.holders(5) == [B, A]
     assert heard.holders(3) == [B, C, A]
+
+
+@given(st.integers(0, 50), st.integers(0, 30), st.integers())
+def test_a_share_of_credit_is_a_whole_number_next_to_the_fair_one(credit: int, takers: int, seed: int) -> None:
+    mine = share(credit, takers, random.Random(seed))
+    assert credit // max(1, takers) <= mine <= credit // max(1, takers) + 1
+    assert mine == credit or takers > 1
+
+
+def test_shares_of_many_samplers_add_up_to_about_the_credit() -> None:
+    rng = random.Random(3)
+    assert 4500 < sum(share(5, 100, rng) for _ in range(100 * 1000)) < 5500

@@ -164,7 +164,7 @@ def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(tmp_path: Pa
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr("swarm.durable.os.fsync", full)
     learner.step(torch.ones(learner.size))
     with pytest.raises(OSError, match="No space left"):
         learner.save(tmp_path, {"n": 2})

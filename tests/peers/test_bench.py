@@ -1,0 +1,142 @@
+"""The table of figures: its arithmetic and its shape quickly, its rows on real processes slowly (and small)."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from peers import bench, cli
+from peers.bench import averaging, groups, joining, memory, table, tokens
+from peers.bench.reference import Count
+from peers.bench.table import Figure, Gap, Machine, Unmeasured
+from peers.errors import WrongUsage
+from swarm import events
+from swarm.types import PeerId
+
+MACHINE = Machine(cores=2, load=0.1, seconds=12.0)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def figure(**fields: object) -> Figure:
+    return Figure(**({"row": "groups", "what": "admitted", "value": 50.0, "unit": "groups/s"} | fields))
+
+
+def shown(lines: list[table.Line], machine: Machine = MACHINE) -> str:
+    out = io.StringIO()
+    table.show(lines, machine, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_a_ratio_is_the_value_over_the_other_side_and_absent_without_one() -> None:
+    assert figure(against="bare TCP", other=200.0).ratio == 0.25
+    assert figure().ratio is None
+    assert figure(against="bare TCP", other=0.0).ratio is None
+
+
+def test_the_table_shows_both_sides_and_the_reason_of_a_gap() -> None:
+    text = shown([figure(against="bare TCP", other=200.0), Gap(row="memory", why="psutil is not installed")])
+    assert all(word in text for word in ("bare TCP", "50.0 groups/s", "200", "0.25", "psutil is not installed"))
+
+
+def test_the_table_says_when_others_used_the_machine() -> None:
+    assert "compare ratios" not in shown([figure()])
+    assert "compare ratios" in shown([figure()], Machine(cores=2, load=3.0, seconds=1.0))
+
+
+@pytest.mark.parametrize(("value", "text"), [(12345.6, "12346"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123")])
+def test_numbers_have_three_digits_that_mean_something(value: float, text: str) -> None:
+    assert table.number(value) == text
+
+
+def test_json_holds_every_figure_with_its_ratio() -> None:
+    told = json.loads(table.as_json([figure(other=200.0), Gap(row="join", why="no")], MACHINE))
+    assert told["machine"]["cores"] == 2
+    assert [line.get("ratio") for line in told["figures"]] == [0.25, None]
+    assert told["figures"][1]["why"] == "no"
+
+
+def test_a_row_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> list[table.Line]:
+        raise Unmeasured("no sampler came")
+
+    monkeypatch.setattr(memory, "measure", fails)
+    monkeypatch.setattr(joining, "measure", lambda _: [figure(row="join")])
+    assert bench.main(["memory", "join"], True) == 0
+    lines = json.loads(capsys.readouterr().out)["figures"]
+    assert [line["type"] for line in lines] == ["gap", "figure"]
+    assert bench.main(["memory"], True) == 3
+
+
+def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
+    with pytest.raises(WrongUsage, match="averaging"):
+        bench.main(["averages"], False)
+    assert cli.parser().parse_args(["bench", "groups", "--json"]).names == ["groups"]
+
+
+def test_imports_are_taken_out_of_the_stage_in_which_they_happened() -> None:
+    moments = {"node up": 104.0, "spec + model": 107.0, "policy": 108.0, "first group": 110.0}
+    stages = joining._stages(100.0, moments, [(101.0, 1.0), (103.5, 2.0), (106.0, 2.5)])
+    assert stages == {"imports": 5.5, "node up": 1.0, "spec + model": 0.5, "policy": 1.0, "first group": 2.0}
+    assert sum(stages.values()) == 10.0
+
+
+def test_time_in_a_state_is_cut_at_both_ends_of_the_window() -> None:
+    moves = [(1.0, "gathering"), (4.0, "learning"), (5.0, "gathering")]
+    mine = [events.Moved(at=at, peer=PeerId("a"), version=1, state=state, cause="") for at, state in moves]
+    assert tokens._states(mine, 2.0, 8.0) == {"gathering": 2.0 + 3.0, "learning": 1.0}
+
+
+def test_steps_of_the_warm_up_are_not_counted() -> None:
+    count = Count(warm=1, seconds=3600.0)
+    for tokens_ in (100, 10, 20):
+        count.sampled(tokens_, 0.5)
+        count.stepped()
+    assert (count.tokens, count.versions) == (30, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() -> None:
+    admitted, acknowledged = groups.measure(quiet, senders=(2,), small=60, large=0, passes=1)
+    assert 0 < admitted.value < admitted.other
+    assert acknowledged.value > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_round_of_ours_and_one_of_bare_hivemind_have_the_right_mean() -> None:
+    (line,) = averaging.measure(quiet, sizes=(10_000,), members=(2,), rounds=1)
+    assert line.value > 0
+    assert line.other is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_join_has_stages_that_add_up() -> None:
+    total, *parts = joining.measure(quiet, times=1)
+    assert total.value == pytest.approx(sum(part.value for part in parts))
+    assert all(part.value > 0 for part in parts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_swarm_and_one_process_train_on_tokens() -> None:
+    lines = tokens.measure(quiet, seconds=3.0, sizes=((1, 1),), reference=False)
+    rate, share = [line for line in lines if isinstance(line, Figure)]
+    assert rate.value > 0
+    assert rate.ratio is not None
+    assert 0 < share.value < 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_role_is_weighed() -> None:
+    lines = memory.measure(quiet, versions=1)
+    assert {line.what for line in lines} == {"seed", "learner", "sampler", "evaluator"}
+    assert all(50 < line.value < 2000 for line in lines)

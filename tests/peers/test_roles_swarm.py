@@ -1,0 +1,283 @@
+"""The roles that ship, on the ports of memory, in virtual time: what a swarm does on a good day and on bad ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from peers import simulate
+from peers.sampler import Sampler
+from swarm.config import (
+    Averaging,
+    BatchSize,
+    Delay,
+    DelayLaw,
+    Optimizer,
+    Pace,
+    Releasing,
+    Run,
+    Sampling,
+    TaskSource,
+    Window,
+)  # fmt: skip
+from swarm.core.admission import group_id
+from swarm.events import (
+    Adopted,
+    CaughtUp,
+    Counted,
+    Event,
+    Judged,
+    Moved,
+    Rejected,
+    Released,
+    Sampled,
+    Snapped,
+    Trained,
+)  # fmt: skip
+from swarm.sim.scenario import Fault, Scenario
+from swarm.sim.world import World
+from swarm.types import Array, Group, Verdict
+
+EPOCH = 1_750_000_000.0
+torch.set_num_threads(1)
+
+
+def scenario(minutes: float = 2.0, peers: tuple[int, int] = (2, 3), *faults: Fault, delay: Delay | None = None, seed: int = 1,
+             sample: float = 1.0, **run: Any) -> Scenario:  # fmt: skip
+    """A seed, `peers` = (learners, samplers), and a table that learns in some twenty versions."""
+    settings: dict[str, Any] = {
+        "name": "roles", "task": TaskSource(name="toy"), "sampling": Sampling(group_size=4, max_tokens=4),
+        "optimizer": Optimizer(lr=0.1), "batch": BatchSize(groups=8, close_after=3.0),
+        "averaging": Averaging(match=2.0, deadline=6.0, chunk=3.0),
+    }  # fmt: skip
+    return Scenario(
+        name="roles", hours=minutes / 60, peers={"seed": 1, "learner": peers[0], "sampler": peers[1]}, seed=seed,
+        prices={"sample": DelayLaw(law="lognormal", seconds=sample, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)},
+        run=Run(**(settings | run)), faults=faults, delay=delay or Delay(),
+    )  # fmt: skip
+
+
+class Told:
+    """A scenario's events."""
+
+    def __init__(self, played: Scenario) -> None:
+        self.all: list[Event] = []
+        self.outcome = World(played, simulate.spawn, sinks=[self.all.append]).run()
+
+    def of(self, kind: type[Any], peer: str = "", since: float = 0.0, until: float = 1e9) -> list[Any]:
+        found = (event for event in self.all if isinstance(event, kind) and since <= event.at - EPOCH < until)
+        return [event for event in found if event.peer.startswith(peer)]
+
+    def verdicts(self) -> Counter[str]:
+        return Counter(event.verdict.value for event in self.of(Judged))
+
+
+@cache
+def good_day() -> Told:
+    return Told(scenario(3.0))
+
+
+def trained_ids(told: Told, learner: str) -> list[str]:
+    return [event.group for event in told.of(Judged, learner) if event.verdict is Verdict.ADMIT]
+
+
+
+def test_a_simulated_swarm_learns() -> None:
+    rewards = [event.metrics["reward"] for event in good_day().of(Trained)]
+    assert sum(rewards[-8:]) / 8 > 0.75 > 0.3 > sum(rewards[:4]) / 4
+
+
+def test_nothing_is_lost_on_a_good_day() -> None:
+    told = good_day()
+    assert set(told.verdicts()) == {"admit"}
+    assert not told.of(Rejected)
+    judged = {event.group for event in told.of(Judged)}
+    assert len({event.group for event in told.of(Sampled, until=170)} - judged) == 0
+
+
+def test_the_same_seed_gives_the_same_journal_and_another_one_another() -> None:
+    runs = [World(scenario(0.7, seed=seed), simulate.spawn).run().sha256 for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_two_learners_have_one_policy_after_every_version() -> None:
+    told = good_day()
+    released: dict[int, set[str]] = {}
+    for event in told.of(Released, "learner"):
+        released.setdefault(event.release.version, set()).add(event.release.weights)
+    together = [event.version for event in told.of(Trained) if event.members == 2]
+    assert len(together) > 40
+    assert all(len(digests) == 1 for version, digests in released.items() if version in together)
+    # A learner that differs from the release says so when it snaps to it.
+    assert len(told.of(Snapped)) <= 0.05 * len(together)
+
+
+def test_a_learner_that_crashes_costs_the_others_a_round() -> None:
+    told = Told(scenario(2.0, (3, 3), Fault(at=60.3, fault="crash", peer="learner-1")))
+    steps = sorted(event.at for event in told.of(Trained, "learner-0", since=20))
+    gaps = [after - before for before, after in pairwise(steps)]
+    # Its share waits for it until it counts as lost, at most; the match window and one batch on top.
+    assert max(gaps) < Pace().patience + 6.0
+    assert len([at for at in steps if at - EPOCH > 75]) > 10
+
+
+def test_a_learner_that_comes_back_catches_up_and_takes_part() -> None:
+    told = Told(scenario(2.0, (2, 3), Fault(at=40, fault="bounce", peer="learner-1", down=15)))
+    assert told.of(CaughtUp, "learner-1", since=55, until=65)
+    assert [event for event in told.of(Trained, "learner-1", since=60) if event.members == 2]
+    versions = {event.peer: event.version for event in told.of((Trained, CaughtUp), "learner")}  # type: ignore[arg-type]
+    assert abs(versions["learner-0"] - versions["learner-1"]) <= 1
+
+
+def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
+    sides = (("learner-0", "sampler-0"), ("learner-1", "sampler-1", "sampler-2", "seed-0"))
+    faults = [Fault(at=40, fault="partition", between=sides), Fault(at=80, fault="repair", between=sides)]
+    told = Told(scenario(2.5, (2, 3), *faults))
+    apart = told.of(Trained, since=55, until=80)
+    assert {event.peer for event in apart} == {"learner-0", "learner-1"} and {event.members for event in apart} == {1}
+    late = told.of(Trained, since=110)
+    assert late and [event for event in late if event.members == 2]
+    by_version: dict[int, set[str]] = {}
+    for event in told.of(Adopted, since=110):
+        by_version.setdefault(event.version, set()).add(event.weights)
+    assert by_version and all(len(digests) == 1 for digests in by_version.values())
+
+
+def test_the_next_learner_publishes_when_the_publisher_died_after_its_step() -> None:
+    def packing(*faults: Fault) -> Scenario:
+        """Between a step and its release lies the packing: a learner that dies then has told nobody."""
+        plain = scenario(1.0, (2, 3), *faults)
+        return msgspec.structs.replace(plain, prices=plain.prices | {"pack": DelayLaw(law="constant", seconds=0.2)})
+
+    quiet = Told(packing())
+    release = next(event.release for event in quiet.of(Released, "learner", since=30))
+    step = next(event for event in quiet.of(Trained, release.publisher) if event.version == release.version)
+    told = Told(packing(Fault(at=step.at - EPOCH + 0.1, fault="crash", peer=release.publisher)))
+    published = {event.release.version: event for event in told.of(Released, "learner")}
+    heir = published[release.version]
+    assert heir.peer != release.publisher
+    assert heir.at - step.at < Releasing().timeout + 1.0
+    assert max(published) > release.version
+
+
+def test_nothing_older_than_the_window_is_trained_on() -> None:
+    slow = Delay(policy=DelayLaw(law="lognormal", seconds=4.0, shape=1.0, longest=60.0),
+                 upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0, longest=60.0))  # fmt: skip
+    told = Told(scenario(2.0, (2, 4), delay=slow, window=Window(versions=6, seconds=15.0)))
+    assert told.verdicts()["stale"] > 5 and told.of(Trained)
+    ages = Counter[int]()
+    lags = Counter[int]()
+    for event in told.of(Counted):
+        ages.update({int(age): count for age, count in event.seconds.items()})
+        lags.update({int(lag): count for lag, count in event.versions.items()})
+    assert max(lags) <= 6 and max(ages) <= 32
+
+
+def test_a_group_whose_receipt_is_late_is_trained_on_once() -> None:
+    sides = (("sampler-0",), ("learner-*",))
+    # Held for less than it takes to be lost, long enough for a delivery's deadline.
+    told = Told(scenario(2.0, (2, 3), Fault(at=40, fault="hold", between=sides), Fault(at=60, fault="release", between=sides),
+                         pace=Pace(beat=2.0, patience=60.0)))  # fmt: skip
+    assert told.verdicts()["duplicate"] > 0
+    for learner in ("learner-0", "learner-1"):
+        ids = trained_ids(told, learner)
+        assert len(ids) == len(set(ids)) > 50
+
+
+def test_twenty_samplers_on_two_learners_seldom_find_them_full() -> None:
+    told = Told(scenario(1.0, (2, 20), batch=BatchSize(groups=32, close_after=3.0)))
+    verdicts = told.verdicts()
+    assert verdicts["over-quota"] < 0.05 * verdicts.total() and verdicts["admit"] > 300
+
+
+def test_injected_delays_show_where_they_act() -> None:
+    def constant(seconds: float) -> DelayLaw:
+        return DelayLaw(law="constant", seconds=seconds)
+
+    policy = Told(scenario(1.0, (1, 2), delay=Delay(policy=constant(7.0))))
+    assert min(event.age for event in policy.of(Adopted)) >= 7.0
+    upload = Told(scenario(1.0, (1, 2), delay=Delay(upload=constant(7.0))))
+    assert min(event.seconds for event in upload.of(Judged)) >= 7.0
+    assert min(event.age for event in upload.of(Adopted)) < 2.0
+
+
+def test_a_lone_learner_that_keeps_its_gradient_waits_without_spinning() -> None:
+    told = Told(scenario(2.0, (1, 3), averaging=Averaging(alone="keep")))
+    assert not told.of(Trained)
+    assert len(told.of(Moved)) < 10
+    joined = Told(scenario(2.0, (2, 3), Fault(at=60, fault="host", peer="learner-1"), averaging=Averaging(alone="keep")))
+    assert not joined.of(Trained, until=60) and joined.of(Trained, since=60)
+
+
+LIES = ("reward", "sampler", "token", "nan", "task", "id", "truth")
+
+
+def lie(what: str, group: Group) -> Group:
+    match what:
+        case "reward":
+            return msgspec.structs.replace(group, rewards=tuple(1.0 - reward for reward in group.rewards))
+        case "sampler":
+            group = msgspec.structs.replace(group, sampler="sampler-1")
+        case "token":
+            tokens = Array(dtype="int32", shape=group.tokens.shape, data=b"\x7f\x00\x00\x00" + group.tokens.data[4:])
+            group = msgspec.structs.replace(group, tokens=tokens)
+        case "nan":
+            spoiled = Array(dtype="float32", shape=group.logprobs.shape, data=b"\x00\x00\xc0\x7f" + group.logprobs.data[4:])
+            group = msgspec.structs.replace(group, logprobs=spoiled)
+        case "task":
+            group = msgspec.structs.replace(group, task=-1)
+        case "id":
+            return msgspec.structs.replace(group, id="x" * 1000)
+    identity = group_id(group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data)
+    return msgspec.structs.replace(group, id=identity)
+
+
+def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_lies: dict[str, str] = {}
+
+    class Liar(Sampler):
+        async def _send(self, group: Group, learner: Any) -> Any:
+            if self.host.ports.me == "sampler-0":
+                group = lie(LIES[len(told_lies) % len(LIES)], group)
+                told_lies.setdefault(group.id, LIES[len(told_lies) % len(LIES)])
+            return await super()._send(group, learner)
+
+    monkeypatch.setattr(simulate, "Sampler", Liar)
+    told = Told(scenario(2.0))
+    verdicts = {(told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies}
+    expected = {"reward": "untrusted", "sampler": "untrusted", "truth": "admit"}
+    assert {pair for pair in verdicts if pair[1] != "stale"} == {(what, expected.get(what, "malformed")) for what in LIES}
+    honest = {event.verdict for event in told.of(Judged) if event.group not in told_lies}
+    assert honest == {Verdict.ADMIT} and told.of(Trained, since=100)
+
+
+def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[simulate.LearnerPeer] = []
+
+    class Watched(simulate.LearnerPeer):
+        def __init__(self, *rest: Any) -> None:
+            super().__init__(*rest)
+            kept.append(self)
+
+    monkeypatch.setattr(simulate, "LearnerPeer", Watched)
+    told = Told(scenario(2.0, (2, 4), delay=Delay(upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0)),
+                         window=Window(versions=4, seconds=15.0)))  # fmt: skip
+    assert told.verdicts()["stale"] > 0
+    for peer in kept:
+        held = {item.group.id for item in peer._batch} | {item.group.id for item in peer.batcher._waiting}
+        assert set(peer._exercises) == held
+        assert len(peer._senders) <= 4
+
+
+def test_the_papers_delays_scaled_down_give_the_same_journal_twice() -> None:
+    law = DelayLaw(law="lognormal", seconds=60.0, shape=0.617, longest=300.0)
+    paper = scenario(60.0, (2, 20), delay=Delay(policy=law), sample=60.0, window=Window(versions=64, seconds=600.0),
+                     batch=BatchSize(groups=16, close_after=30.0), pace=Pace(beat=60.0, patience=200.0))  # fmt: skip
+    first, second = (World(paper, simulate.spawn).run() for _ in range(2))
+    assert first.sha256 == second.sha256 and first.events > 500
