@@ -1,6 +1,6 @@
 """One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings, no network.
 
-    python -m peers.bench.alone '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "learn", "sample", ...}
+    python -m peers.bench.alone '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", "learn", ...}
 
 A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a release's bytes back
 into the engine. Tokens are those of the completions, end tokens included, that were sampled and then trained on.
@@ -26,10 +26,11 @@ def main() -> int:
     for _ in range(setup["warm"]):
         loop.turn()
     loop.forget()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < setup["seconds"]:
         loop.turn()
-    say(seconds=time.perf_counter() - began, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    say(seconds=seconds, cpu=cpu, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent)
     return 0
 
 

@@ -104,6 +104,21 @@ class Household:
                 lines = [line for line in self._log(corner).read_text(errors="replace").splitlines() if line.strip()]
                 raise Unmeasured(f"{corner} ended with code {process.returncode}: {lines[-1] if lines else 'it said nothing'}")
 
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager processes)."""
+        spent = {"python": 0.0, "p2pd": 0.0, "children": 0.0}
+        peers = {process.pid for process in self.processes.values()}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                head, _, tail = path.read_text().rpartition(")")
+            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                continue
+            fields, pid = tail.split(), int(head.split()[0])
+            if int(fields[3]) in peers:  # the session that a peer began
+                part = "p2pd" if "p2pd" in head else "python" if pid in peers else "children"
+                spent[part] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return spent
+
     def _log(self, corner: str) -> Path:
         return self.folder.parent / f"{corner}.log"
 

@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer on the same model, task and sizes, for the row `tokens`: the outside reference.
 
-    python -m peers.bench.reference '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "versions", "reward"}
+    python -m peers.bench.reference '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", ...}
 
 Settings that TRL has too are ours: 32 prompts of 8 completions a step, 6 tokens at most, temperature 1, AdamW with our rate and
 moments, no KL, one thread, fp32 on the CPU, `generate` of transformers. Tokens are counted as everywhere: those of the
@@ -37,7 +37,10 @@ def main() -> int:
     count = Count(setup["warm"], setup["seconds"])
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         _trainer(trl, Path(setup["model"]), Path(folder), count).train()
-    say(seconds=count.ended - count.began, tokens=count.tokens, versions=count.versions, reward=count.reward, trl=trl.__version__)
+    seconds = count.ended - count.began
+    say(
+        seconds=seconds, cpu=count.cpu, tokens=count.tokens, versions=count.versions, reward=count.reward, trl=trl.__version__
+    )  # fmt: skip
     return 0
 
 
@@ -47,6 +50,9 @@ class Count:
     def __init__(self, warm: int, seconds: float) -> None:
         self.warm, self.seconds = warm, seconds
         self.began, self.ended, self.tokens, self.versions, self.reward = 0.0, 0.0, 0, 0, 0.0
+        self.cpu = 0.0
+        """CPU seconds between the two moments."""
+        self._cpu = 0.0
         self._sampled = 0
         self._steps = 0
 
@@ -59,10 +65,11 @@ class Count:
         self._steps += 1
         now = time.perf_counter()
         if self._steps <= self.warm:
-            self.began = now
+            self.began, self._cpu = now, time.process_time()
         else:
             self.tokens += self._sampled
             self.versions += 1
+            self.cpu = time.process_time() - self._cpu
         self._sampled, self.ended = 0, now
         return self._steps > self.warm and now - self.began >= self.seconds
 

@@ -4,7 +4,8 @@
 
 All with the same model, task, batch and group size, one thread a process. A token counts when its group was trained on; it is one
 of a completion's, the end token included. Learners compute during the `learn` and `step` seconds of their Trained events; where
-their time goes otherwise is told by the states of their rounds, from Moved events.
+their time goes otherwise is told by the states of their rounds, from Moved events. CPU seconds per token are those of all
+processes of all peers: on a machine that others use too they say more than tokens/s.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Window:
     """Share of wall time in each state of the round, mean over learners."""
     mishaps: dict[str, int]
     """Events of the kinds in MISHAPS, over all learners."""
+    cpu: dict[str, float]
+    """Cores used, by what used them."""
 
 
 def measure(
@@ -71,6 +74,7 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
     rate = alone["tokens"] / alone["seconds"]
     states = ", ".join(f"{state} {share:.0%}" for state, share in window.states.items() if share >= 0.005)
     mishaps = "".join(f"; {count} {kind}" for kind, count in window.mishaps.items() if count)
+    cores, parts = sum(window.cpu.values()), ", ".join(f"{part} {used:.2f}" for part, used in window.cpu.items())
     return [
         Figure(
             row="tokens", what=f"sampled and trained on, {what}", value=window.trained, unit="tokens/s",
@@ -82,6 +86,11 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
             row="tokens", what=f"a learner computes, {what}", value=window.computing, unit="of wall time",
             against="one process in turn", other=alone["learn"] / alone["seconds"],
             note=f"{states}{mishaps}",
+        ),
+        Figure(
+            row="tokens", what=f"CPU, {what}", value=1e6 * cores / window.trained, unit="s/M tokens",
+            against="one process in turn", other=1e6 * alone["cpu"] / alone["tokens"],
+            note=f"{cores:.2f} cores in use: {parts}",
         ),
     ]  # fmt: skip
 
@@ -118,17 +127,24 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
         home.until("all learners to train together", lambda: all(_warm(home, name, learners) for name in names))
         home.until("all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples))
         say(f"measuring {learners} + {samplers}")
-        began = time.time()
+        began, before = time.time(), home.cpu()
         home.sleep(seconds)
-        return _window(home, names, samples, began, time.time())
+        ended, after = time.time(), home.cpu()
+        cpu = {part: (after[part] - before[part]) / (ended - began) for part in after}
+        return _window(home, names, samples, (began, ended), cpu)
 
 
-def _window(home: Household, learners: Sequence[str], samplers: Sequence[str], began: float, ended: float) -> Window:
+def _window(
+    home: Household, learners: Sequence[str], samplers: Sequence[str], span: tuple[float, float], cpu: dict[str, float]
+) -> Window:
+    began, ended = span
     seconds, size = ended - began, home.config.run.sampling.group_size
     mine = {name: [event for event in home.events(name) if event.at <= ended] for name in learners}
     steps = {name: [e for e in mine[name] if isinstance(e, events.Trained) and e.at > began] for name in learners}
     every = [step for some in steps.values() for step in some]
     sampled = [e for name in samplers for e in home.events(name) if isinstance(e, events.Sampled) and began < e.at <= ended]
+    if not every:
+        raise Unmeasured(f"no learner made a step within {seconds:.0f} s")
     spent: dict[str, float] = {}
     for some in mine.values():
         for state, share in _states(some, began, ended).items():
@@ -140,6 +156,7 @@ def _window(home: Household, learners: Sequence[str], samplers: Sequence[str], b
         computing=sum(step.learn + step.step for step in every) / seconds / len(learners),
         states=dict(sorted(spent.items(), key=lambda item: -item[1])),
         mishaps=Counter(type(e).__name__ for some in mine.values() for e in some if isinstance(e, MISHAPS) and e.at > began),
+        cpu=cpu,
     )
 
 

@@ -232,6 +232,12 @@ class Match(Matchmaking):  # type: ignore[misc]
         busy = self.assembled_group.done() or self.lock_request_join_group.locked()
         return not busy and not self.current_followers and self.current_leader is None
 
+    async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
+        group = await super()._request_join_group(leader)
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError  # a wait_for of hivemind's swallowed it: the search would end at the round's deadline only
+        return group
+
     def _check_reasons_to_reject(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
     ) -> averaging_pb2.MessageFromLeader | None:
@@ -450,7 +456,9 @@ class Rounds(DecentralizedAverager):  # type: ignore[misc]
         self._answers[number] = asyncio.get_running_loop().create_future()
         self._send(Ask(number=number, **question))
         try:
-            return await asyncio.wait_for(self._answers[number], self._setup.settings.request)
+            # Not wait_for: Python 3.11's swallows a cancellation that comes together with the answer, and hivemind would search on.
+            async with asyncio.timeout(self._setup.settings.request):
+                return await self._answers[number]
         except TimeoutError:
             return Found(number, ())
         finally:
