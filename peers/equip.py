@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from peers.errors import CannotHere, WrongUsage
-from peers.learner import Speech
+from peers.intake import Speech
 from swarm.config import Config, Run
 from swarm.learn.learner import Learner
 from swarm.learn.model import load_policy, load_tokenizer

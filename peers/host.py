@@ -297,7 +297,16 @@ class Host:
         if self.who.observes:
             self.emit(events.Heard, subject=self.ports.me, beat=beat)
         name = "beat/sampler" if self.who.role is Role.SAMPLER else "beat"
-        await self.ports.gossip.publish(self.topic(name), self.seal(beat, wire.BEAT_LIMIT))
+        await self.ports.gossip.publish(self.topic(name), self._seal_beat(beat))
+
+    def _seal_beat(self, beat: Beat) -> bytes:
+        """With as many addresses as fit: a membership and two long ones together outgrow the limit."""
+        while beat.addresses:
+            try:
+                return self.seal(beat, wire.BEAT_LIMIT)
+            except wire.WireError:
+                beat = msgspec.structs.replace(beat, addresses=beat.addresses[:-1])
+        return self.seal(beat, wire.BEAT_LIMIT)
 
     async def _ask_forever(self) -> None:
         """Gossip may pass a peer by: whoever's heartbeat is ahead of all releases heard of, at two looks, is asked."""

@@ -1,6 +1,6 @@
 """The learner: groups in, new policies out, in rounds with whoever else is there.
 
-    stream "groups" -> unseal -> trust -> rewards recomputed -> admission -> batcher         beside the loop
+    peers.intake: stream "groups" -> batches                                                  beside the loop
     loop: the round's table commands, one coroutine each runs it, what came of it is the next cause
 
         gather -> learn -> average -> step -> (publish) -> gather ...        fetch: the swarm is ahead, take its release
@@ -13,29 +13,29 @@ gradient is (swarm.learn), how members find each other (the Averager port).
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from peers.host import Host
+from peers.intake import Intake, Speech
 from peers.twins import Twins
-from swarm import events, wire
-from swarm.core.admission import Admission, Judgement, staleness
-from swarm.core.batcher import Batcher, Waiting
+from swarm import events
+from swarm.core.admission import staleness
+from swarm.core.batcher import Waiting
 from swarm.core.releases import publishers
-from swarm.core.roster import share
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.weights import digest
 from swarm.net.ports import NetError, RoundLost
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, Group, PeerId, Receipt, Release, Role, Struct, Task, Verdict
+from swarm.types import Digest, Group, PeerId, Release, Struct
 
 BREAKS = 3
 # Averagings of one version that may break before the learner goes on alone: each costs at most the round's deadline.
+FETCHES = 8
+# Attempts at one release before it is given up: several seconds, in which a holder that restarts is back.
 SETTLE = 2.0
 # Seconds a learner waits at its start to hear of a release newer than its own checkpoint.
 
@@ -50,39 +50,6 @@ class Progress(Struct):
     """Groups trained on since the run began at this learner."""
 
 
-@dataclass(frozen=True)
-class Speech:
-    """What a learner must know of the tokenizer."""
-
-    vocabulary: int
-    decode: Callable[[Sequence[int]], str]
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """A group with what the learner regenerated itself."""
-
-    task: Task
-    rewards: tuple[float, ...]
-
-
-@dataclass
-class Tally:
-    """Verdicts and ages since the last Counted event."""
-
-    verdicts: Counter[str] = field(default_factory=Counter)
-    versions: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-    samplers: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def judged(self, sampler: PeerId, verdict: str) -> None:
-        self.verdicts[verdict] += 1
-        self.samplers.setdefault(sampler, Counter())[verdict] += 1
-
-    def trained(self, versions: int, seconds: float) -> None:
-        self.versions[str(versions)] += 1
-        self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
-
 
 class LearnerPeer:
     def __init__(self, host: Host, learner: Learner, source: TaskSource, speech: Speech, folder: Path | None) -> None:
@@ -92,15 +59,12 @@ class LearnerPeer:
         self.learner.version = -1
         self.round = Round()
         self._window = run.window
-        self.admission = Admission(run.window, run.sampling, speech.vocabulary)
-        self.batcher = Batcher(run.batch, run.window)
+        self.intake = Intake(host, source, speech, lambda: learner.version, self._learners)
         self.twins = Twins(host, learner)
-        self.tally = Tally()
-        self._exercises: dict[str, Exercise] = {}
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
         self._members: frozenset[PeerId] = frozenset()
-        self._breaks = 0
+        self._breaks, self._failures = 0, 0
         self._weights = Digest("")
         self._parent = Digest("")
         self._mine: Release | None = None
@@ -108,13 +72,11 @@ class LearnerPeer:
         self._due: float | None = None
         """When it is my turn to publish it."""
         self._spent: dict[str, float] = {}
-        self._senders: dict[PeerId, float] = {}
-        """When each sampler was last heard: credit is shared among them."""
         self._trained = 0
 
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
-        await self.host.ports.mail.serve("groups", self.receive)
+        await self.intake.serve()
         await self.twins.serve()
         await self._begin()
         command = Command.GATHER
@@ -130,12 +92,12 @@ class LearnerPeer:
                 self.host.beat_now()  # the others close their batches too
             self.host.emit(events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value)
         await self._save()
-        self._count()
+        self.intake.report()
 
     async def _begin(self) -> None:
         if self.folder is not None and self.folder.exists():
             held = msgspec.convert(self.learner.restore(self.folder), Progress)
-            self.admission.restore(held.seen)
+            self.intake.admission.restore(held.seen)
             self._parent, self._trained = held.parent, held.trained
             await self._take_stock()
             # A crash may have come between a checkpoint and its release: then it is for me to release it.
@@ -148,75 +110,7 @@ class LearnerPeer:
             await self.host.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
 
-    # --- groups come in -------------------------------------------------------------------------------------------------
-
-    async def receive(self, sender: PeerId, frame: bytes) -> bytes:
-        """The `groups` service: one verdict for one group."""
-        host, now = self.host, self.host.now()
-        try:
-            opened = wire.unseal(frame, host.who.run, host.ports.keyring)
-            group = wire.decode(opened.body, Group)
-        except wire.WireError as error:
-            host.emit(events.Rejected, sender=sender, kind="groups", reason=str(error))
-            self.tally.judged(sender, Verdict.MALFORMED)
-            return self._receipt(Verdict.MALFORMED, str(error))
-        self._senders[sender] = now
-        judgement = self._judge(opened, sender, group, now)
-        if judgement.verdict is Verdict.ADMIT:
-            self.batcher.add(group, now)
-            host.move()
-        else:
-            host.vitals.refused += 1
-        self.tally.judged(sender, judgement.verdict)
-        host.emit(
-            events.Judged, group=group.id, sampler=group.sampler, verdict=judgement.verdict, detail=judgement.detail,
-            versions=judgement.versions, seconds=round(judgement.seconds, 3),
-        )  # fmt: skip
-        return self._receipt(judgement.verdict, judgement.detail)
-
-    def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
-        distrust = self.host.distrust(opened, Role.SAMPLER)
-        if distrust is None and not sender == opened.sender == group.sampler:
-            distrust = "sealed, sent and signed by different peers"
-        judgement = self.admission.judge(group, version=self.learner.version, room=self._room(), distrust=distrust, now=now)
-        if judgement.verdict is not Verdict.ADMIT:
-            return judgement
-        exercise = self._regenerate(group)
-        if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)):
-            detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
-            return Judgement(Verdict.UNTRUSTED, detail, judgement.versions, judgement.seconds)
-        self._exercises[group.id] = exercise
-        return judgement
-
-    def _regenerate(self, group: Group) -> Exercise:
-        """The task from its index, the rewards from the tokens: a sampler's word for either is never taken."""
-        task = self.source.task(group.task)
-        return Exercise(task, tuple(self.source.reward(task, text) for text in self._texts(group)))
-
-    def _texts(self, group: Group) -> list[str]:
-        tokens = memoryview(group.tokens.data).cast("i").tolist()
-        starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
-        return [self.speech.decode(tokens[start : start + length]) for start, length in zip(starts, group.lengths, strict=True)]
-
-    def _receipt(self, verdict: Verdict, detail: str) -> bytes:
-        credit = share(self._credit(), len(self._senders), self.host.rng)
-        return wire.encode(Receipt(verdict=verdict, detail=detail, version=self.learner.version, credit=credit))
-
-    def _open(self) -> bool:
-        return self.learner.version >= 0 and not self.host.stop.is_set()
-
-    def _room(self) -> int:
-        return self.batcher.room(self._learners()) if self._open() else 0
-
-    def _credit(self) -> int:
-        """What I tell samplers that I can use; told at once when it opens again."""
-        vitals, now = self.host.vitals, self.host.now()
-        self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
-        credit = self.batcher.credit(self._learners()) if self._open() else 0
-        if vitals.credit == 0 and credit > 0:
-            self.host.beat_now()
-        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher)
-        return credit
+    # --- the round ------------------------------------------------------------------------------------------------------
 
     def _learners(self) -> int:
         return 1 + len(self._others())
@@ -225,8 +119,6 @@ class LearnerPeer:
         """Learners that can take part in a round now."""
         found = ((peer, self.host.roster.beat(peer)) for peer in self.host.roster.learners() if peer != self.host.ports.me)
         return [peer for peer, beat in found if beat is not None and beat.version >= 0]
-
-    # --- the round ------------------------------------------------------------------------------------------------------
 
     def _ahead(self) -> bool:
         newest = self.host.releases.newest
@@ -250,17 +142,17 @@ class LearnerPeer:
         start = self.host.now()
         while True:
             now = self.host.now()
-            if self.host.stop.is_set() or self._complete():
+            settled = self._settled()
+            if self.host.stop.is_set() or (settled and self._complete()):
                 return Cause.STOP
             if self._ahead() or self._differs():
                 return Cause.AHEAD_SEEN
             if self._due is not None and now >= self._due:
                 return Cause.PUBLISHER_SILENT
-            settled = self._settled()
             if settled and self._fill(now):
                 self._spent = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
-            self._credit()
+            self.intake.credit()
             await self.host.changed(self._idle_time(settled, now))
 
     def _idle_time(self, settled: bool, now: float) -> float:
@@ -268,24 +160,21 @@ class LearnerPeer:
         waits = [self.host.config.run.pace.beat]
         if self._due is not None:
             waits.append(self._due - now)
-        if settled and not self._batch and (closes := self.batcher.due(self._learners(), now)):
+        if settled and not self._batch and (closes := self.intake.closes(now)):
             waits.append(closes)
         return min(waits)
 
     def _fill(self, now: float) -> bool:
         """Is there a batch to learn on? A batch whose gradient waits for company is one as soon as company is there."""
         if self._batch and any(staleness(item.group, self._window, self.learner.version, now) for item in self._batch):
-            self.batcher.give_back(self._batch)  # its gradient waited for company until it was too old
+            self.intake.batcher.give_back(self._batch)  # its gradient waited for company until it was too old
             self._batch, self._gradient = [], None
         if self._batch:
             return bool(self._others())
-        due = self.batcher.due(self._learners(), now)
-        if due is None or (due > 0.0 and not self._called()):
+        closes = self.intake.closes(now)
+        if closes is None or (closes > 0.0 and not self._called()):
             return False
-        self._batch, expired = self.batcher.take(self._learners(), self.learner.version, now)
-        for item in expired:
-            self.tally.judged(item.group.sampler, "expired")
-            self._exercises.pop(item.group.id, None)
+        self._batch = self.intake.take(now)
         return bool(self._batch)
 
     def _called(self) -> bool:
@@ -302,7 +191,7 @@ class LearnerPeer:
         host, start = self.host, self.host.now()
         if self._gradient is None:
             groups = [item.group for item in self._batch]
-            exercises = [self._exercises[group.id] for group in groups]
+            exercises = [self.intake.exercise(group) for group in groups]
             with host.vitals.computing(host.now):
                 self._gradient = await host.ports.work.run(
                     "learn",
@@ -379,7 +268,7 @@ class LearnerPeer:
         """Events and tallies of a step that was taken."""
         host, version = self.host, self.learner.version
         for item in self._batch:
-            self.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
+            self.intake.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
         self._show(self._batch[0].group)
         tokens = sum(sum(item.group.lengths) for item in self._batch)
         host.vitals.finished(len(self._batch), tokens, host.now())
@@ -395,26 +284,18 @@ class LearnerPeer:
         )  # fmt: skip
         self._trained += len(self._batch)
         self._drop_batch()
-        self._count()
+        self.intake.report()
 
     def _drop_batch(self) -> None:
-        for item in self._batch:
-            self._exercises.pop(item.group.id, None)
+        self.intake.consumed(self._batch)
         self._batch, self._gradient = [], None
 
     def _show(self, group: Group) -> None:
-        exercise = self._exercises[group.id]
+        exercise = self.intake.exercise(group)
         self.host.emit(
             events.Shown, group=group.id, sampler=group.sampler, version=group.version, prompt=exercise.task.prompt[:200],
             answer=exercise.task.answer[:200], rewards=exercise.rewards,
-            completions=tuple(text[:100] for text in self._texts(group)),
-        )  # fmt: skip
-
-    def _count(self) -> None:
-        tally, self.tally = self.tally, Tally()
-        self.host.emit(
-            events.Counted, verdicts=dict(tally.verdicts), versions=dict(tally.versions), seconds=dict(tally.seconds),
-            samplers={sampler: dict(counts) for sampler, counts in tally.samplers.items()},
+            completions=tuple(text[:100] for text in self.intake.texts(group)),
         )  # fmt: skip
 
     async def _take_stock(self, groups: int = 0) -> None:
@@ -455,11 +336,15 @@ class LearnerPeer:
                 await host.ports.work.run("load", self.learner.load, data, behind.version)
         except (NetError, ValueError) as error:
             host.emit(events.Noted, level="warning", text=f"release {behind.version} could not be taken: {error}")
-            await host.ports.clock.sleep(0.5)
+            self._failures += 1
+            if self._failures >= FETCHES and had >= 0:
+                host.releases.forget(behind)  # nobody has its bytes any more: the swarm goes on from the version before
+            await host.ports.clock.sleep(min(0.5 * self._failures, host.config.run.pace.beat))
             return Cause.FETCH_FAILED
+        self._failures = 0
         self._parent = behind.parent
         await self._take_stock()
-        self.batcher.give_back(self._batch)
+        self.intake.batcher.give_back(self._batch)
         self._batch, self._gradient, self._due = [], None, None
         if behind.version == had:
             host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
@@ -473,7 +358,7 @@ class LearnerPeer:
         if self.folder is None or self.learner.version < 0:
             return
         host, start = self.host, self.host.now()
-        progress = Progress(seen=tuple(self.admission.seen()), parent=self._parent, trained=self._trained)
+        progress = Progress(seen=tuple(self.intake.admission.seen()), parent=self._parent, trained=self._trained)
         try:
             await host.ports.work.run("save", self.learner.save, self.folder, msgspec.to_builtins(progress))
         except OSError as error:

@@ -14,7 +14,8 @@ from typing import Any
 
 from peers.evaluator import Evaluator
 from peers.host import Host, Self
-from peers.learner import LearnerPeer, Speech
+from peers.intake import Speech
+from peers.learner import LearnerPeer
 from peers.sampler import Sampler
 from peers.seed import Seed
 from swarm.core.trust import Trust
@@ -30,7 +31,8 @@ from swarm.types import Delegation, Digest, Membership, PeerId, Role
 
 RUN = Digest("5" * 64)
 """All simulated runs have one digest: a simulation is one run."""
-ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+ALPHABET = 8
+"""Letters of the table policy and its task, where the scenario does not say."""
 
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
@@ -72,7 +74,8 @@ def _role(host: Host) -> Callable[[], Coroutine[Any, Any, None]]:
         case Role.SAMPLER:
             return Sampler(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
         case Role.LEARNER:
-            return LearnerPeer(host, Learner(_policy(host), run), source, Speech(len(ALPHABET), _decode), None).run
+            speech = Speech(int(run.task.options.get("alphabet", ALPHABET)), _decode)
+            return LearnerPeer(host, Learner(_policy(host), run), source, speech, None).run
         case Role.EVALUATOR:
             return Evaluator(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
         case Role.SEED:
@@ -86,7 +89,7 @@ def _policy(host: Host) -> Tabular:
 
 
 def _decode(tokens: Any) -> str:
-    return "".join(ALPHABET[token] for token in tokens)
+    return "".join(chr(ord("a") + token) for token in tokens)
 
 
 def _membership(peer: SimPeer) -> Membership:

@@ -20,7 +20,8 @@ def write_durably(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)  # a failing write names no file, and a person wants to know which disk is full
+        # A failing write names no file, and a person wants to know which disk is full.
+        error.filename = error.filename or str(path)
         raise
     temporary.rename(path)
     sync_folder(path.parent)

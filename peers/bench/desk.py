@@ -55,12 +55,12 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     supervision = asyncio.create_task(node.supervise())
     learner = _learner(node, keyring, config, model, folder)
     taking = asyncio.create_task(_take(learner))
-    await node.mail.serve("groups", learner.receive)
+    await node.mail.serve("groups", learner.intake.receive)
     await node.mail.serve("acknowledge", _acknowledge)
     server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
     async def count(_: Answer) -> Answer:
-        verdicts, learner.tally.verdicts = dict(learner.tally.verdicts), type(learner.tally.verdicts)()
+        verdicts, learner.intake.tally.verdicts = dict(learner.intake.tally.verdicts), type(learner.intake.tally.verdicts)()
         return {"verdicts": verdicts}
 
     try:
@@ -105,8 +105,8 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
 async def _take(learner: Any) -> None:
     while True:
         await asyncio.sleep(TAKE_EVERY)
-        while len(learner.batcher):
-            learner.batcher.take(1, 0, time.time())
+        while len(learner.intake.batcher):
+            learner.intake.batcher.take(1, 0, time.time())
 
 
 async def _acknowledge(sender: Any, frame: bytes) -> bytes:

@@ -54,6 +54,8 @@ class Admission:
             return verdict(Verdict.MALFORMED, problem)
         if group.id in self._seen:
             return verdict(Verdict.DUPLICATE, "already judged")
+        if versions < 0:
+            return verdict(Verdict.OVER_QUOTA, f"{-versions} versions ahead of this learner: another one is further")
         if (problem := staleness(group, self._window, version, now)) is not None:
             return verdict(Verdict.STALE, problem)
         if room <= 0:

@@ -38,6 +38,11 @@ class Releases:
             del self._best[version]
         return release.version in self._best
 
+    def forget(self, release: Release) -> None:
+        """Nobody has its bytes: it is as if it had never been announced. A later announcement of it counts again."""
+        if self._best.get(release.version) == release:
+            del self._best[release.version]
+
 
 def publishers(members: list[tuple[int, str]]) -> list[str]:
     """The order in which a round's members publish: (incarnation, peer id), oldest first, each after the one before was silent.

@@ -7,6 +7,7 @@ ignored. Whoever is silent for longer than the run's patience is lost until it i
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,10 @@ class Known:
         return self.credit - self.flying if self.beat.role is Role.LEARNER else 0
 
 
+REMEMBERED = 1024
+# Peers that left whose last beat is known: a late beat comes within seconds of leaving.
+
+
 def share(credit: int, takers: int, rng: random.Random) -> int:
     """My part of a credit that `takers` samplers share, rounded at random: a hundred samplers do not all take the last unit."""
     return int(credit / max(1, takers) + rng.random())
@@ -37,6 +42,8 @@ class Roster:
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
         self._known: dict[PeerId, Known] = {}
+        self._left: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
+        """The last beat of peers that are gone: gossip may deliver an older one later."""
 
     def __iter__(self) -> Iterator[tuple[PeerId, Beat]]:
         return ((peer, known.beat) for peer, known in self._known.items())
@@ -51,19 +58,23 @@ class Roster:
     def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
         """False when the beat is older than what is known."""
         known = self._known.get(peer)
-        if known is not None and (beat.incarnation, beat.seq) <= (known.beat.incarnation, known.beat.seq):
+        newest = (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
+        if (beat.incarnation, beat.seq) <= newest:
             return False
         self._known[peer] = Known(beat, now, share(beat.credit, beat.takers, self._rng), known.flying if known else 0)
         return True
 
     def forget(self, peer: PeerId) -> None:
-        self._known.pop(peer, None)
+        if (known := self._known.pop(peer, None)) is not None:
+            self._left[peer] = (known.beat.incarnation, known.beat.seq)
+            if len(self._left) > REMEMBERED:
+                self._left.popitem(last=False)
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
         """Remove and return peers that are silent for too long, with the seconds of their silence."""
         lost = [(peer, now - known.heard) for peer, known in self._known.items() if now - known.heard > self._patience]
         for peer, _ in lost:
-            del self._known[peer]
+            self.forget(peer)
         return lost
 
     def learners(self) -> list[PeerId]:

@@ -243,11 +243,14 @@ async def _receive_raw_bounded(reader: asyncio.StreamReader) -> bytes:
     size = int.from_bytes(await reader.readexactly(P2P.HEADER_LEN), P2P.BYTEORDER)
     if size > FRAME_LIMIT:
         raise GuardError(f"frame of {size} bytes announced, limit {FRAME_LIMIT}")
-    return await asyncio.wait_for(reader.readexactly(size), FRAME_SECONDS)
+    async with asyncio.timeout(FRAME_SECONDS):
+        return await reader.readexactly(size)
 
 
 async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> Any:
-    return await asyncio.wait_for(_receive_protobuf(kind, reader), IDLE_SECONDS)
+    # Not wait_for: Python 3.11's loses a cancellation that comes together with the end of the stream, and hivemind cancels here.
+    async with asyncio.timeout(IDLE_SECONDS):
+        return await _receive_protobuf(kind, reader)
 
 
 async def _add_handler_bounded(self: P2P, name: str, handler: Callable[..., Awaitable[None]], balanced: bool = False) -> None:

@@ -270,9 +270,9 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
                          window=Window(versions=4, seconds=15.0)))  # fmt: skip
     assert told.verdicts()["stale"] > 0
     for peer in kept:
-        held = {item.group.id for item in peer._batch} | {item.group.id for item in peer.batcher._waiting}
-        assert set(peer._exercises) == held
-        assert len(peer._senders) <= 4
+        held = {item.group.id for item in peer._batch} | {item.group.id for item in peer.intake.batcher._waiting}
+        assert set(peer.intake._exercises) == held
+        assert len(peer.intake._senders) <= 4
 
 
 def test_the_papers_delays_scaled_down_give_the_same_journal_twice() -> None:

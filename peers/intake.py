@@ -1,0 +1,178 @@
+"""A learner's intake: frames of samplers come in, batches of groups that may be trained on come out.
+
+    stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
+
+Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's part of the credit.
+Nothing a sampler claims is used: the task follows from its index, the rewards from the tokens. The Tally counts verdicts and the
+ages of trained groups for everybody's page. Not handled here: rounds, gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from peers.host import Host
+from swarm import events, wire
+from swarm.core.admission import Admission, Judgement
+from swarm.core.batcher import Batcher, Waiting
+from swarm.core.roster import share
+from swarm.tasks.base import TaskSource
+from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
+
+TOLD = 24
+# Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in the next.
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What a learner must know of the tokenizer."""
+
+    vocabulary: int
+    decode: Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A group with what the learner regenerated itself."""
+
+    task: Task
+    rewards: tuple[float, ...]
+
+
+@dataclass
+class Tally:
+    """Verdicts and ages since the last Counted event."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    samplers: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def judged(self, sampler: PeerId, verdict: str) -> None:
+        self.verdicts[verdict] += 1
+        self.samplers.setdefault(sampler, Counter())[verdict] += 1
+
+    def trained(self, versions: int, seconds: float) -> None:
+        self.versions[str(versions)] += 1
+        self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """The fields of a Counted event; what does not fit stays for the next."""
+        counts = {"verdicts": dict(self.verdicts), "versions": dict(self.versions), "seconds": dict(self.seconds)}
+        for counter in (self.verdicts, self.versions, self.seconds):
+            counter.clear()
+        return counts
+
+    def told_of_samplers(self) -> dict[str, dict[str, int]]:
+        now = list(self.samplers)[:TOLD]
+        return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
+
+
+class Intake:
+    """`version` and `learners` ask the round for the learner's version (-1: no policy yet) and how many average together."""
+
+    def __init__(
+        self, host: Host, source: TaskSource, speech: Speech, version: Callable[[], int], learners: Callable[[], int]
+    ) -> None:
+        run = host.config.run
+        self.host, self.source, self.speech = host, source, speech
+        self.admission = Admission(run.window, run.sampling, speech.vocabulary)
+        self.batcher = Batcher(run.batch, run.window)
+        self.tally = Tally()
+        self._version, self._learners = version, learners
+        self._exercises: dict[str, Exercise] = {}
+        self._senders: dict[PeerId, float] = {}
+        """When each sampler was last heard: credit is shared among them."""
+
+    async def serve(self) -> None:
+        await self.host.ports.mail.serve("groups", self.receive)
+
+    async def receive(self, sender: PeerId, frame: bytes) -> bytes:
+        """The `groups` service: one verdict for one group."""
+        host, now = self.host, self.host.now()
+        try:
+            opened = wire.unseal(frame, host.who.run, host.ports.keyring)
+            group = wire.decode(opened.body, Group)
+        except wire.WireError as error:
+            host.emit(events.Rejected, sender=sender, kind="groups", reason=str(error))
+            self.tally.judged(sender, Verdict.MALFORMED)
+            return self._receipt(Verdict.MALFORMED, str(error))
+        judgement = self._judge(opened, sender, group, now)
+        if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
+            self._senders[sender] = now
+        if judgement.verdict is Verdict.ADMIT:
+            self.batcher.add(group, now)
+            host.move()
+        else:
+            host.vitals.refused += 1
+        self.tally.judged(sender, judgement.verdict)
+        host.emit(
+            events.Judged, group=group.id, sampler=group.sampler, verdict=judgement.verdict, detail=judgement.detail,
+            versions=judgement.versions, seconds=round(judgement.seconds, 3),
+        )  # fmt: skip
+        return self._receipt(judgement.verdict, judgement.detail)
+
+    def credit(self) -> int:
+        """What samplers are told that I can use; told at once when it opens again."""
+        vitals, now = self.host.vitals, self.host.now()
+        self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
+        credit = self.batcher.credit(self._learners()) if self._open() else 0
+        if vitals.credit == 0 and credit > 0:
+            self.host.beat_now()
+        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher)
+        return credit
+
+    def closes(self, now: float) -> float | None:
+        """Seconds until a batch closes; None while there is nothing to close."""
+        return self.batcher.due(self._learners(), now)
+
+    def take(self, now: float) -> list[Waiting]:
+        """A batch; groups that outgrew the window are counted as expired and gone."""
+        batch, expired = self.batcher.take(self._learners(), self._version(), now)
+        for item in expired:
+            self.tally.judged(item.group.sampler, "expired")
+            self._exercises.pop(item.group.id, None)
+        return batch
+
+    def exercise(self, group: Group) -> Exercise:
+        return self._exercises[group.id]
+
+    def consumed(self, batch: Sequence[Waiting]) -> None:
+        """These groups were trained on, or never will be."""
+        for item in batch:
+            self._exercises.pop(item.group.id, None)
+
+    def texts(self, group: Group) -> list[str]:
+        """(G,) completions as text."""
+        tokens = memoryview(group.tokens.data).cast("i").tolist()
+        starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
+        return [self.speech.decode(tokens[start : start + length]) for start, length in zip(starts, group.lengths, strict=True)]
+
+    def report(self) -> None:
+        """Tell what was counted since the last time."""
+        self.host.emit(events.Counted, **self.tally.told(), samplers=self.tally.told_of_samplers())
+
+    def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
+        distrust = self.host.distrust(opened, Role.SAMPLER)
+        if distrust is None and not sender == opened.sender == group.sampler:
+            distrust = "sealed, sent and signed by different peers"
+        room = self.batcher.room(self._learners()) if self._open() else 0
+        judgement = self.admission.judge(group, version=self._version(), room=room, distrust=distrust, now=now)
+        if judgement.verdict is not Verdict.ADMIT:
+            return judgement
+        task = self.source.task(group.task)
+        exercise = Exercise(task, tuple(self.source.reward(task, text) for text in self.texts(group)))
+        if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)):
+            detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
+            return Judgement(Verdict.UNTRUSTED, detail, judgement.versions, judgement.seconds)
+        self._exercises[group.id] = exercise
+        return judgement
+
+    def _open(self) -> bool:
+        return self._version() >= 0 and not self.host.stop.is_set()
+
+    def _receipt(self, verdict: Verdict, detail: str) -> bytes:
+        credit = share(self.credit(), len(self._senders), self.host.rng)
+        return wire.encode(Receipt(verdict=verdict, detail=detail, version=self._version(), credit=credit))
