@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from peers.frames import Frames
 from peers.vitals import Vitals
 from swarm import events, wire
 from swarm.config import Config
@@ -61,12 +62,13 @@ class Host:
         who: Self,
         config: Config,
         ports: Ports,
+        frames: Frames,
         bus: events.Bus,
         trust: Trust,
         blobs: Blobs,
         dialable: Dialable = lambda *_: None,
     ) -> None:
-        self._dialable = dialable
+        self._dialable, self.frames = dialable, frames
         self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
         self.releases = Releases()
         self.vitals = Vitals()
@@ -110,7 +112,7 @@ class Host:
         self._beat_now.set()
 
     def seal(self, noun: object, limit: int = wire.FRAME_LIMIT) -> bytes:
-        return wire.seal(noun, self.who.run, self.ports.keyring, self.who.membership, limit)
+        return self.frames.seal(noun, limit)
 
     def distrust(self, opened: wire.Opened, role: Role) -> str | None:
         """Why this frame's sender may not act in `role`, or None."""
@@ -198,11 +200,12 @@ class Host:
                 except wire.WireError as error:
                     self.emit(events.Rejected, sender=sender, kind=name, reason=str(error))
 
-    def _open(self, data: bytes, limit: int) -> wire.Opened:
-        return wire.unseal(data, self.who.run, self.ports.keyring, limit)
+    def open(self, data: bytes, limit: int = wire.FRAME_LIMIT) -> wire.Opened:
+        """A frame of this run; WireError for everything else."""
+        return self.frames.open(data, limit)
 
     def _hear_beat(self, data: bytes) -> None:
-        opened = self._open(data, wire.BEAT_LIMIT)
+        opened = self.open(data, wire.BEAT_LIMIT)
         beat = wire.decode(opened.body, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
@@ -218,7 +221,7 @@ class Host:
         self.move()
 
     def _hear_release(self, data: bytes) -> None:
-        opened = self._open(data, wire.RELEASE_LIMIT)
+        opened = self.open(data, wire.RELEASE_LIMIT)
         release = wire.decode(opened.body, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
         if (why := self.distrust(opened, role)) is not None or release.publisher != opened.sender:
@@ -236,7 +239,7 @@ class Host:
         self.move()
 
     def _hear_events(self, data: bytes) -> None:
-        opened = self._open(data, wire.EVENT_LIMIT)
+        opened = self.open(data, wire.EVENT_LIMIT)
         for event in wire.decode(opened.body, list[events.AnyEvent]):
             if event.peer != opened.sender or not isinstance(event, events.GOSSIPED):
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")

@@ -93,7 +93,7 @@ class Intake:
         """The `groups` service: one verdict for one group."""
         host, now = self.host, self.host.now()
         try:
-            opened = wire.unseal(frame, host.who.run, host.ports.keyring)
+            opened = host.open(frame)
             group = wire.decode(opened.body, Group)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind="groups", reason=str(error))

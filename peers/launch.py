@@ -26,6 +26,7 @@ from peers import hardware, policies, runfolder, specification
 from peers.departure import Departure, run_until_signalled
 from peers.errors import CannotHere, Refusal
 from peers.evaluator import Evaluator
+from peers.frames import Frames, MemberMail
 from peers.host import Host, Self
 from peers.runfolder import Corner, RunFolder
 from peers.seed import Seed
@@ -162,8 +163,12 @@ def _host(
 ) -> Host:
     """The peer's Host over real ports."""
     spec = run.spec
+    config = Config(run=from_run_dict(spec.run), peer=config.peer)
+    trust = Trust(config.run.name, bytes.fromhex(spec.owner), config.run.private, verify)
+    frames = Frames(run.digest, place.keyring, membership, config.run.private)
+    mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
     ports = Ports(
-        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=averager, work=node.work,
+        clock=node.clock, board=node.board, gossip=node.gossip, mail=mail, averager=averager, work=node.work,
         keyring=place.keyring, addresses=node.addresses,
     )  # fmt: skip
     who = Self(
@@ -171,15 +176,13 @@ def _host(
         hardware=hardware.describe(),
         membership=membership, observes=role in (Role.SEED, Role.OBSERVER),
     )  # fmt: skip
-    config = Config(run=from_run_dict(spec.run), peer=config.peer)
-    trust = Trust(config.run.name, bytes.fromhex(spec.owner), config.run.private, verify)
 
     def blame(peer: PeerId, reason: str) -> None:
         place.bus.emit(events.Rejected(at=time.time(), peer=place.keyring.me, sender=peer, kind="blobs", reason=reason))
 
     shelf = place.folder / "blobs" if role is Role.SEED else None
-    blobs = Blobs(node.mail, folder=shelf, keep=config.run.release.keep, on_bad=blame)
-    return Host(who, config, ports, place.bus, trust, blobs, node.mail.remember)
+    blobs = Blobs(mail, folder=shelf, keep=config.run.release.keep, on_bad=blame)
+    return Host(who, config, ports, frames, place.bus, trust, blobs, node.mail.remember)
 
 
 async def _seed(run: RunFolder, config: Config, page: bool, departure: Departure) -> None:

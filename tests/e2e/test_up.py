@@ -67,7 +67,7 @@ def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(
         assert program.process.returncode == 0, said
         exported = house.folder / "exported"
         assert str(exported) in " ".join(said.split())
-        assert not alive(list(family.values()))
+        house.wait_until(lambda: not alive(list(family.values())), 5, f"left: {list(family.values())}")
         check_model(house, exported)
 
         status = swarm("status", "--json", "--folder", str(house.folder))
@@ -121,4 +121,4 @@ def test_ctrl_c_ends_all_of_it(endless: tuple[Household, Program]) -> None:
         assert program.process.wait(20) == 130
     except subprocess.TimeoutExpired:
         raise AssertionError(f"it did not end\n{house.tails()}") from None
-    assert not alive(everybody)
+    house.wait_until(lambda: not alive(everybody), 5, f"left: {everybody}")
