@@ -34,6 +34,8 @@ from swarm.types import Beat, Digest, Membership, PeerId, Release, Role
 
 BUNDLE_EVERY = 0.25
 # Seconds between two bundles of events: four pictures a second is what a page can show.
+POSTED = 120.0
+# Seconds that a heartbeat stays on the board, refreshed at a third of it.
 EVENTS_KEPT = 256
 # Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
 
@@ -123,7 +125,6 @@ class Host:
         sealed = self.seal(release, wire.RELEASE_LIMIT)
         await self.ports.gossip.publish(self.topic("release"), sealed)
         self._keep(release, sealed)  # not before: what nobody was told is not released, and its publisher tries again
-        await self.ports.board.put(self.topic("newest"), sealed, ttl=120.0)
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
         """Ask these peers, one after the other until one answers, for the newest release: gossip may have passed me by."""
@@ -189,16 +190,19 @@ class Host:
             "release": self._hear_release,
             "event": self._hear_events,
         }
-        services = [self._beat_forever(), self._expire_forever(), self._bundle_forever(), self._ask_forever()]
-        return [*services, *(self._listen(n, takers[n]) for n in names)]
+        always = (self._beat_forever, self._expire_forever, self._bundle_forever, self._ask_forever, self._post_forever)
+        return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
 
     async def _listen(self, name: str, take: Callable[[bytes], None]) -> None:
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
-                try:
-                    take(data)
-                except wire.WireError as error:
-                    self.emit(events.Rejected, sender=sender, kind=name, reason=str(error))
+                self._take(take, name, sender, data)
+
+    def _take(self, take: Callable[[bytes], None], kind: str, sender: PeerId, data: bytes) -> None:
+        try:
+            take(data)
+        except wire.WireError as error:
+            self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
     def open(self, data: bytes, limit: int = wire.FRAME_LIMIT) -> wire.Opened:
         """A frame of this run; WireError for everything else."""
@@ -286,10 +290,10 @@ class Host:
                 async with asyncio.timeout(pace * self.rng.uniform(1.0, 1.25)):
                     await self._beat_now.wait()
 
-    async def _send_beat(self) -> None:
+    def _beat(self) -> Beat:
         now, vitals = self.now(), self.vitals
         self._seq += 1
-        beat = Beat(
+        return Beat(
             name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=vitals.version,
             weights=Digest(vitals.weights), state=vitals.state, credit=vitals.credit, takers=vitals.takers,
             inbox=vitals.inbox, done=vitals.done,
@@ -297,10 +301,24 @@ class Host:
             busy=round(min(1.0, vitals.busy.rate(now)), 3), lag=vitals.lag, addresses=self.ports.addresses()[:2],
             hardware=self.who.hardware, at=now,
         )  # fmt: skip
+
+    async def _send_beat(self) -> None:
+        beat = self._beat()
         if self.who.observes:
             self.emit(events.Heard, subject=self.ports.me, beat=beat)
         name = "beat/sampler" if self.who.role is Role.SAMPLER else "beat"
         await self.ports.gossip.publish(self.topic(name), self._seal_beat(beat))
+
+    async def _post_forever(self) -> None:
+        """The board says who serves, for those whom no gossip reaches yet: peers that others depend on post their heartbeat,
+        and whoever knows no learner reads what is posted."""
+        while True:
+            if self.who.role not in (Role.SAMPLER, Role.OBSERVER):
+                await self.ports.board.put(self.topic("member"), self._seal_beat(self._beat()), ttl=POSTED)
+            if not self.roster.learners():
+                for sender, sealed in (await self.ports.board.get(self.topic("member"))).items():
+                    self._take(self._hear_beat, "member", sender, sealed)
+            await self.ports.clock.sleep(POSTED / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:
         """With as many addresses as fit: a membership and two long ones together outgrow the limit."""

@@ -239,6 +239,8 @@ async def _join(invite: Invite, role: Role, config: Config, path: Path, departur
                     f"this invite does not admit a {role.value}: ask the run's owner for one (`swarm invite --role {role.value}`)"
                 )
             await specification.serve(node.mail, run)
+            who = f"{role.value} {human_name(place.keyring.me)}"
+            print(f"joined run {run.spec.run['name']} {run.digest[:12]} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
             await _act(place, run, role, config, node, membership, departure)
 
 

@@ -95,7 +95,10 @@ def test_a_simulated_swarm_learns() -> None:
 
 def test_nothing_is_lost_on_a_good_day() -> None:
     told = good_day()
-    assert set(told.verdicts()) == {"admit"}
+    # A sampler may hear of a release before a learner does: its group is sent back once, and admitted at the next try.
+    assert set(told.verdicts()) <= {"admit", "over-quota"}
+    assert told.verdicts().get("over-quota", 0) < 0.01 * told.verdicts()["admit"]
+    assert {e.group for e in told.of(Judged)} == {e.group for e in told.of(Judged) if e.verdict is Verdict.ADMIT}
     assert not told.of(Rejected)
     judged = {event.group for event in told.of(Judged)}
     assert len({event.group for event in told.of(Sampled, until=170)} - judged) == 0

@@ -1,0 +1,277 @@
+"""The averager process: takes orders from its peer through a pipe, gathers a group, reduces, writes the mean where it read.
+
+    peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
+                            ^ calls of other averager processes, through the peer's p2pd
+
+The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes only after a complete round; who was
+not invited is not served; the process ends with its parent. The process shares no lock with the peer: hivemind's MPFuture takes
+locks of all its processes, and one that is frozen or killed while it holds one takes the whole peer along. So hivemind's calls
+and reducer are used and its DecentralizedAverager, which is a process, is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import hashlib
+import logging
+import os
+import signal
+import stat
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
+
+import msgspec
+import torch
+import uvloop
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import achain, as_aiter
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarm.config import Averaging
+from swarm.net.allreduce import Runner
+from swarm.net.matching import MatchError, Matching, read_announcement
+
+MARGIN = 0.3
+# Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a process.
+LEAVE = 1.0
+# Seconds for a process to take its handlers back when it leaves; then it is killed.
+PDEATHSIG = 1
+
+
+# -- what goes through the pipe ---------------------------------------------------------------------------------------
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Between a peer and its averager process."""
+
+
+class Order(Message):
+    version: int
+    weight: float
+    peers: tuple[str, ...]
+    seconds: float
+    """Until the deadline."""
+
+
+class Leave(Message):
+    pass
+
+
+class Listening(Message):
+    """The process's address at p2pd: its handlers are removed by it when it is dead."""
+
+    address: str
+
+
+class Ready(Message):
+    me: str
+
+
+class Ended(Message):
+    members: tuple[str, ...]
+    """Empty: nobody came."""
+    lost: str
+    """Why the round was lost; empty when it was not."""
+
+
+FromParent = Order | Leave
+FromChild = Listening | Ready | Ended
+encode = msgspec.msgpack.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a new averager process needs to know."""
+
+    prefix: str
+    settings: Averaging
+    buffer: torch.Tensor
+    daemon: str
+    """p2pd's control address."""
+    dial_only: bool
+    stale: tuple[str, ...]
+    """Addresses of dead averager processes at this p2pd."""
+
+
+# -- rounds -------------------------------------------------------------------------------------------------------------
+
+
+class Rounds(ServicerBase):  # type: ignore[misc]
+    """Averages once for each order, and answers the calls of others."""
+
+    def __init__(self, setup: Setup, send: Callable[[FromChild], None]) -> None:
+        self._setup, self._send = setup, send
+        self._runners: dict[bytes, asyncio.Future[Runner]] = {}
+        self._known = asyncio.Event()
+        self._known.set()  # cleared while a group may be about to form
+        self._order: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        setup, settings = self._setup, self._setup.settings
+        self._p2p = await P2P.replicate(Multiaddr(setup.daemon))
+        self._send(Listening(str(self._p2p._client.control.listen_maddr)))
+        schema = hashlib.sha256(f"float32 {setup.buffer.numel()} {settings.compression}".encode()).digest()
+        self._matching = Matching(
+            self._p2p.peer_id, setup.dial_only, schema, settings.match, settings.request,
+            stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
+        )  # fmt: skip
+        if not setup.dial_only:
+            await self._remove_stale()
+            await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
+        self._send(Ready(str(self._p2p.peer_id)))
+
+    async def _remove_stale(self) -> None:
+        """p2pd keeps the stream handlers of a dead process and refuses new ones; they are removed by its address."""
+        self._collect_rpc_handlers()
+        control = self._p2p._client.control
+        mine = control.listen_maddr
+        for address in self._setup.stale:
+            for handler in self._rpc_handlers:
+                name = self._get_handle_name(self._setup.prefix, handler.method_name)
+                control.listen_maddr, control.handlers[name] = Multiaddr(address), None
+                with contextlib.suppress(ControlFailure):  # it had not come as far as that one, or p2pd is a new one
+                    await control.remove_stream_handler(name)
+        control.listen_maddr = mine
+
+    async def close(self) -> None:
+        if not self._setup.dial_only:
+            await self.remove_p2p_handlers(self._p2p, namespace=self._setup.prefix)
+
+    def take(self, order: Order) -> None:
+        self._order = asyncio.get_running_loop().create_task(self._obey(order))
+
+    async def _obey(self, order: Order) -> None:
+        try:
+            async with asyncio.timeout(order.seconds - MARGIN):
+                members, lost = await self._round(order), ""
+        except TimeoutError:
+            members, lost = (), f"not done in {order.seconds:.1f} s"
+        except Exception as error:  # (whatever hivemind raises here, the round is lost and the reason is told)
+            members, lost = (), str(error) or type(error).__name__
+        self._send(Ended(members, lost))
+
+    async def _round(self, order: Order) -> tuple[str, ...]:
+        invited = frozenset(map(PeerID.from_base58, order.peers))
+        self._known.clear()
+        try:
+            group = await self._matching.gather(order.version, order.weight, invited)
+            if group is None:
+                return ()
+            with self._registered(group.group_id) as promise:
+                await self._reduce(group, invited, order.version, promise)
+            return tuple(map(str, group.peer_ids))
+        finally:
+            self._known.set()
+
+    @contextmanager
+    def _registered(self, group: bytes) -> Iterator[asyncio.Future[Runner]]:
+        promise = self._runners[group] = asyncio.get_running_loop().create_future()
+        self._known.set()
+        try:
+            yield promise
+        finally:
+            del self._runners[group]
+            promise.cancel()
+
+    async def _reduce(self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]) -> None:
+        told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
+        if len(told) < 2 or not set(told) <= {self._p2p.peer_id, *invited} or any(one.v != version for one in told.values()):
+            raise MatchError("the group holds somebody who was not invited or is at another version")
+        settings = self._setup.settings
+        # A weight is what a member announced while the group formed, so that all reducers use the same one.
+        runner = Runner(
+            weights={peer: one.weight for peer, one in told.items()}, codec=settings.compression, p2p=self._p2p,
+            servicer_type=type(self), prefix=self._setup.prefix, group_id=group.group_id, tensors=[self._setup.buffer],
+            ordered_peer_ids=group.peer_ids, peer_fractions=tuple(float(not one.dial_only) for one in told.values()),
+            sender_timeout=settings.chunk, reducer_timeout=2 * settings.chunk,
+        )  # fmt: skip
+        runner.screen_own()
+        promise.set_result(runner)
+        try:
+            results = await runner.collect()
+        except AllreduceException as error:
+            raise AllreduceException(runner.broken or str(error)) from error
+        if runner.broken or runner.tensor_part_container.failed_size:
+            raise AllreduceException(runner.broken or "a part was lost")
+        self._setup.buffer.copy_(results[0])
+
+    async def rpc_join_group(
+        self, request: averaging_pb2.JoinRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
+        async with contextlib.aclosing(self._matching.join(request, context.remote_id)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        first = await anext(aiter(stream), None)
+        if first is None or context.remote_id not in self._matching.invited:
+            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        if first.group_id not in self._runners:
+            await self._known.wait()  # the leader's BEGIN may be on its way to me still
+        if (promise := self._runners.get(first.group_id)) is None:
+            yield averaging_pb2.AveragingData(code=averaging_pb2.BAD_GROUP_ID)
+            return
+        async for message in (await promise).rpc_aggregate_part(achain(as_aiter(first), stream), context):
+            yield message
+
+
+# -- the process ----------------------------------------------------------------------------------------------------------
+
+
+def serve(setup: Setup, pipe: Connection, parent: int) -> None:
+    """Main of the averager process.
+
+    torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
+    """
+    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    gc.freeze()  # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
+    signal.set_wakeup_fd(-1)  # else a signal sent to me would wake the parent's loop
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _close_sockets(keep=pipe.fileno())
+    logging.getLogger("hivemind").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    loop = uvloop.new_event_loop()
+    rounds = Rounds(setup, lambda message: pipe.send_bytes(encode(message)))
+    threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
+    decoder = msgspec.msgpack.Decoder(FromParent)
+    with contextlib.suppress(EOFError, OSError):
+        while not isinstance(message := decoder.decode(pipe.recv_bytes()), Leave):
+            loop.call_soon_threadsafe(rounds.take, message)
+        asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
+    os._exit(0)
+
+
+def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(rounds.open())
+        loop.run_forever()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # the parent sees the pipe close, and why in its log
+
+
+def _close_sockets(keep: int) -> None:
+    """Let go of the parent's connections: as long as I hold a copy, the other side never learns that the parent closed it."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if fd > 2 and fd != keep and stat.S_ISSOCK(os.fstat(fd).st_mode):
+                os.close(fd)

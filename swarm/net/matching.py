@@ -1,0 +1,297 @@
+"""Who takes part in a round: from an order to a group whose members all invited each other. In the averager process.
+
+    larger ids                         smaller id (the leader)
+    ask ------- JoinRequest ---------> waits here until its peer matches for the same version, then
+        <------ ACCEPTED --------------  the smallest that accepted me is my leader
+        <------ BEGIN (members) -------  when all invited are here, or the first window of the group ends
+
+In come versions and invited peers, out goes a GroupInfo, or None. Invariants: requests go from larger ids to smaller ones only
+(and from those that only dial to all others), so that two can never wait for each other; a member follows the smallest id that
+accepted it and goes on asking still smaller ones, so that whoever comes late and smallest takes over; no order of arrival and no
+delay below the window parts learners that match at the same time. The invited are known beforehand: nothing is looked up.
+All candidates are asked at once, each by one stream that stays open: who is frozen or dead delays nobody, and nothing is polled.
+
+hivemind's messages are used and hivemind's Matchmaking is not: it looks for the others in the DHT (seconds on a busy machine),
+asks one at a time under a lock, and orders them by expirations. Windows travel as seconds that are left: clocks may differ.
+
+Not handled: a follower that leaves in the very moment when its leader begins costs that group a round (it is lost, at all).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import math
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+from hivemind.proto.averaging_pb2 import (
+    ACCEPTED,
+    BAD_SCHEMA_HASH,
+    BEGIN_ALLREDUCE,
+    GROUP_DISBANDED,
+    NOT_LOOKING_FOR_GROUP,
+    PROTOCOL_VIOLATION,
+    JoinRequest,
+    MessageFromLeader,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_WEIGHT = 1e6
+# A weight is a number of groups; more than a million in one round is a lie.
+MAX_ANNOUNCEMENT = 16 << 10
+# 8 bytes for each invited peer: room for two thousand learners.
+POLL = 0.05
+# Seconds between two looks at the window's end, and before somebody who refused or is not there is asked again;
+LONGEST_POLL = 0.4
+# twice as long each time up to here: a dead peer costs a few dials in a window, one that restarts (0.2 s) is found in it.
+
+
+class MatchError(Exception):
+    """What another learner told is not to be believed."""
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What a learner tells a group that forms (hivemind's `gather`)."""
+
+    v: int
+    weight: float
+    dial_only: bool
+    invited: tuple[bytes, ...]
+    """Tags of those it averages with, itself included."""
+
+
+def read_announcement(raw: bytes) -> Announcement:
+    """Raises MatchError."""
+    if len(raw) > MAX_ANNOUNCEMENT:
+        raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
+    try:
+        told = msgspec.msgpack.decode(raw, type=Announcement)
+    except msgspec.DecodeError as error:
+        raise MatchError(f"an announcement cannot be read: {error}") from error
+    if not (math.isfinite(told.weight) and 0 < told.weight <= MAX_WEIGHT):
+        raise MatchError(f"a member announced the weight {told.weight}, which is not in (0, {MAX_WEIGHT:g}]")
+    return told
+
+
+def _tag(peer: PeerID) -> bytes:
+    return hashlib.blake2b(peer.to_bytes(), digest_size=8).digest()
+
+
+def _rank(peer: PeerID) -> bytes:
+    raw: bytes = peer.to_bytes()  # hivemind compares the base58 texts, whose order is another one
+    return raw
+
+
+@dataclass(eq=False, slots=True)
+class Suitor:
+    """Somebody who asked me to lead, while its stream is open."""
+
+    peer: PeerID
+    raw: bytes
+    told: Announcement
+    until: float
+    """Loop time at which its window ends."""
+    accepted: bool = False
+    replies: asyncio.Queue[MessageFromLeader] = field(default_factory=asyncio.Queue)
+
+    def reply(self, code: int, **fields: Any) -> None:
+        self.replies.put_nowait(MessageFromLeader(code=code, **fields))
+
+    async def next_reply(self, grace: float) -> MessageFromLeader:
+        try:
+            async with asyncio.timeout_at(self.until + grace):
+                return await self.replies.get()
+        except TimeoutError:
+            return MessageFromLeader(code=NOT_LOOKING_FOR_GROUP)
+
+
+class Matching:
+    """Gathers one group at a time; requests of others wait here between and during rounds."""
+
+    def __init__(self, me: PeerID, dial_only: bool, schema: bytes, window: float, grace: float, stub: Callable[[PeerID], Any]):
+        """`window`: seconds to find the others; `grace`: seconds beyond it in which an accepted member still waits to begin."""
+        self.me, self.dial_only = me, dial_only
+        self.invited: frozenset[PeerID] = frozenset()
+        self._schema, self._window, self._grace, self._stub = schema, window, grace, stub
+        self._suitors: dict[PeerID, Suitor] = {}
+        self._courting: dict[PeerID, asyncio.Task[None]] = {}
+        self._leader: PeerID | None = None
+        self._group: asyncio.Future[GroupInfo] | None = None
+
+    async def gather(self, version: int, weight: float, peers: frozenset[PeerID]) -> GroupInfo | None:
+        """The group, as soon as all of `peers` are in it or the first window of its members ends; None when nobody came."""
+        loop = asyncio.get_running_loop()
+        self.invited = peers
+        self._told = Announcement(version, weight, self.dial_only, tuple(map(_tag, (self.me, *peers))))
+        self._raw = msgspec.msgpack.encode(self._told)
+        self._until, self._group = loop.time() + self._window, loop.create_future()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    self._court_all()
+                    self._admit()
+                    return await self._gathered(self._group)
+                finally:
+                    self._group = self._leader = None
+                    self._court_nobody_above(None)
+        finally:
+            self._disband()
+
+    async def _gathered(self, group: asyncio.Future[GroupInfo]) -> GroupInfo | None:
+        loop = asyncio.get_running_loop()
+        while not group.done():
+            followers = self._followers()
+            end = min([self._until, *(one.until for one in followers)]) if self._leader is None else self._until + self._grace
+            if (left := end - loop.time()) > 0:
+                await asyncio.wait({group}, timeout=min(left, POLL))
+            elif self._leader is None and followers:
+                self._begin()
+            else:
+                return None
+        return group.result()
+
+    # --- as a leader ----------------------------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest, peer: PeerID) -> AsyncIterator[MessageFromLeader]:
+        """Answer a request: a refusal at once, or ACCEPTED when its time comes and then how it went on."""
+        suitor = self._read(request, peer)
+        if isinstance(suitor, int):
+            yield MessageFromLeader(code=suitor)
+            return
+        if (older := self._suitors.get(peer)) is not None:  # its stream broke and that is not known here yet
+            older.reply(GROUP_DISBANDED)
+        self._suitors[peer] = suitor
+        self._admit()
+        try:
+            while (reply := await suitor.next_reply(self._grace)).code == ACCEPTED:
+                yield reply
+        finally:
+            if self._suitors.get(peer) is suitor:
+                del self._suitors[peer]
+        yield reply
+
+    def _read(self, request: JoinRequest, peer: PeerID) -> Suitor | int:
+        """A suitor, or the code of its refusal."""
+        if peer not in self.invited:  # of the last round when there is none now: others ask again
+            return int(PROTOCOL_VIOLATION if self._group is not None else NOT_LOOKING_FOR_GROUP)
+        if request.schema_hash != self._schema:
+            return int(BAD_SCHEMA_HASH)
+        try:
+            told = read_announcement(request.gather)
+        except MatchError:
+            return int(PROTOCOL_VIOLATION)
+        if self.dial_only or not request.expiration > 0 or not (told.dial_only or _rank(peer) > _rank(self.me)):
+            return int(PROTOCOL_VIOLATION)
+        until = asyncio.get_running_loop().time() + min(request.expiration, self._window)
+        return Suitor(peer, request.gather, told, until)
+
+    def _followers(self) -> list[Suitor]:
+        return [one for one in self._suitors.values() if one.accepted]
+
+    def _admit(self) -> None:
+        """Accept whoever fits, and begin when the group is full."""
+        if self._group is None or self._group.done() or self._leader is not None:
+            return
+        for suitor in self._suitors.values():
+            if not suitor.accepted and self._fits(suitor):
+                suitor.accepted = True
+                suitor.reply(ACCEPTED)
+        if len(self._followers()) == len(self.invited):
+            self._begin()
+
+    def _fits(self, suitor: Suitor) -> bool:
+        followers = self._followers()
+        return (
+            suitor.told.v == self._told.v
+            and suitor.peer in self.invited
+            and suitor.until > asyncio.get_running_loop().time()
+            and {_tag(self.me), *(_tag(one.peer) for one in followers)} <= set(suitor.told.invited)
+            and all(_tag(suitor.peer) in one.told.invited for one in followers)
+        )
+
+    def _begin(self) -> None:
+        assert self._group is not None
+        followers = self._followers()
+        told = {self.me: self._raw, **{one.peer: one.raw for one in followers}}
+        group = GroupInfo(os.urandom(20), tuple(sorted(told, key=_rank)), tuple(told[peer] for peer in sorted(told, key=_rank)))
+        members = [peer.to_bytes() for peer in group.peer_ids]
+        for one in followers:
+            one.accepted = False
+            one.reply(BEGIN_ALLREDUCE, group_id=group.group_id, ordered_peer_ids=members, gathered=group.gathered)
+        self._group.set_result(group)
+
+    def _disband(self) -> None:
+        for one in self._followers():
+            one.accepted = False
+            one.reply(GROUP_DISBANDED)
+
+    # --- as a follower --------------------------------------------------------------------------------------------------
+
+    def _court_all(self) -> None:
+        """Ask everybody who may lead me and is not asked yet."""
+        for peer in self.invited:
+            if (self.dial_only or _rank(peer) < _rank(self.me)) and peer not in self._courting:
+                self._courting[peer] = self._tasks.create_task(self._court(peer))
+
+    def _court_nobody_above(self, leader: PeerID | None) -> None:
+        """Go on asking those below the leader only; nobody at all when it is None."""
+        for peer in list(self._courting):
+            if leader is None or _rank(peer) > _rank(leader):
+                self._courting.pop(peer).cancel()
+
+    async def _court(self, leader: PeerID) -> None:
+        pause = POLL
+        while True:
+            try:
+                if await self._ask(leader):
+                    pause = POLL
+            except Exception as error:  # whatever p2pd and the other side may answer: it is asked again
+                log.debug("asking %s to lead failed: %s", leader, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL)
+
+    async def _ask(self, leader: PeerID) -> bool:
+        """Until it refuses, disbands or begins. -> it had accepted me"""
+        left = self._until - asyncio.get_running_loop().time()
+        request = JoinRequest(schema_hash=self._schema, expiration=left, gather=self._raw, client_mode=self.dial_only)
+        accepted = False
+        try:
+            async with contextlib.aclosing(await self._stub(leader).rpc_join_group(request)) as replies:
+                async for reply in replies:
+                    if reply.code == BEGIN_ALLREDUCE and accepted:
+                        self._join_in(reply)
+                    if reply.code != ACCEPTED:
+                        break
+                    if not accepted:
+                        accepted = True
+                        self._follow(leader)
+        finally:
+            if self._leader == leader:
+                self._be_free()
+        return accepted
+
+    def _follow(self, leader: PeerID) -> None:
+        """Only the leader and those below it are asked any more: it is below the one that I followed till now."""
+        self._leader = leader
+        self._disband()
+        self._court_nobody_above(leader)
+
+    def _be_free(self) -> None:
+        self._leader = None
+        if self._group is not None and not self._group.done():
+            self._court_all()
+            self._admit()
+
+    def _join_in(self, reply: MessageFromLeader) -> None:
+        members = tuple(map(PeerID, reply.ordered_peer_ids))
+        if self._group is not None and not self._group.done() and self.me in members and len(members) == len(reply.gathered):
+            self._group.set_result(GroupInfo(reply.group_id, members, tuple(reply.gathered)))
