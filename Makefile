@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench lint check-types chromium clean
+.PHONY: help demo test test-slow bench lint check-types chromium namespaces clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,10 +30,10 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
-test: $(STAMP) chromium  ## everything but the slow and the GPU tests
+test: $(STAMP) chromium namespaces  ## everything but the slow and the GPU tests
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
-test-slow: $(STAMP) chromium  ## the slow tests: long runs and faults on real processes
+test-slow: $(STAMP) chromium namespaces  ## the slow tests: long runs and faults on real processes
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 bench: .venv/.bench  ## the figures of the README, as a table
@@ -54,6 +54,16 @@ chromium:  ## the browser that the page's tests drive (installs Debian's package
 		|| echo "chromium could not be installed with apt-get: the tests of the page need it" >&2; \
 	else \
 		echo "chromium is not installed: the tests of the page need it (Debian: apt-get install chromium, as root)" >&2; \
+	fi
+
+namespaces:  ## what the test of a one-way network needs (installs Debian's iproute2 and iptables when root)
+	@if command -v ip >/dev/null && command -v iptables >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 iptables; } </dev/null >/dev/null \
+		|| echo "iproute2 and iptables could not be installed with apt-get: the test of a one-way network is left out" >&2; \
+	else \
+		echo "ip or iptables is missing: the test of a one-way network is left out" >&2; \
 	fi
 
 clean:  ## caches and ./demo-run; .venv stays

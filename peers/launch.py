@@ -120,6 +120,8 @@ def _place(corner: Corner) -> Iterator[Place]:
             yield Place(corner.path, open_key(corner.path / "key"), bus)
         finally:
             journal.close()
+            if journal.lost:
+                print(f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr)
 
 
 @asynccontextmanager
@@ -240,7 +242,8 @@ async def _join(invite: Invite, role: Role, config: Config, path: Path, departur
                 )
             await specification.serve(node.mail, run)
             who = f"{role.value} {human_name(place.keyring.me)}"
-            print(f"joined run {run.spec.run['name']} {run.digest[:12]} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+            what = f"run {run.spec.run['name']} {run.digest[:12]}"
+            print(f"joined {what} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
             await _act(place, run, role, config, node, membership, departure)
 
 
@@ -276,7 +279,7 @@ async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[An
 
     settings = from_run_dict(run.spec.run).averaging
     averager = HiveAverager(
-        dht=lambda: (node.dht(), node.generation), prefix=averaging_prefix(run.digest), numel=equip.size(run.model),
+        daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest), numel=equip.size(run.model),
         settings=settings, report=place.report,
     )  # fmt: skip
     await averager.start()

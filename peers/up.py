@@ -165,7 +165,8 @@ class Household:
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
         # In a file or a pipe a path must stay in one piece: whoever reads it there copies it, or searches for it.
-        Console(width=None if sys.stdout.isatty() else 240).print(summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path))
+        screen = Console(width=None if sys.stdout.isatty() else 240)
+        screen.print(summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path))
         return exported.returncode
 
     # --- watching -------------------------------------------------------------------------------------------------------

@@ -100,9 +100,9 @@ class Window(Section):
 
 class Averaging(Section):
     match: Seconds = 2.0
-    """Seconds to find the others (hivemind's min_matchmaking_time)."""
+    """Seconds to find the others; a full group starts at once."""
     request: Seconds = 1.0
-    """Seconds for one request while matching; below `match`, or two learners can wait for each other."""
+    """Seconds beyond `match` that a learner waits for a group which took it; below `match`, or the next round's begins to suffer."""
     chunk: Seconds = 5.0
     """Seconds without a chunk before a member counts as lost."""
     deadline: Seconds = 20.0
@@ -240,7 +240,7 @@ class Loaded(NamedTuple):
 SCHEMA = layers.Schema(Config)
 
 RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
-    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: two learners would wait for each other"),
+    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: a learner would wait longer for a group that took it than it looked for one"),
     ("run.averaging.match", "run.averaging.deadline", lambda a, b: a < b, "be below: no round could end in time"),
     ("run.averaging.chunk", "run.averaging.deadline", lambda a, b: a < b, "be below: a lost member could not be noticed in time"),
     ("run.pace.patience", "run.pace.beat", lambda a, b: a > 2 * b, "be more than twice: one late heartbeat would lose a peer"),

@@ -8,8 +8,8 @@ In come a version, tensors, a weight and the peers that may take part; out comes
 member, or None, or RoundLost. Invariants: the deadline always holds; tensors change only after a complete round; who is not
 invited is refused at the join and not served; members of a group all invited each other and are at the same version.
 
-This file is the peer's side. What happens over there: averaging.py (the process), matching.py (who takes part), allreduce.py
-(the mean). Not handled: that all members *apply* the same average (a member may die after it sent its parts): releases settle that.
+This file is the peer's side. The other one: averaging.py (the process), matching.py (who takes part), allreduce.py (the mean).
+Not handled: that all members *apply* the same average (a member may die after it sent its parts): releases settle that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import torch

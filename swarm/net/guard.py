@@ -4,8 +4,7 @@
 
 In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's own error path,
 before memory is allocated for it. Invariant: every record that a node keeps or returns was signed by the Ed25519 key inside its
-subkey, lies under a key of the run, is small and expires soon. hivemind's own averaging records obey the same rules, because
-its subkey is a peer id and the signature is appended to whatever it stores. Not handled: a storing node that hides records.
+subkey, lies under a key of the run, is small and expires soon. Not handled: a storing node that hides records.
 """
 
 from __future__ import annotations
@@ -66,8 +65,6 @@ TTL_SECONDS = 120.0
 SKEW_SECONDS = 3.0
 # hivemind's own tolerance between two clocks.
 SIGNATURE = 64
-KEY_BITS = 6
-# hivemind's group bits carry version mod 64.
 
 
 class GuardError(ValueError):
@@ -78,15 +75,13 @@ class GuardError(ValueError):
 
 
 def averaging_prefix(run: Digest) -> str:
-    """hivemind's averager prefix of a run; it must not contain a dot."""
+    """What begins the names of a run's averaging calls at p2pd."""
     return f"{run[:16]}_grads"
 
 
 def allowed_keys(run: Digest) -> tuple[str, ...]:
-    """Everything that may be stored: the run's own records and what hivemind's averager declares."""
-    prefix = averaging_prefix(run)
-    groups = (f"{prefix}.0b{bits:0{KEY_BITS}b}" for bits in range(1 << KEY_BITS))
-    return (topic(run, "member"), topic(run, "newest"), *groups, f"{prefix}.0b", f"{prefix}.all_averagers")
+    """Everything that may be stored."""
+    return (topic(run, "member"), topic(run, "newest"))
 
 
 class RecordRules(RecordValidatorBase):

@@ -2,11 +2,11 @@
 
     p2pd (swarm.net.p2pd) ---+--- streams    -> node.mail   (swarm.net.mail)
       identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.gossip)
-                             +--- DHT child  -> node.board  and, for the averager, node.dht()
+                             +--- DHT child  -> node.board
 
 In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
 hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
-lost. `generation` grows with every replacement: whatever forked with the old DHT must be made anew. Invariant: no process
+lost. `generation` grows with every replacement. Invariant: no process
 outlives this one. Start a Node in the main thread, before torch computes and before CUDA: hivemind forks. Not handled: relays
 beyond the bootstrap's, two Nodes with one key.
 """
@@ -260,11 +260,9 @@ class Node:
 
     # --- what others ask of it ------------------------------------------------------------------------------------------
 
-    def dht(self) -> DHT:
-        """The live hivemind.DHT, for the averager. Raises Unreachable while it is being replaced."""
-        if self._dht is None or not self._dht_up.is_set():
-            raise Unreachable("the DHT is being replaced")
-        return self._dht
+    async def control(self) -> str:
+        """The control address of the p2pd of the moment, for the averager's process; waits while it is being replaced."""
+        return str((await self.line()).daemon_listen_maddr)
 
     def addresses(self) -> tuple[str, ...]:
         """Where others may dial me, most widely reachable first; empty for one that only dials."""

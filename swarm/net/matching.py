@@ -25,7 +25,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,7 +161,7 @@ class Matching:
 
     # --- as a leader ----------------------------------------------------------------------------------------------------
 
-    async def join(self, request: JoinRequest, peer: PeerID) -> AsyncIterator[MessageFromLeader]:
+    async def join(self, request: JoinRequest, peer: PeerID) -> AsyncGenerator[MessageFromLeader, None]:
         """Answer a request: a refusal at once, or ACCEPTED when its time comes and then how it went on."""
         suitor = self._read(request, peer)
         if isinstance(suitor, int):
@@ -178,6 +178,7 @@ class Matching:
             if self._suitors.get(peer) is suitor:
                 del self._suitors[peer]
         yield reply
+        await asyncio.sleep(self._grace)  # the asker hangs up: p2pd may lose what was said right before this side does
 
     def _read(self, request: JoinRequest, peer: PeerID) -> Suitor | int:
         """A suitor, or the code of its refusal."""

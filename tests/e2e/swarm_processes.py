@@ -8,6 +8,7 @@ Whatever a household started is gone at its end, with all that it forked. Not ha
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -28,6 +29,7 @@ from swarm.types import Digest, PeerId
 ROOT = Path(__file__).parents[2]
 Kind = TypeVar("Kind", bound=events.Event)
 T = TypeVar("T")
+PDEATHSIG = 1
 
 SETTINGS = """
 [run]
@@ -53,7 +55,7 @@ host = "127.0.0.1"
 [peer.page]
 port = 0
 """
-# Small batches: a round every fraction of a second, so that a fault meets one. The run's seed is that of the demo: one cached model.
+# Small batches: a round every fraction of a second, so that a fault meets one. The seed is the demo's: one cached model.
 
 UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", "peer.engine.tasks=2")
 """Settings of a sampler that leaves the machine's cores to the test: one swarm must not be slowed by another one's zeal."""
@@ -62,6 +64,11 @@ UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", 
 def environment(**more: str) -> dict[str, str]:
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
     return {**own, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", **more}
+
+
+def _die_with_tests() -> None:
+    """In the child, before exec: a test run that is killed leaves nothing behind."""
+    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
 
 
 def command(*words: str) -> list[str]:
@@ -166,7 +173,7 @@ class Household:
         with open(log, "wb") as out:
             process = subprocess.Popen(
                 [*wrap, *command(*words)], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=_die_with_tests,  # noqa: PLW1509 (no threads in a test run)
             )  # fmt: skip
         program = Program(name, folder or self.folder, log, process)
         self.programs.append(program)
@@ -184,9 +191,9 @@ class Household:
     def invite(self, role: str) -> str:
         return (self.folder / "invites" / role).read_text()
 
-    def join(self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = (), more: Sequence[str] = ()) -> Program:
+    def join(self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
         """`swarm join`; returns at once."""
-        words = ["join", self.invite(role), "--as", role, "--folder", str(folder or self.folder), *_sets(sets), *more]
+        words = ["join", self.invite(role), "--as", role, "--folder", str(folder or self.folder), *_sets(sets)]
         return self.run(role, *words, folder=folder, wrap=wrap)
 
     # --- waiting --------------------------------------------------------------------------------------------------------
@@ -252,7 +259,8 @@ def differing(seed: Program) -> list[tuple[PeerId, int]]:
     truth = released(seed)
     snapped = {(event.peer, event.version) for event in seed.saw(events.Snapped)}
     told = {(event.subject, event.beat.version, event.beat.weights) for event in seed.saw(events.Heard) if event.beat.weights}
-    return [(peer, number) for peer, number, weights in told if truth.get(number, weights) != weights and (peer, number) not in snapped]
+    wrong = [(peer, number) for peer, number, weights in told if truth.get(number, weights) != weights]
+    return [one for one in wrong if one not in snapped]
 
 
 def admitted(learner: Program, sampler: PeerId, since: float = 0.0) -> int:

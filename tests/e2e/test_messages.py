@@ -1,4 +1,4 @@
-"""What a person is told when something is wrong, and the exit code: a sentence with the cause and the next step, never a traceback.
+"""What a person is told when something is wrong, and the exit code: a sentence with cause and next step, never a traceback.
 
 One seed serves all tests that need a swarm to be refused by.
 """
@@ -56,12 +56,11 @@ def test_a_truncated_invite_is_refused(house: Household, tmp_path: Path) -> None
 
 def test_an_expired_invite_is_refused(house: Household, tmp_path: Path) -> None:
     expired = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9", expires=int(time.time()) - 7200)
-    refused(swarm("join", expired, "--folder", str(tmp_path / "new")), 5, "expired 2 hours ago", "ask the swarm's owner for a new one")
+    ran = swarm("join", expired, "--folder", str(tmp_path / "new"))
+    refused(ran, 5, "expired 2 hours ago", "ask the swarm's owner for a new one")
 
 
-def test_an_invite_of_another_protocol_is_refused(
-    house: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invite_of_another_protocol_is_refused(house: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invite, "PROTOCOL", 7)
     newer = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
     refused(swarm("join", newer, "--folder", str(tmp_path / "new")), 5, "speaks protocol 7, this program 1: upgrade this program")
@@ -168,7 +167,8 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
     target = tmp_path / "disk"
     target.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)], capture_output=True, text=True, check=False)
+    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)]
+    mount = subprocess.run(words, capture_output=True, text=True, check=False)
     if mount.returncode:
         pytest.skip(f"cannot mount a small file system here: {mount.stderr.strip()}")
     try:
@@ -191,7 +191,8 @@ def fill(disk: Path) -> None:
 def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> None:
     fill(mounted)
     refused(start(house, mounted / "new"), 3, str(mounted), "No space left on device", "free space")
-    refused(swarm("join", house.invite("sampler"), "--folder", str(mounted / "joined")), 3, str(mounted), "the disk is full: free some space")
+    ran = swarm("join", house.invite("sampler"), "--folder", str(mounted / "joined"))
+    refused(ran, 3, "the disk is full: free some space")
 
 
 def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:

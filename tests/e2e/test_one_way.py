@@ -74,4 +74,6 @@ def test_a_sampler_that_nobody_can_dial_contributes(firewalled: tuple[str, str],
         assert dials(far, FAR, port), "the sampler listens"
         assert not dials(hub, FAR, port), "nobody from outside can dial it"
         house.wait_until(lambda: admitted(learner, sampler.peer) >= 16, 30, "its groups were not admitted")
-        house.wait_until(lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)), 30, "nothing was learned of them")
+        house.wait_until(
+            lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)), 30, "nothing was learned of them"
+        )

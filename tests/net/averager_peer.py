@@ -1,6 +1,7 @@
 """A learner's averaging in a real process, driven through stdin: in come JSON commands, a line each, out go JSON answers.
 
-    python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false}'
+    python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
+                             "dial_only": false}'
 
 `hostile` skips the look at its own tensors, so that what is not finite really travels.
 """
@@ -17,7 +18,7 @@ import hivemind
 import torch
 
 from swarm.config import Averaging
-from swarm.net import averager
+from swarm.net import allreduce, averager
 from swarm.net.ports import RoundLost
 
 
@@ -31,6 +32,13 @@ async def beat(longest):
         before = time.perf_counter()
         await asyncio.sleep(0.01)
         longest[0] = max(longest[0], time.perf_counter() - before - 0.01)
+
+
+def another_name(address):
+    """A second address of the same control socket, as a p2pd that was replaced would have."""
+    path = address.removeprefix("/unix")
+    os.symlink(path, f"{path}.again")
+    return f"/unix{path}.again"
 
 
 async def average(mine, tensors, command):
@@ -54,12 +62,18 @@ async def average(mine, tensors, command):
 async def main(setup):
     torch.set_num_threads(1)
     dht = hivemind.DHT(
-        initial_peers=setup["bootstrap"] or None, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"],
-        use_relay=False, use_auto_relay=False,
+        initial_peers=setup["bootstrap"] or None, start=True, use_relay=False, use_auto_relay=False,
+        host_maddrs=[] if setup["dial_only"] else ["/ip4/127.0.0.1/tcp/0"], no_listen=setup["dial_only"],
+        client_mode=setup["dial_only"],
     )
-    generation, reports, longest = [0], [], [0.0]
+    control = [str(dht.run_coroutine(hivemind.DHT._get_p2p_daemon_listen_maddr))]
+    reports, longest = [], [0.0]
+
+    async def daemon():
+        return control[0]
+
     mine = averager.HiveAverager(
-        lambda: (dht, generation[0]), "grads", setup["numel"], Averaging(**setup["settings"]), lambda *args: reports.append(args)
+        daemon, setup["dial_only"], "grads", setup["numel"], Averaging(**setup["settings"]), lambda *args: reports.append(args)
     )
     await mine.start()
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
@@ -75,7 +89,7 @@ async def main(setup):
                 os.kill(mine._child.process.pid, command["signal"])
                 say()
             case "renew":
-                generation[0] += 1
+                control[0] = another_name(control[0])
                 say()
             case "status":
                 say(reports=reports, longest=longest[0], pid=mine._child and mine._child.process.pid,
@@ -91,5 +105,5 @@ async def main(setup):
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     if given.get("hostile"):
-        averager.Runner.screen_own = lambda self: None
+        allreduce.Runner.screen_own = lambda self: None
     asyncio.run(main(given))

@@ -64,7 +64,7 @@ class Hive:
         self.loop.run_until_complete(self._world.close())
 
 
-@pytest.fixture(scope="module", params=["memory", pytest.param("hive", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["memory", "hive"])
 def world(request: pytest.FixtureRequest) -> Iterator[Any]:
     world = Memory() if request.param == "memory" else Hive()
     yield world

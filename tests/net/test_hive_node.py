@@ -26,8 +26,6 @@ from swarm.net.ports import NetError, Refused, Silent, Unreachable
 from swarm.types import Digest, PeerId
 from swarm.wire import FRAME_LIMIT, topic
 
-pytestmark = pytest.mark.slow
-
 
 def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
     async def main() -> None:
