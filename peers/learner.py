@@ -30,7 +30,7 @@ from swarm.learn.learner import Gradient, Learner
 from swarm.learn.weights import digest
 from swarm.net.ports import NetError, RoundLost
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, Group, PeerId, Release, Struct
+from swarm.types import Digest, Group, Manifest, PeerId, Release, Struct
 
 BREAKS = 3
 # Averagings of one version that may break before the learner goes on alone: each costs at most the round's deadline.
@@ -95,12 +95,7 @@ class LearnerPeer:
 
     async def _begin(self) -> None:
         if self.folder is not None and self.folder.exists():
-            held = msgspec.convert(self.learner.restore(self.folder), Progress)
-            self.intake.admission.restore(held.seen)
-            self._parent, self._trained = held.parent, held.trained
-            await self._take_stock()
-            # A crash may have come between a checkpoint and its release: then it is for me to release it.
-            self._due = self.host.now() + self.host.config.run.release.timeout
+            await self._resume(self.folder)
         wait_until = self.host.now() + SETTLE
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
             newest = self.host.releases.newest
@@ -108,6 +103,20 @@ class LearnerPeer:
                 return
             await self.host.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
+
+    async def _resume(self, folder: Path) -> None:
+        """Go on from the checkpoint; one that cannot be used costs the optimizer's moments, not the learner."""
+        host = self.host
+        try:
+            held = msgspec.convert(self.learner.restore(folder), Progress)
+        except (FileNotFoundError, ValueError) as error:
+            host.emit(events.Noted, level="warning", text=f"{error}: going on from the newest release with a fresh optimizer")
+            return
+        self.intake.admission.restore(held.seen)
+        self._parent, self._trained = held.parent, held.trained
+        await self._take_stock()
+        # A crash may have come between a checkpoint and its release: then it is for me to release it.
+        self._due = host.now() + host.config.run.release.timeout
 
     # --- the round ------------------------------------------------------------------------------------------------------
 
@@ -300,14 +309,17 @@ class LearnerPeer:
     async def _take_stock(self, groups: int = 0) -> None:
         """My weights as bytes: their digest, their chunks for others, the release that I would sign."""
         host, version = self.host, self.learner.version
-        data = await host.ports.work.run("pack", self.learner.weights)
-        self._weights = digest(data)
-        manifest, address = host.blobs.publish(data, version, self._weights)
-        host.blobs.keep(host.config.run.release.keep)
+        manifest, address = await host.ports.work.run("pack", self._pack, version)
+        self._weights = manifest.weights
         self._mine = Release(
             version=version, weights=self._weights, manifest=address, size=manifest.size, parent=self._parent,
             publisher=host.ports.me, learners=len(self._members), groups=groups, released=host.now(),
         )  # fmt: skip
+
+    def _pack(self, version: int) -> tuple[Manifest, Digest]:
+        """Off the loop: a large model's bytes take seconds to hash."""
+        data = self.learner.weights()
+        return self.host.blobs.publish(data, version, digest(data))
 
     async def publish(self) -> Cause:
         host = self.host

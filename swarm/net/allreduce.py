@@ -99,12 +99,15 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(parts)
         if self.should_delay_results(self.peer_id):
             await sent.wait()
-        async for message in aiter_with_timeout(stream, self.reducer_timeout):
-            if message.code != averaging_pb2.AVERAGED_PART or number >= len(shapes):
-                raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
-            part = await asyncio.get_running_loop().run_in_executor(None, self._unpack, message.tensor_part, shapes[number])
-            self.tensor_part_container.register_processed_part(index, number, part)
-            number += 1
+        async with contextlib.aclosing(stream):
+            async for message in aiter_with_timeout(stream, self.reducer_timeout):
+                if message.code != averaging_pb2.AVERAGED_PART:
+                    raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
+                part = await asyncio.get_running_loop().run_in_executor(None, self._unpack, message.tensor_part, shapes[number])
+                self.tensor_part_container.register_processed_part(index, number, part)
+                number += 1
+                if number == len(shapes):  # the reducer waits for me to hang up
+                    break
         if number != len(shapes):
             raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
 

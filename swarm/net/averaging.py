@@ -228,6 +228,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return
         async for message in (await promise).rpc_aggregate_part(achain(as_aiter(first), stream), context):
             yield message
+        await asyncio.sleep(self._setup.settings.chunk)  # until the sender hangs up: p2pd may lose what is said right before I do
 
 
 # -- the process ----------------------------------------------------------------------------------------------------------

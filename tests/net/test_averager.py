@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import base58
 import psutil
 import pytest
 
@@ -105,6 +106,50 @@ def test_two_that_expect_different_numbers_still_meet(trio):
     trio[0].begin(version, trio, 1.0)
     trio[1].begin(version, trio[:2], 3.0)
     assert_averaged([trio[0].hear(), trio[1].hear()], trio[:2], 2.0)
+
+
+def by_id(peers):
+    """Smallest first: the first one leads."""
+    return sorted(peers, key=lambda peer: base58.b58decode(peer.me))
+
+
+def test_a_member_that_comes_late_is_met_whatever_its_id(trio):
+    for late in range(3):
+        version, peers = next(versions), by_id(trio)
+        for peer in peers:
+            if peer is not peers[late]:
+                peer.begin(version, peers, 2.0)
+        time.sleep(SETTINGS["match"] / 2)
+        peers[late].begin(version, peers, 5.0)
+        assert_averaged([peer.hear() for peer in peers], peers, 3.0)
+
+
+def test_two_meet_when_a_third_is_frozen_or_does_not_come(trio):
+    smallest, *others = by_id(trio)
+    smallest.ask(do="signal", signal=signal.SIGSTOP)
+    for _ in ("frozen", "there and not matching"):
+        version = next(versions)
+        for peer in others:
+            peer.begin(version, trio, 2.0)
+        answers = [peer.hear() for peer in others]
+        assert_averaged(answers, others, 2.0)
+        assert max(answer["seconds"] for answer in answers) < SETTINGS["match"] + 0.8
+        smallest.ask(do="signal", signal=signal.SIGKILL)
+        time.sleep(1)
+    assert_averaged(round_of(trio), trio, 25 / 8)
+
+
+def test_one_that_only_dials_joins_whatever_the_order_of_ids(trio):
+    dialling = [Peer(trio[0].addresses, dial_only=True) for _ in range(3)]
+    try:
+        for dialler in map(Peer.meet, dialling):
+            peers = [*trio[:2], dialler]
+            answers = round_of(peers)
+            assert_averaged(answers, peers, 25 / 8)
+            assert max(answer["seconds"] for answer in answers) < SETTINGS["match"]
+    finally:
+        for dialler in dialling:
+            dialler.crash()
 
 
 def test_learners_of_different_versions_never_meet(trio):
