@@ -67,7 +67,6 @@ class Seed:
             host.emit(events.Noted, level="warning", text=f"release {newest.version} could not be held: {error}")
             await host.ports.clock.sleep(1.0)
             return True
-        host.blobs.keep(host.config.run.release.keep)
         if self.folder is not None:
             try:
                 write_durably(self.folder / "newest", host.sealed_newest())

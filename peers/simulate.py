@@ -65,7 +65,7 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     # Memory ports know who calls, so any signature will do here.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
-    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, Blobs(peer.ports.mail))
+    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, Blobs(peer.ports.mail, keep=run.release.keep))
     return host.run(_role(host))
 
 

@@ -102,7 +102,7 @@ class Averaging(Section):
     match: Seconds = 2.0
     """Seconds to find the others; a full group starts at once."""
     request: Seconds = 1.0
-    """Seconds beyond `match` that a learner waits for a group which took it; below `match`, or the next round's begins to suffer."""
+    """Seconds beyond `match` that a learner still waits for a group which took it to begin; below `match`."""
     chunk: Seconds = 5.0
     """Seconds without a chunk before a member counts as lost."""
     deadline: Seconds = 20.0
@@ -240,7 +240,7 @@ class Loaded(NamedTuple):
 SCHEMA = layers.Schema(Config)
 
 RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
-    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: a learner would wait longer for a group that took it than it looked for one"),
+    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: it is a little patience after it"),
     ("run.averaging.match", "run.averaging.deadline", lambda a, b: a < b, "be below: no round could end in time"),
     ("run.averaging.chunk", "run.averaging.deadline", lambda a, b: a < b, "be below: a lost member could not be noticed in time"),
     ("run.pace.patience", "run.pace.beat", lambda a, b: a > 2 * b, "be more than twice: one late heartbeat would lose a peer"),

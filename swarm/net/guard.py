@@ -52,7 +52,7 @@ STREAMS = 512
 SUBKEYS = 512
 # Records under one key: strangers can make identities freely, so that a key must not grow with them.
 REQUEST_KEYS = 128
-# A node hands a newcomer all of its keys at once: 68 of them.
+# Records in one request of one of our nodes: a handful, and those of a hand-over.
 REQUEST_BYTES = 2 << 20
 # Half of p2pd's limit of a unary call.
 PEER_RATE, PEER_BURST = 50.0, 1500.0

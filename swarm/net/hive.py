@@ -6,9 +6,8 @@
 
 In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
 hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
-lost. `generation` grows with every replacement. Invariant: no process
-outlives this one. Start a Node in the main thread, before torch computes and before CUDA: hivemind forks. Not handled: relays
-beyond the bootstrap's, two Nodes with one key.
+lost. `generation` grows with every replacement. Invariant: no process outlives this one. Start a Node in the main thread, before
+torch computes and before CUDA: hivemind forks. Not handled: relays beyond the bootstrap's, two Nodes with one key.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     Board     hivemind.DHT                                dictionary with expiry
     Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links
     Mail      libp2p streams                              a call behind a link
-    Averager  hivemind's all-reduce, in its own process weighted mean after link delays
+    Averager  hivemind's all-reduce in a process           weighted mean after link delays
     Work      a worker thread                             the function inline, then sleep(cost)
 
 Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite (tests/net/test_contract.py) runs against

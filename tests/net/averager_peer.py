@@ -79,7 +79,8 @@ async def main(setup):
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
     tensors = [torch.zeros(size) for size in sizes]
     watch = asyncio.create_task(beat(longest))
-    say(me=str(dht.peer_id), addresses=[str(address) for address in dht.get_visible_maddrs()])
+    addresses = [] if setup["dial_only"] else [str(address) for address in dht.get_visible_maddrs()]
+    say(me=str(dht.peer_id), addresses=addresses)
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         match command["do"]:
@@ -95,6 +96,7 @@ async def main(setup):
                 say(reports=reports, longest=longest[0], pid=mine._child and mine._child.process.pid,
                     sigint=signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
                 longest[0] = 0.0
+                reports.clear()
             case "close":
                 await mine.close()
                 say()

@@ -1,0 +1,83 @@
+"""Matching among many, without a network: streams are generators, ids and delays are drawn."""
+
+import asyncio
+import os
+
+import pytest
+from hivemind.p2p import PeerID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.net.matching import Announcement, MatchError, Matching, read_announcement
+
+WINDOW, GRACE = 0.6, 0.3
+
+
+class Line:
+    """Calls of one peer to another; nobody answers for one that is dead or only dials."""
+
+    def __init__(self, world, asker, leader):
+        self.world, self.asker, self.leader = world, asker, leader
+
+    async def rpc_join_group(self, request):
+        there = self.world.get(self.leader)
+        if there is None or there.dial_only:
+            raise OSError("nobody listens")
+        return there.join(request, self.asker)
+
+
+def met(starts, dial_only=(), dead=0, versions=None, invite=None):
+    """Groups (sets of numbers, smallest id first) or None, of peers that begin at `starts` seconds."""
+    ids = sorted((PeerID(os.urandom(34)) for _ in range(len(starts) + dead)), key=PeerID.to_bytes)
+    ids = ids[dead:] + ids[:dead]  # the dead ones are the smallest
+    world = {}
+    for number, me in enumerate(ids[: len(starts)]):
+        world[me] = Matching(me, number in dial_only, b"schema", WINDOW, GRACE, lambda leader, me=me: Line(world, me, leader))
+
+    async def one(number):
+        await asyncio.sleep(starts[number])
+        guests = frozenset(ids[n] for n in (invite[number] if invite else range(len(ids))) if n != number)
+        version = versions[number] if versions else 1
+        group = await world[ids[number]].gather(version, 1.0, guests)
+        return group and (group.group_id, {ids.index(peer) for peer in group.peer_ids})
+
+    async def everybody():
+        return await asyncio.gather(*map(one, range(len(starts))))
+
+    return asyncio.run(everybody())
+
+
+def assert_one_group(outcome, members):
+    assert len({outcome[number][0] for number in members}) == 1, outcome
+    assert all(outcome[number][1] == set(members) for number in members), outcome
+
+
+@settings(max_examples=12, deadline=None)
+@given(starts=st.lists(st.floats(0, WINDOW / 3), min_size=2, max_size=6), dialler=st.integers(0, 5))
+def test_all_that_match_at_the_same_time_meet_whatever_their_order(starts, dialler):
+    assert_one_group(met(starts, dial_only={dialler}), range(len(starts)))
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+def test_the_living_meet_when_the_smallest_are_dead(dead):
+    assert_one_group(met([0, 0.1, 0.2], dead=dead), range(3))
+
+
+def test_two_that_only_dial_need_a_third():
+    assert met([0, 0], dial_only={0, 1}) == [None, None]
+    assert_one_group(met([0, 0, 0.1], dial_only={0, 1}), range(3))
+
+
+def test_versions_and_those_not_invited_stay_apart():
+    assert met([0, 0], versions=[1, 2]) == [None, None]
+    outcome = met([0, 0, 0], invite=[[1, 2], [1, 2], [1, 2]])
+    assert outcome[0] is None
+    assert_one_group(outcome, [1, 2])
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+def test_a_weight_that_is_no_number_of_groups_is_not_believed(weight):
+    import msgspec
+
+    with pytest.raises(MatchError, match="weight"):
+        read_announcement(msgspec.msgpack.encode(Announcement(1, weight, False, ())))
