@@ -30,7 +30,7 @@ const curves = {
 };
 const lagVersions = new Bars(at("bars"), "Lag at training", "trained groups by lag in versions");
 const lagSeconds = new Bars(at("bars"), "Age at training", "trained groups by age of their policy, up to … seconds");
-const verdicts = new Rows(at("bars"), "Verdicts", "each group gets exactly one");
+const verdicts = new Rows(at("bars"), "Verdicts", "each delivery gets exactly one");
 
 function take(view) {
   page.offset = view.now - Date.now() / 1000;

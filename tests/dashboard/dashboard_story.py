@@ -34,7 +34,7 @@ def beat(
     state = {Role.LEARNER: "learning", Role.SAMPLER: "sampling", Role.EVALUATOR: "waiting for a release"}.get(role, "watching")
     return Beat(
         name=human_name(peer) if name is None else name, role=role, version=version, incarnation=int(1000 * start), seq=seq,
-        weights=digest(version), state=state, credit=24 if learner else 0, inbox=3,
+        weights=digest(version), state=state, credit=24 if learner else 0, takers=3, inbox=3,
         done=16 * version if learner else 9 * version if sampler else version // 10,
         refused=version // 9 if learner or sampler else 0, rate=11.5 if learner else 8.25 if sampler else 0.1,
         tokens=3100.0 if sampler else 0.0, busy=0.83 if learner else 0.97 if sampler else 0.2,
