@@ -113,10 +113,10 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
         # Else one group could be trained on under many names, and remembering names could cost any memory.
         return "its id is not that of its contents"
     tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)
-    if not all(0 <= token < vocabulary for token in tokens):
+    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
         return f"a token is outside the vocabulary of {vocabulary}"
     # A log-probability is at most 0; a float32 softmax may round up to 1e-3 above.
-    if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
+    if not all(map(math.isfinite, logprobs)) or max(logprobs) > 1e-3:
         return "a log-probability is not finite or above 0"
     if not all(math.isfinite(reward) for reward in group.rewards):
         return "a reward is not finite"
