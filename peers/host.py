@@ -310,14 +310,17 @@ class Host:
         await self.ports.gossip.publish(self.topic(name), self._seal_beat(beat))
 
     async def _post_forever(self) -> None:
-        """The board says who serves, for those whom no gossip reaches yet: peers that others depend on post their heartbeat,
-        and whoever knows no learner reads what is posted."""
+        """The board says who serves and what is newest, for those whom no gossip reaches yet: peers that others depend on post
+        it, and whoever knows no learner reads it."""
         while True:
             if self.who.role not in (Role.SAMPLER, Role.OBSERVER):
                 await self.ports.board.put(self.topic("member"), self._seal_beat(self._beat()), ttl=POSTED)
+                if sealed := self.sealed_newest():
+                    await self.ports.board.put(self.topic("newest"), sealed, ttl=POSTED)
             if not self.roster.learners():
-                for sender, sealed in (await self.ports.board.get(self.topic("member"))).items():
-                    self._take(self._hear_beat, "member", sender, sealed)
+                for name, take in (("member", self._hear_beat), ("newest", self._hear_release)):
+                    for sender, sealed in (await self.ports.board.get(self.topic(name))).items():
+                        self._take(take, name, sender, sealed)
             await self.ports.clock.sleep(POSTED / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,7 +62,7 @@ def _compare(say: Say, ours: Ours, stock: Stock, count: int, numel: int, rounds:
     )  # fmt: skip
 
 
-class Kind:
+class Kind(ABC):
     """Learners of one kind, of which the first `active` take part."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -78,12 +79,12 @@ class Kind:
             self.partners.append(partner)
             self.hello.append(partner.hear())
 
-    def start(self, bootstrap: Sequence[str]) -> Partner:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, bootstrap: Sequence[str]) -> Partner: ...
 
+    @abstractmethod
     def questions(self) -> list[dict[str, Any]]:
         """What tells each of the active ones to average."""
-        raise NotImplementedError
 
     @contextlib.contextmanager
     def opened(self, numel: int, count: int) -> Iterator[None]:

@@ -17,9 +17,8 @@ import contextlib
 import logging
 import multiprocessing
 import random
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,24 +27,19 @@ from typing import Any, TypeVar
 import base58
 
 from swarm.net import guard
+from swarm.net.board import Board, ChildDHT, alive, meet
 from swarm.net.gossip import PubSub
 from swarm.net.mail import StreamMail
-from swarm.net.p2pd import Address, Daemon, check_port, die_with_parent, free_port, hang_up
-from swarm.net.ports import NetError, Silent, Unreachable
+from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
+from swarm.net.ports import NetError, Unreachable
 
 # isort: split
-from hivemind.dht import DHT
-from hivemind.dht.node import DHTNode
-from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
-from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import PeerID
 from hivemind.utils import mpfuture
 
 from swarm.config import Listen
 from swarm.identity import Keyring
 from swarm.types import Digest, PeerId
-from swarm.wire import RECORD_LIMIT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,8 +50,6 @@ LOOK_SECONDS = 0.25
 # Between two looks at whether the children live.
 HEALTH_SECONDS = 10.0
 # Between two questions to children that live: a hung one is found within two of these.
-ANSWER_SECONDS = 10.0
-# For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row.
 START_SECONDS = 20.0
 # For the DHT child, which forks and answers in 0.3 s on an idle machine.
 NETWORK_SECONDS = 2.0
@@ -66,8 +58,6 @@ AGAIN_SECONDS = 5.0
 # Between two tries to replace p2pd when that fails, and the slowest pace of dialling those who are missing.
 STOP_SECONDS = 3.0
 # For each step of `close`.
-CALLS = 16
-# DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has 2 KiB at most.
 SOME = 8
 # Peers dialled or greeted at a time.
 
@@ -93,114 +83,6 @@ class ThreadWork:
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-# --- the DHT child ------------------------------------------------------------------------------------------------------
-
-
-class ChildDHT(DHT):
-    """hivemind.DHT that ends with its parent and keeps its hands off the parent's signals and locks."""
-
-    def run(self) -> None:
-        die_with_parent(self._parent_pid)
-        # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the parent.
-        mpfuture.SharedBytes._lock = threading.Lock()
-        super().run()
-
-    async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run `coroutine(dht, node, *args)` in the child. Raises Silent when it does not answer."""
-        try:
-            future = self.run_coroutine(partial(_in_child, coroutine, args), return_future=True)
-            return await asyncio.wait_for(future, ANSWER_SECONDS)  # type: ignore[no-any-return]
-        except (TimeoutError, OSError, EOFError) as error:
-            raise Silent(f"the DHT did not answer within {ANSWER_SECONDS:g} s") from error
-
-    async def stop(self) -> None:
-        """SIGKILL: it holds nothing that others do not have, and a hung one hears nothing else."""
-        if self.is_alive():
-            self.kill()
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.is_alive() and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-
-
-# The following run in the DHT child: arguments and results cross its pipe, errors come back as values.
-
-
-async def _in_child(coroutine: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], dht: DHT, node: DHTNode) -> T:
-    return await coroutine(dht, node, *args)
-
-
-async def _alive(_dht: DHT, node: DHTNode) -> bool:
-    return bool(node.is_alive)
-
-
-async def _meet(_dht: DHT, node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
-    """Greet connected peers and look for neighbours. -> (who answered, complaints such as a wrong clock)"""
-    node.blacklist.clear()  # hivemind's memory of a time when the network was away
-    complaints: list[str] = []
-
-    async def greet(peer: bytes) -> bool:
-        try:
-            return await node.protocol.call_ping(PeerID(peer), validate=True, strict=True) is not None
-        except ValidationError as error:
-            complaints.append(str(error))
-            return False
-
-    answered = sum(await asyncio.gather(*map(greet, peers)))
-    if answered:
-        await asyncio.wait({asyncio.ensure_future(node.find_nearest_nodes([node.node_id]))}, timeout=3.0)
-    return answered, tuple(complaints)
-
-
-async def _put(_dht: DHT, node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bool) -> bool:
-    """Keep a record here, and wait until another node keeps it too unless this one is alone."""
-    key, subkey, value, expires = record
-    protocol, key_id = node.protocol, DHTID.generate(source=key)
-    packed = protocol.serializer.dumps(value)
-    record_id = DHTRecord(key_id.to_bytes(), protocol.serializer.dumps(subkey), packed, expires)
-    signed = protocol.record_validator.sign_value(record_id)
-    kept = bool(protocol.storage.store_subkey(key_id, subkey, signed, expires))
-    if alone:
-        return kept
-    return bool(await node.store(key, value, expires, subkey=subkey, exclude_self=True))
-
-
-async def _get(_dht: DHT, node: DHTNode, key: str) -> dict[bytes, Any]:
-    found = await node.get(key, latest=True)
-    if found is None or not isinstance(found.value, dict):
-        return {}
-    return {subkey: item.value for subkey, item in found.value.items()}
-
-
-class Board:
-    """The Board port over the DHT child of the moment."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._calls = asyncio.Semaphore(CALLS)
-        self._keys = frozenset(guard.allowed_keys(node.run))
-
-    async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        if len(value) > RECORD_LIMIT or not 0 < ttl <= guard.TTL_SECONDS or key not in self._keys:
-            limits = f"{RECORD_LIMIT} bytes, {guard.TTL_SECONDS:g} s, the keys {sorted(self._keys)[:2]}"
-            raise ValueError(f"the board takes {limits}; not {len(value)} bytes for {ttl:g} s under {key!r}")
-        record = (key, base58.b58decode(self._node.me), value, time.time() + ttl)
-        return bool(await self._ask(_put, record, self._node.alone, otherwise=False))
-
-    async def get(self, key: str) -> Mapping[PeerId, bytes]:
-        found = await self._ask(_get, key, otherwise={})
-        return {PeerId(base58.b58encode(peer).decode()): value for peer, value in found.items() if isinstance(value, bytes)}
-
-    async def _ask(self, coroutine: Callable[..., Coroutine[Any, Any, Any]], *args: Any, otherwise: Any) -> Any:
-        async with self._calls:
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    dht = await self._node.live_dht()
-                return await dht.ask(coroutine, *args)
-            except (Silent, TimeoutError):
-                self._node.doubt()
-                return otherwise
 
 
 # --- the node -----------------------------------------------------------------------------------------------------------
@@ -364,7 +246,7 @@ class Node:
         if not peers or self._dht is None:
             return ()
         some = random.sample(sorted(peers), min(SOME, len(peers)))
-        _, complaints = await self._dht.ask(_meet, [base58.b58decode(peer) for peer in some])
+        _, complaints = await self._dht.ask(meet, [base58.b58decode(peer) for peer in some])
         return complaints
 
     async def _stop_dht(self) -> None:
@@ -413,7 +295,7 @@ class Node:
 
     async def _health(self, daemon: Daemon, dht: ChildDHT) -> dict[str, str]:
         why = {"p2pd": "", "dht": ""}
-        for part, question in (("p2pd", daemon.identify), ("dht", partial(dht.ask, _alive))):
+        for part, question in (("p2pd", daemon.identify), ("dht", partial(dht.ask, alive))):
             try:
                 await question()
             except NetError as error:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
+from swarm.net.board import Board
 from swarm.net.gossip import PubSub
-from swarm.net.hive import Board, Node, ThreadWork, WallClock
+from swarm.net.hive import Node, ThreadWork, WallClock
 from swarm.net.mail import StreamMail
 from swarm.types import Digest, PeerId
 

@@ -20,7 +20,7 @@ import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld
 
 from swarm.identity import open_key
-from swarm.net import hive
+from swarm.net import board, hive
 from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
 from swarm.types import Digest, PeerId
@@ -181,7 +181,7 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hive, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(board, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(hive, "HEALTH_SECONDS", 1.0)
 
     async def body(world: HiveWorld) -> None:
