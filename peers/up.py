@@ -109,6 +109,7 @@ class Household:
     config: Config
     children: dict[str, Child] = field(default_factory=dict)
     signalled: int | None = None
+    signals: int = 0
     complete: bool = False
 
     def __post_init__(self) -> None:
@@ -124,6 +125,8 @@ class Household:
             signal.signal(which, self._on_signal)
         self._add("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites()
+        if self.signalled is not None:
+            return
         for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):
             for number in range(getattr(self.config.peer.swarm, count)):
                 word = (self.folder / "invites" / role).read_text()
@@ -137,15 +140,14 @@ class Household:
 
     def end(self) -> None:
         """Ask everybody to leave; kill whoever has not by LEAVE_PATIENCE, or at a second signal."""
-        first, asked = self.signalled, time.monotonic()
+        asked = time.monotonic()
         running = [child.process for child in self.children.values() if child.process is not None]
         for process in running:
             if not self.complete:
                 process.terminate()
         while any(process.poll() is None for process in running):
             time.sleep(LOOK / 5)
-            impatient = self.signalled is not first or (first is not None and self._signals > 1)
-            if impatient or time.monotonic() - asked > LEAVE_PATIENCE:
+            if self.signals > 1 or time.monotonic() - asked > LEAVE_PATIENCE:
                 for process in running:
                     if process.poll() is None:
                         os.killpg(process.pid, signal.SIGKILL)
@@ -171,11 +173,9 @@ class Household:
 
     # --- watching -------------------------------------------------------------------------------------------------------
 
-    _signals = 0
-
     def _on_signal(self, number: int, _: Any) -> None:
         self.signalled = number
-        self._signals += 1
+        self.signals += 1
 
     def _add(self, name: str, words: list[str]) -> None:
         child = self.children[name] = Child(name, words, self.folder / "logs" / f"{name}.log")
@@ -218,7 +218,7 @@ class Household:
         if time.monotonic() < self._line_due:
             return
         self._line_due = time.monotonic() + LINE_EVERY
-        self.console.print(headline(self.state, time.time()), markup=False, highlight=False)
+        self.console.print(headline(self.state, time.time()), markup=False, highlight=False, soft_wrap=True)
 
 
 class _Screen:
