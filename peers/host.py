@@ -29,7 +29,7 @@ from swarm.core.releases import Releases
 from swarm.core.roster import Roster
 from swarm.core.trust import Trust
 from swarm.net.blobs import Blobs
-from swarm.net.ports import NetError, Ports, Refused
+from swarm.net.ports import NetError, Ports
 from swarm.types import Beat, Digest, Membership, PeerId, Release, Role
 
 BUNDLE_EVERY = 0.25
@@ -349,11 +349,3 @@ class Host:
             for peer, silent in self.roster.expire(self.now()):
                 self.emit(events.Lost, subject=peer, silent=round(silent, 1))
                 self.move()
-
-
-def decode_or_refuse(opened: wire.Opened, kind: type[msgspec.Struct]) -> Any:
-    """A mail body as `kind`; a sender that sends something else is told so."""
-    try:
-        return wire.decode(opened.body, kind)
-    except wire.WireError as error:
-        raise Refused(str(error)) from error

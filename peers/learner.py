@@ -46,8 +46,6 @@ class Progress(Struct):
     seen: tuple[str, ...]
     """Ids of consumed groups."""
     parent: Digest
-    trained: int
-    """Groups trained on since the run began at this learner."""
 
 
 class LearnerPeer:
@@ -71,7 +69,6 @@ class LearnerPeer:
         self._due: float | None = None
         """When it is my turn to publish it."""
         self._spent: dict[str, float] = {}
-        self._trained = 0
 
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
@@ -113,7 +110,7 @@ class LearnerPeer:
             host.emit(events.Noted, level="warning", text=f"{error}: going on from the newest release with a fresh optimizer")
             return
         self.intake.admission.restore(held.seen)
-        self._parent, self._trained = held.parent, held.trained
+        self._parent = held.parent
         await self._take_stock()
         # A crash may have come between a checkpoint and its release: then it is for me to release it.
         self._due = host.now() + host.config.run.release.timeout
@@ -290,7 +287,6 @@ class LearnerPeer:
             metrics={name: round(value, 6) for name, value in (gradient.metrics | metrics).items() if math.isfinite(value)},
             step=round(host.now() - start, 4), **spent,
         )  # fmt: skip
-        self._trained += len(self._batch)
         self._drop_batch()
         self.intake.report()
 
@@ -369,7 +365,7 @@ class LearnerPeer:
         if self.folder is None or self.learner.version < 0:
             return
         host, start = self.host, self.host.now()
-        progress = Progress(seen=tuple(self.intake.admission.seen()), parent=self._parent, trained=self._trained)
+        progress = Progress(seen=tuple(self.intake.admission.seen()), parent=self._parent)
         try:
             await host.ports.work.run("save", self.learner.save, self.folder, msgspec.to_builtins(progress))
         except OSError as error:

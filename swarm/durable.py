@@ -9,12 +9,16 @@ import os
 from pathlib import Path
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`. Raises OSError; the old content is then still there."""
+def write_durably(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `content`; a secret asks for `mode` 0600.
+
+    Raises OSError; the old content is still there then.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     try:
-        with open(temporary, "wb") as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -24,12 +28,12 @@ def write_durably(path: Path, content: bytes) -> None:
         error.filename = error.filename or str(path)
         raise
     temporary.rename(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames inside the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames inside a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -7,7 +7,6 @@ anybody can check a signature from the id alone. The name is a function of the i
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from swarm.durable import sync_folder
+from swarm.durable import write_durably
 from swarm.types import PeerId
 
 _KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, data: 64 bytes}
@@ -98,14 +97,7 @@ def _create(path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     data = _KEY_HEADER + key.private_bytes_raw() + key.public_key().public_bytes_raw()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
+    write_durably(path, data, mode=0o600)
 
 
 def human_name(peer: PeerId) -> str:

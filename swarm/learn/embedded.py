@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from swarm.durable import sync
 from swarm.learn import weights
 
 CHARACTERS = "0123456789=+-*, "
@@ -49,10 +50,10 @@ def make(folder: Path, seed: int, example: Callable[[int], tuple[str, str]], pro
         GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(draft)
         (draft / "model.safetensors").write_bytes(weights.to_bytes(model.state_dict()))
         for file in draft.iterdir():
-            _sync(file)
-        _sync(draft)
+            sync(file)
+        sync(draft)
         os.rename(draft, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -144,11 +145,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
