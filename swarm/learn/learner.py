@@ -54,9 +54,7 @@ class Learner:
         """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i."""
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        total = objectives.Total(
-            len(groups), sum(len(group.lengths) for group in groups), sum(sum(group.lengths) for group in groups)
-        )
+        total = objectives.Total.of([group.lengths for group in groups], rewards)
         self.policy.module.zero_grad(set_to_none=True)
         parts = []
         micro = max(1, self.run.batch.micro)

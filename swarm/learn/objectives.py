@@ -17,74 +17,39 @@ cannot have been sampled. Not handled here: where the tensors come from, averagi
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from swarm.learn import trust
+from swarm.learn.batch import LOG_MAX, Batch, Total, View, difference, total_of, view_of
+from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,
     KL_SLOPES,
-    LOG_MAX,
     RATIOS,
     REDUCTIONS,
     SCALES,
-    TRUSTS,
-    Batch,
-    Total,
-    View,
-    difference,
-    group_sum,
-    view_of,
+    Advantage,
+    Kl,
+    Objective,
+    Ratio,
+    Trust,
+    kl_slope,
+    sequence_weight,
 )
 
+__all__ = [
+    "OBJECTIVES", "Advantage", "Batch", "Kl", "Loss", "Objective", "Ratio", "Total", "Trust",
+    "loss", "merge", "objective", "weights",
+]  # fmt: skip
 
-@dataclass(frozen=True)
-class Advantage:
-    centre: str = "group-mean"
-    """`none`, `group-mean` or `leave-one-out`."""
-    scale: str = "none"
-    """`none` or `group-std`."""
-
-
-@dataclass(frozen=True)
-class Ratio:
-    kind: str = "token"
-    """`unit`, `token`, `sequence` or `group-expectation`."""
-    score: str = "geometric"
-    """`geometric` or `full`; for the last two."""
-    against: str = "sampler"
-    """`sampler` or `prox`."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    kind: str = "free"
-    """`free`, `clip` (PPO's, on the ratio itself) or `gate` (on exp(lp - lq), geometric scores)."""
-    lo: float = 0.2
-    hi: float = 0.2
-
-
-@dataclass(frozen=True)
-class Kl:
-    kind: str = "k3"
-    """`k3`: unbiased exp(d)-d-1 with d = logp - logq; `k3-reversed`: exp(-d)+d-1, heavy-tailed, for parity only."""
-    weight: float = 0.0
-    against: str = "sampler"
-    """`sampler` or `ref`."""
-
-
-@dataclass(frozen=True)
-class Objective:
-    name: str
-    advantage: Advantage
-    ratio: Ratio
-    trust: Trust
-    reduce: str
-    """`sequence-mean`, `sequence-sum`, `token-mean` or `constant`."""
-    kl: Kl = Kl()
+OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
 
 
 class Loss(NamedTuple):
@@ -92,40 +57,18 @@ class Loss(NamedTuple):
     """Scalar; only its gradient means something."""
     metrics: dict[str, float]
     total: Total
-    """Of this (micro-)batch, for `merge`."""
-
-
-OBJECTIVES: dict[str, Objective] = {
-    o.name: o
-    for o in (
-        # Williams 1992: reward times grad log p, no baseline, no correction.
-        Objective("reinforce", Advantage("none"), Ratio("unit"), Trust("free"), "sequence-sum"),
-        # arXiv 2402.03300 eq. 3: std-normalised advantage, token ratio, PPO clip, mean over each sequence.
-        Objective("grpo", Advantage("group-mean", "group-std"), Ratio("token"), Trust("clip"), "sequence-mean"),
-        # arXiv 2503.20783: GRPO without the std and without each sequence's length.
-        Objective("dr_grpo", Advantage("group-mean"), Ratio("token"), Trust("clip"), "constant"),
-        # arXiv 2507.18071 eq. 5-7: length-normalised sequence ratio; the clip is the paper's.
-        Objective(
-            "gspo", Advantage("group-mean", "group-std"), Ratio("sequence"), Trust("clip", 3e-4, 4e-4), "sequence-mean"
-        ),
-        # arXiv 2508.17850: group expectation weight. The gate is ours: see `_gate`.
-        Objective("gepo", Advantage("group-mean"), Ratio("group-expectation"), Trust("gate"), "sequence-mean"),
-        Objective("gepo_noclip", Advantage("group-mean"), Ratio("group-expectation"), Trust("free"), "sequence-mean"),
-        Objective("gepo_full", Advantage("group-mean"), Ratio("group-expectation", "full"), Trust("gate"), "sequence-sum"),
-        # As the authors ran it: the PPO clip around 1 on a weight that is not centred there.
-        Objective("gepo_paper", Advantage("group-mean"), Ratio("group-expectation"), Trust("clip"), "sequence-mean"),
-    )
-}
+    """Of this (micro-)batch alone, for `merge`."""
 
 
 def objective(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
-    """The method `name` with parts overridden. Raises ValueError for an unknown name, option or member, naming the nearest.
+    """The method `name` with parts overridden; `package.module:NAME` is an Objective of the user's own.
 
-    Options: centre, scale, ratio, score, against, trust, eps (both sides), lo, hi, reduce, kl (weight), kl_kind, kl_against.
+    Options: centre, scale, ratio, score, over, mix, ess, trust, eps (both sides), lo, hi, dual, against, veto, edge, reduce, kl
+    (its weight), kl_kind, kl_against. Raises ValueError for an unknown name, option or member, naming the nearest.
     """
-    if name not in OBJECTIVES:
+    chosen = _imported(name) if ":" in name else OBJECTIVES.get(name)
+    if chosen is None:
         raise ValueError(f"there is no objective {name!r}{_nearest(name, OBJECTIVES)}; known: {', '.join(sorted(OBJECTIVES))}")
-    chosen = OBJECTIVES[name]
     for option, value in (options or {}).items():
         if option not in _OPTIONS:
             raise ValueError(f"objective {name} has no option {option!r}{_nearest(option, _OPTIONS)}")
@@ -136,27 +79,31 @@ def objective(name: str, options: Mapping[str, float | str | bool] | None = None
 @torch.no_grad()
 def weights(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
     """Advantage (B,) and phi (B, T) of a batch of whole groups, float32, without gradient; phi is 0 where mask is 0."""
-    view = view_of(batch, objective.ratio.against)
-    advantage = SCALES[objective.advantage.scale](CENTRES[objective.advantage.centre](view), view)
-    log_w = RATIOS[objective.ratio.kind](view, objective.ratio.score)
-    keep = TRUSTS[objective.trust.kind](objective.trust, log_w, advantage, view)
-    possible = (torch.isfinite(view.logq) | ~view.mask).all(-1, keepdim=True)
-    phi = torch.where(view.mask & keep & possible, log_w.clamp(max=LOG_MAX).exp(), 0.0)
+    return _weigh(objective, batch, view_of(batch))
+
+
+def _weigh(objective: Objective, batch: Batch, view: View) -> tuple[Tensor, Tensor]:
+    log_w = RATIOS[objective.ratio.kind](view, objective.ratio)
+    # A baseline made of weights takes them as they will count: one beyond its cap must not own the group's mean.
+    top = math.log(1 + objective.trust.hi) if objective.trust.kind == "cap" else LOG_MAX
+    w = sequence_weight(view, log_w.clamp(max=top))
+    advantage = SCALES[objective.advantage.scale](CENTRES[objective.advantage.centre](view, w), view)
+    phi = trust.phi(objective.trust, view, batch, log_w, advantage)
+    phi = torch.where(view.mask & view.possible[:, None], phi, 0.0)
     return advantage, torch.nan_to_num(phi, nan=0.0)
 
 
 def loss(objective: Objective, batch: Batch) -> Loss:
     """The loss of a batch (or of a micro-batch, see Batch.total) and its metrics. Works in float32."""
-    advantage, phi = weights(objective, batch)
-    view = view_of(batch, objective.ratio.against)
-    mine = Total(view.groups, len(view.reward), int(view.mask.sum()))
-    per_token = REDUCTIONS[objective.reduce](view, batch.total or mine, batch.horizon)
     with torch.no_grad():
-        coefficient = per_token * (advantage[:, None] * phi - objective.kl.weight * _kl_slope(objective.kl, batch, view))
+        view = view_of(batch)
+        advantage, phi = _weigh(objective, batch, view)
+        per_token = REDUCTIONS[objective.reduce](view, view.total)
+        coefficient = per_token * (advantage[:, None] * phi - objective.kl.weight * kl_slope(objective.kl, batch, view))
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
     value = -(coefficient * torch.where(live, batch.logp.float(), 0.0)).sum()
-    return Loss(value, _metrics(view, phi, batch), mine)
+    return Loss(value, _metrics(view, phi, batch), total_of(batch))
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:
@@ -172,16 +119,6 @@ def merge(losses: Sequence[Loss]) -> dict[str, float]:
     return merged
 
 
-def _kl_slope(kl: Kl, batch: Batch, view: View) -> Tensor:
-    """d kl / d logp (B, T): exp(d) - 1 for k3 (0 where p = q), 1 - exp(-d) reversed; d clamped to +-20."""
-    if kl.weight == 0:
-        return torch.zeros_like(view.logp)
-    other = batch.ref if kl.against == "ref" else batch.logq
-    if other is None:
-        raise ValueError("the objective's KL is against the reference policy, but the batch has no ref")
-    return KL_SLOPES[kl.kind](difference(view, other))
-
-
 # --- metrics -------------------------------------------------------------------------------------------------------------------
 
 _COUNTED_BY = {"kl": "tokens", "entropy": "tokens", "reward": "sequences", "length": "sequences", "zero": "sequences"}
@@ -195,10 +132,10 @@ def _metrics(view: View, phi: Tensor, batch: Batch) -> dict[str, float]:
     weights are; weight_var: variance within groups, mean over groups; flat: groups that teach nothing.
     """
     w = phi.sum(-1) / view.length
-    total, square = group_sum(w, view), group_sum(w**2, view)
+    total, square = view.sum(w), view.sum(w**2)
     ess = torch.where(square > 0, total**2 / (view.count * square.clamp(min=1e-30)), 0.0)
     variance = (square / view.count - (total / view.count) ** 2).clamp(min=0)
-    spread = group_sum((CENTRES["group-mean"](view) != 0).float(), view)
+    spread = view.sum((CENTRES["group-mean"](view, w) != 0).float())
     d = difference(view, batch.logq)
     tokens = view.mask.sum().clamp(min=1)
     metrics = {
@@ -218,22 +155,41 @@ def _metrics(view: View, phi: Tensor, batch: Batch) -> dict[str, float]:
 
 # --- options -------------------------------------------------------------------------------------------------------------------
 
+_SCORES = dict.fromkeys(("geometric", "full"))
 _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = {
     # option -> part, fields it sets, members it chooses among (None: a number of at least 0)
     "centre": ("advantage", ("centre",), CENTRES),
     "scale": ("advantage", ("scale",), SCALES),
     "ratio": ("ratio", ("kind",), RATIOS),
-    "score": ("ratio", ("score",), {"geometric": 1, "full": 1}),
-    "against": ("ratio", ("against",), {"sampler": 1, "prox": 1}),
-    "trust": ("trust", ("kind",), TRUSTS),
+    "score": ("ratio", ("score",), _SCORES),
+    "over": ("ratio", ("over",), dict.fromkeys(("q", "mean", "p"))),
+    "mix": ("ratio", ("mix",), None),
+    "ess": ("ratio", ("ess",), None),
+    "trust": ("trust", ("kind",), trust.TRUSTS),
     "eps": ("trust", ("lo", "hi"), None),
     "lo": ("trust", ("lo",), None),
     "hi": ("trust", ("hi",), None),
+    "dual": ("trust", ("dual",), None),
+    "against": ("trust", ("against",), dict.fromkeys(("sampler", "prox", "blend"))),
+    "veto": ("trust", ("veto",), dict.fromkeys(("none", "token", "drift"))),
+    "edge": ("trust", ("edge",), None),
     "reduce": ("", ("reduce",), REDUCTIONS),
     "kl": ("kl", ("weight",), None),
     "kl_kind": ("kl", ("kind",), KL_SLOPES),
-    "kl_against": ("kl", ("against",), {"sampler": 1, "ref": 1}),
+    "kl_against": ("kl", ("against",), dict.fromkeys(("sampler", "ref"))),
 }
+
+
+def _imported(path: str) -> Objective:
+    """The Objective that `package.module:NAME` is."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the objective {path!r} cannot be imported: {error}; its module must be in Python's path") from error
+    if not isinstance(found, Objective):
+        raise ValueError(f"{path} is a {type(found).__name__}, it has to be a swarm.learn.objectives.Objective")
+    return found
 
 
 def _override(chosen: Objective, option: str, value: float | str | bool) -> Objective:

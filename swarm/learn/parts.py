@@ -1,236 +1,334 @@
-"""The parts that objectives are made of: small pure functions in tables, on a batch made safe to compute with.
+"""The parts that objectives are made of: records that say which, and tables of small pure functions that do it.
 
-Each table maps a member's name to its function; a new method is a row in `objectives.OBJECTIVES`, a new idea a row here. B
-completions, T tokens; lp, lq are scores of a completion under learner and sampler (`geometric`: mean over its tokens, `full`:
-sum). Everything is float32 and without gradient.
+    Objective = Advantage x Ratio x Trust x reduce x Kl      a method is a row in `methods.METHODS`, a new idea a row in a table
+
+Each table maps a member's name to its function on a View. B completions, T tokens, G completions of a prompt; logp learner, logq
+sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion (`geometric`: mean over its tokens, `full`: sum). What
+spans more than a batch's groups is computed from `View.total`, so that a micro-batch gives what the whole batch gives. Trust
+regions are in `trust`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-LOG_MAX = 20.0
-# exp(20) is 5e8: a larger ratio carries no information but its exponential would overflow float32 at 88.
-TINY = 1e-6
-# Added to a standard deviation before dividing by it, as the GRPO authors do.
+from swarm.learn.batch import Batch, Total, View, difference
 
-
-class Total(NamedTuple):
-    """What a mean over the whole batch divides by; a micro-batch is handed the whole batch's."""
-
-    groups: int
-    sequences: int
-    tokens: int
+TINY = 1e-4
+# Added to a standard deviation before dividing by it, as TRL and the GEPO authors do.
+INFINITE = float("inf")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Whole groups. Nothing is read where mask is 0."""
-
-    logp: Tensor
-    """(B, T) learner's log-probabilities, nats; the only tensor that gradients flow through."""
-    logq: Tensor
-    """(B, T) sampler's."""
-    mask: Tensor
-    """(B, T) 1 on completion tokens, the end token included."""
-    reward: Tensor
-    """(B,)"""
-    group: Tensor
-    """(B,) int, equal within a group; any values."""
-    prox: Tensor | None = None
-    """(B, T) log-probabilities under a proximal policy, for `against = "prox"`."""
-    ref: Tensor | None = None
-    """(B, T) under a reference policy, for the KL term `against = "ref"`."""
-    lag: Tensor | None = None
-    """(B,) versions."""
-    entropy: Tensor | None = None
-    """(B, T) nats, of the learner's distribution; only reported."""
-    horizon: float = 1.0
-    """Longest completion in tokens: the constant of the `constant` reduction."""
-    total: Total | None = None
-    """Of the whole batch when this is a micro-batch; None: this is the whole."""
+class Advantage:
+    centre: str = "group-mean"
+    """`none`, `group-mean`, `leave-one-out`, `length-weighted`, `weight-weighted` or `discriminative`."""
+    scale: str = "none"
+    """`none`, `group-std`, `group-mean`, `batch-std`, `beta` or `live`."""
 
 
-class Limits(Protocol):
-    """How far a ratio may lie below and above 1."""
-
-    @property
-    def lo(self) -> float: ...
-
-    @property
-    def hi(self) -> float: ...
-
-
-# --- the view: a batch made safe to compute with -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A batch without anything that must not be read."""
-
-    logp: Tensor  # (B, T) detached, float32, 0 where mask is 0
-    logq: Tensor  # (B, T) the same, of the policy that the ratio is against
-    mask: Tensor  # (B, T) bool
-    length: Tensor  # (B,) float, at least 1
-    reward: Tensor  # (B,)
-    index: Tensor  # (B,) group, numbered from 0
-    count: Tensor  # (groups,) float: completions in each
-    groups: int
+@dataclass(frozen=True)
+class Ratio:
+    kind: str = "token"
+    """`unit`, `token`, `prefix`, `trace`, `sequence`, `self-normalised`, `group-expectation` or `tempered`."""
+    score: str = "geometric"
+    """`geometric` or `full`; for `sequence`, `self-normalised` and `group-expectation`."""
+    over: str = "q"
+    """What `group-expectation` averages: `q` weighted by q, `mean` (q, each the same) or `p` (weighted by q)."""
+    mix: float = 0.0
+    """Share of the completion's own q in the group's expectation: 0 is GEPO, 1 GSPO."""
+    ess: float = 0.5
+    """Smallest effective share of a group that `tempered` leaves."""
 
 
-def view_of(batch: Batch, against: str) -> View:
-    mask = batch.mask.bool()
-    other = batch.prox if against == "prox" else batch.logq
-    if other is None:
-        raise ValueError("the objective's ratio is against the proximal policy, but the batch has no prox")
-    ids, index = torch.unique(batch.group, return_inverse=True)
-    return View(
-        logp=torch.where(mask, batch.logp.detach().float(), 0.0),
-        logq=torch.where(mask, other.detach().float(), 0.0),
-        mask=mask,
-        length=mask.sum(-1).clamp(min=1).float(),
-        reward=batch.reward.float(),
-        index=index,
-        count=torch.bincount(index, minlength=len(ids)).float(),
-        groups=len(ids),
-    )
+@dataclass(frozen=True)
+class Trust:
+    kind: str = "free"
+    """`free`, `clip`, `cap`, `floor-cap`, `band`, `gate`, `taper`, `soft`, `gamma`, `tv`, `tv-band`, `second-moment`,
+    `geometric-clip`, `widening`, `hazard` or `decoupled`; see `trust`."""
+    lo: float = 0.2
+    hi: float = 0.2
+    """How far below and above 1 the region reaches: its edges are 1 - lo and 1 + hi where the member does not say otherwise."""
+    dual: float = INFINITE
+    """`clip`: a sample of negative advantage is dropped above this ratio; `tv`, `widening`, `decoupled`: see there."""
+    constants: tuple[float, ...] = ()
+    """Further ones of `soft`, `gamma`, `second-moment` and `hazard`, in the order of their docstrings."""
+    against: str = "sampler"
+    """What `clip` and `decoupled` measure from: `sampler`, `prox` (a proximal policy) or `blend` (of both, by the lag)."""
+    veto: str = "none"
+    """Drops a whole completion: `token` (a ratio below `edge`) or `drift` (negative advantage, mean log ratio below -edge)."""
+    edge: float = 0.0
 
 
-def group_sum(values: Tensor, view: View) -> Tensor:
-    """(B,) -> (groups,)"""
-    return torch.zeros(view.groups, dtype=values.dtype, device=values.device).index_add_(0, view.index, values)
+@dataclass(frozen=True)
+class Kl:
+    kind: str = "k3"
+    """With d = logp - other: `k2` d^2/2; `k3` exp(d)-d-1, unbiased under the sampler; `k3-reversed` exp(-d)+d-1, heavy-tailed,
+    for parity; `k3-weighted` r (exp(-d)+d-1), unbiased under the learner; `hinge` on a group's mean -d beyond 1e-4."""
+    weight: float = 0.0
+    against: str = "sampler"
+    """`sampler` or `ref`."""
 
 
-def _group_lse(values: Tensor, view: View) -> Tensor:
-    """log sum exp within each group: (B,) -> (groups,); -inf for a group without a finite member."""
-    start = torch.full((view.groups,), -torch.inf, device=values.device)
-    top = start.scatter_reduce(0, view.index, values, "amax")
-    top = torch.where(torch.isfinite(top), top, 0.0)
-    return top + group_sum((values - top[view.index]).exp(), view).log()
+@dataclass(frozen=True)
+class Objective:
+    name: str
+    advantage: Advantage
+    ratio: Ratio
+    trust: Trust
+    reduce: str
+    """`sequence-mean`, `sequence-sum`, `token-mean`, `live-token-mean`, `prompt-mean`, `constant` or `inverse-power`."""
+    kl: Kl = Kl()
+    about: str = ""
+    """One line for a list of methods."""
+    source: str = ""
+    """Paper and equation."""
 
-
-def _score(logprobs: Tensor, view: View, kind: str) -> Tensor:
-    """(B, T) -> (B,): mean (`geometric`) or sum (`full`) over a completion's tokens."""
-    total = logprobs.sum(-1)
-    return total / view.length if kind == "geometric" else total
-
-
-# --- advantage -----------------------------------------------------------------------------------------------------------------
-
-
-def _centre_group_mean(view: View) -> Tensor:
-    """A_i = r_i - mean(r). Exactly zero for equal rewards."""
-    mean = (group_sum(view.reward.double(), view) / view.count)[view.index]
-    return (view.reward.double() - mean).float()
-
-
-def _centre_leave_one_out(view: View) -> Tensor:
-    """A_i = r_i - mean of the others' r = G/(G-1) (r_i - mean(r)); 0 in a group of one. arXiv 2402.14740."""
-    size = view.count[view.index]
-    return _centre_group_mean(view) * size / (size - 1).clamp(min=1)
-
-
-def _scale_group_std(advantage: Tensor, view: View) -> Tensor:
-    """A_i / (std(r) + 1e-6), the std with G - 1; 0 where all rewards are equal."""
-    centred = _centre_group_mean(view)
-    std = (group_sum(centred**2, view) / (view.count - 1).clamp(min=1)).sqrt()
-    return advantage / (std[view.index] + TINY)
-
-
-CENTRES: dict[str, Callable[[View], Tensor]] = {
-    "none": lambda view: view.reward,
-    "group-mean": _centre_group_mean,
-    "leave-one-out": _centre_leave_one_out,
-}
-SCALES: dict[str, Callable[[Tensor, View], Tensor]] = {
-    "none": lambda advantage, view: advantage,
-    "group-std": _scale_group_std,
-}
 
 # --- ratio: log weights, (B, T) or (B, 1) --------------------------------------------------------------------------------------
 
 
-def _ratio_unit(view: View, score: str) -> Tensor:
+def _unit(view: View, ratio: Ratio) -> Tensor:
     return torch.zeros_like(view.logp)
 
 
-def _ratio_token(view: View, score: str) -> Tensor:
-    """log r_it = logp_it - logq_it."""
-    return view.logp - view.logq
+def _token(view: View, ratio: Ratio) -> Tensor:
+    """log r_it."""
+    return view.log_r
 
 
-def _ratio_sequence(view: View, score: str) -> Tensor:
-    """log s_i = lp_i - lq_i: GSPO's eq. 7 with the geometric score."""
-    return (_score(view.logp, view, score) - _score(view.logq, view, score))[:, None]
+def _prefix(view: View, ratio: Ratio) -> Tensor:
+    """sum_{s<=t} log r_is: exact for what has been said up to t (per-decision importance sampling)."""
+    return view.log_r.cumsum(-1)
 
 
-def _ratio_group_expectation(view: View, score: str) -> Tensor:
-    """log w_i = lp_i - log E, E = sum_j q_j^2 / sum_j q_j over the group, in log space LSE(2 lq) - LSE(lq). arXiv 2508.17850.
+def _trace(view: View, ratio: Ratio) -> Tensor:
+    """sum_{s>=t} min(0, log r_is): V-trace (arXiv 1802.01561), both bars at 1, one reward at the end and a constant baseline."""
+    return view.log_r.clamp(max=0).flip(-1).cumsum(-1).flip(-1)
 
-    E is the sampler's own expectation of q and carries no gradient. A group of one, or of equal q, gives GSPO's ratio.
+
+def _sequence(view: View, ratio: Ratio) -> Tensor:
+    """lp_i - lq_i: GSPO's ratio (eq. 7) with the geometric score, the trajectory's importance weight with the full one."""
+    return view.score(view.log_r, ratio.score)[:, None]
+
+
+def _self_normalised(view: View, ratio: Ratio) -> Tensor:
+    """log(G w_i / sum_j w_j) with the sequence weights w: their mean over the group is 1."""
+    log_w = view.score(view.log_r, ratio.score)
+    return (log_w - (view.lse(log_w) - view.count.log())[view.index])[:, None]
+
+
+def _group_expectation(view: View, ratio: Ratio) -> Tensor:
+    """log w_i = lp_i - log(mix q_i + (1 - mix) E). arXiv 2508.17850 eq. 2-3.
+
+    `q`: E = sum_j q_j^2 / sum_j q_j, in log space LSE(2 lq) - LSE(lq); `mean`: E = sum_j q_j / G; `p`: E = sum_j q_j p_j /
+    sum_j q_j. E carries no gradient. A group of one, or of equal q, gives GSPO's ratio for the first two.
     """
-    lq = _score(view.logq, view, score)
-    expected = _group_lse(2 * lq, view) - _group_lse(lq, view)
-    return (_score(view.logp, view, score) - expected[view.index])[:, None]
+    lp = torch.where(view.possible, view.score(view.logp, ratio.score), -torch.inf)
+    lq = torch.where(view.possible, view.score(view.logq, ratio.score), -torch.inf)
+    match ratio.over:
+        case "q":
+            expected = view.lse(2 * lq) - view.lse(lq)
+        case "mean":
+            expected = view.lse(lq) - view.count.log()
+        case "p":
+            expected = view.lse(lq + lp) - view.lse(lq)
+        case other:
+            raise ValueError(f"a group expectation is over q, mean or p, not {other!r}")
+    log_e = expected[view.index]
+    if ratio.mix > 0:
+        share = torch.tensor(ratio.mix)
+        log_e = torch.logaddexp(share.log() + lq, (1 - share).log() + log_e)
+    return (lp - log_e)[:, None]
 
 
-RATIOS: dict[str, Callable[[View, str], Tensor]] = {
-    "unit": _ratio_unit,
-    "token": _ratio_token,
-    "sequence": _ratio_sequence,
-    "group-expectation": _ratio_group_expectation,
+def _tempered(view: View, ratio: Ratio) -> Tensor:
+    """log r_it + tau (log r_i - log r_it), log r_i = sum_t log r_it: token ratios at tau 0, the trajectory's at tau 1.
+
+    tau is the largest of 0, 1/16 ... 1 at which the group's effective sample size, of its completions' mean weights, is at
+    least `ess` of the group; 0 where none is.
+    """
+    whole = view.score(view.log_r, "full")[:, None]
+    best = torch.zeros(view.groups, device=whole.device)
+    for step in range(1, 17):
+        tau = step / 16
+        w = sequence_weight(view, view.log_r + tau * (whole - view.log_r))
+        effective = view.sum(w) ** 2 / (view.count * view.sum(w**2)).clamp(min=1e-30)
+        best = torch.where(effective >= ratio.ess, tau, best)
+    tau_i = best[view.index][:, None]
+    finite = torch.isfinite(view.log_r) & torch.isfinite(whole)
+    return torch.where(finite, view.log_r + tau_i * (whole - view.log_r), -torch.inf)
+
+
+def sequence_weight(view: View, log_w: Tensor) -> Tensor:
+    """(B,) mean over a completion's tokens of exp(log_w), at most exp(20)."""
+    w = torch.where(view.mask, torch.nan_to_num(log_w, nan=-torch.inf).clamp(max=20.0).exp(), 0.0)
+    return w.sum(-1) / view.length
+
+
+RATIOS: dict[str, Callable[[View, Ratio], Tensor]] = {
+    "unit": _unit,
+    "token": _token,
+    "prefix": _prefix,
+    "trace": _trace,
+    "sequence": _sequence,
+    "self-normalised": _self_normalised,
+    "group-expectation": _group_expectation,
+    "tempered": _tempered,
 }
 
-# --- trust: which samples or tokens still count, bool (B, T) or (B, 1) ---------------------------------------------------------
+# --- advantage, (B,); w (B,) are the completions' weights ----------------------------------------------------------------------
 
 
-def _outside(log_ratio: Tensor, advantage: Tensor, limits: Limits) -> Tensor:
-    """The policy has already moved where the advantage wants it, by more than the region allows."""
-    sign = advantage[:, None]
-    lowest = torch.log(torch.tensor(max(1 - limits.lo, 0.0)))
-    highest = torch.log(torch.tensor(1 + limits.hi))
-    return ((sign > 0) & (log_ratio > highest)) | ((sign < 0) & (log_ratio < lowest))
+def _group_mean(view: View, w: Tensor) -> Tensor:
+    """r_i - mean(r). Exactly zero for equal rewards."""
+    return (view.reward.double() - view.mean(view.reward.double())).float()
 
 
-def _gate(limits: Limits, log_w: Tensor, advantage: Tensor, view: View) -> Tensor:
-    """Zero a sample iff A > 0 and exp(lp - lq) > 1 + hi, or A < 0 and exp(lp - lq) < 1 - lo; geometric scores.
-
-    Unlike a clip of GEPO's weight, which is not 1 when p = q, the gate is centred where nothing has moved.
-    """
-    return ~_outside(_ratio_sequence(view, "geometric"), advantage, limits)
+def _leave_one_out(view: View, w: Tensor) -> Tensor:
+    """r_i - mean of the others' r = G/(G-1) (r_i - mean(r)); 0 in a group of one. RLOO, arXiv 2402.14740."""
+    size = view.count[view.index]
+    return _group_mean(view, w) * size / (size - 1).clamp(min=1)
 
 
-TRUSTS: dict[str, Callable[[Limits, Tensor, Tensor, View], Tensor]] = {
-    "free": lambda limits, log_w, advantage, view: torch.ones_like(log_w, dtype=torch.bool),
-    # min(w A, clip(w) A) of PPO (arXiv 1707.06347 eq. 7): its gradient is that of w A, or zero outside.
-    "clip": lambda limits, log_w, advantage, view: ~_outside(log_w, advantage, limits),
-    "gate": _gate,
+def _weighted(view: View, w: Tensor) -> Tensor:
+    """r_i - sum_j w_j r_j / sum_j w_j, from centred rewards so that equal ones give exactly zero."""
+    centred = _group_mean(view, w).double()
+    total = view.sum(w.double())
+    mean = view.sum(w.double() * centred) / torch.where(total > 0, total, 1.0)
+    return (centred - mean[view.index]).float()
+
+
+def _discriminative(view: View, w: Tensor) -> Tensor:
+    """DisCO (arXiv 2505.12366), log-likelihood scores: G/n+ for a right completion; for a wrong one -G times its softmax among
+    the group's wrong ones of the score over 10 (the authors' temperature). Right is what is above the group's mean."""
+    a = _group_mean(view, w)
+    right = a > 0
+    many = view.sum(right.float())[view.index].clamp(min=1)
+    score = torch.where(a < 0, view.score(view.logp, "geometric") / 10, -torch.inf)
+    push = (score - view.lse(score)[view.index]).exp()
+    signed = torch.where(right, 1 / many, torch.where(a < 0, -torch.nan_to_num(push), 0.0))
+    return signed * view.count[view.index]
+
+
+CENTRES: dict[str, Callable[[View, Tensor], Tensor]] = {
+    "none": lambda view, w: view.reward,
+    "group-mean": _group_mean,
+    "leave-one-out": _leave_one_out,
+    # OPO, arXiv 2505.23585: the variance-optimal baseline where |grad log p|^2 grows with the length.
+    "length-weighted": lambda view, w: _weighted(view, view.length),
+    "weight-weighted": _weighted,
+    "discriminative": _discriminative,
+}
+
+
+def _scale_group_std(advantage: Tensor, view: View) -> Tensor:
+    """A_i / (std(r) + 1e-4), the std with G - 1; 0 where all rewards are equal."""
+    std = (view.sum(_group_mean(view, advantage) ** 2) / (view.count - 1).clamp(min=1)).sqrt()
+    return advantage / (std[view.index] + TINY)
+
+
+def _scale_group_mean(advantage: Tensor, view: View) -> Tensor:
+    """A_i / (mean(r) + 1e-4): a rare success counts more, as in maximum likelihood."""
+    return advantage / (view.mean(view.reward).abs() + TINY)
+
+
+def _scale_batch_std(advantage: Tensor, view: View) -> Tensor:
+    """A_i / (std over the whole batch's rewards + 1e-4), with N - 1."""
+    std = view.total.reward.std() if view.total.sequences > 1 else torch.zeros(())
+    return advantage / (float(std) + TINY)
+
+
+def _scale_beta(advantage: Tensor, view: View) -> Tensor:
+    """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward, (a, b) fitted to the
+    batch's p by moments. One group, or equal p everywhere: f = 1. Rewards in [0, 1]."""
+    p = view.total.means
+    m, v = float(p.mean()), float(p.var()) if len(p) > 1 else 0.0
+    spread = max(m * (1 - m) / v - 1, 0.0) if v > 0 else 0.0
+    a, b = 1 + spread * m / 3, 1 + spread * (1 - m) / 3
+    mine = view.mean(view.reward.double()).clamp(1e-6, 1 - 1e-6)
+    log_beta = torch.lgamma(torch.tensor([a, b, a + b], dtype=torch.float64))
+    density = (a - 1) * mine.log() + (b - 1) * (-mine).log1p() - (log_beta[0] + log_beta[1] - log_beta[2])
+    return advantage * (-density).clamp(max=13.8).exp().float()
+
+
+def _scale_live(advantage: Tensor, view: View) -> Tensor:
+    """A_i B / (B - M): GPG (arXiv 2504.02546), M of the batch's B groups have equal rewards. By completions."""
+    live = float(view.total.live.double().mean())
+    return advantage / live if live > 0 else advantage
+
+
+SCALES: dict[str, Callable[[Tensor, View], Tensor]] = {
+    "none": lambda advantage, view: advantage,
+    "group-std": _scale_group_std,
+    "group-mean": _scale_group_mean,
+    "batch-std": _scale_batch_std,
+    "beta": _scale_beta,
+    "live": _scale_live,
 }
 
 # --- reduce: what a token counts, (B, 1) ---------------------------------------------------------------------------------------
 
-REDUCTIONS: dict[str, Callable[[View, Total, float], Tensor]] = {
-    "sequence-mean": lambda view, total, horizon: 1 / (total.sequences * view.length[:, None]),
-    "sequence-sum": lambda view, total, horizon: torch.ones_like(view.length[:, None]) / total.sequences,
-    "token-mean": lambda view, total, horizon: torch.ones_like(view.length[:, None]) / max(total.tokens, 1),
-    "constant": lambda view, total, horizon: torch.ones_like(view.length[:, None]) / (total.sequences * horizon),
+
+def _each(view: View, value: float) -> Tensor:
+    return torch.full_like(view.length[:, None], value)
+
+
+def _inverse_power(view: View, total: Total) -> Tensor:
+    """1 / (L_i H sum_j 1/L_j), H the horizon: unbiased and of least variance where a completion's variance grows with its length.
+    Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
+    return 1 / (view.length[:, None] * view.horizon * float((1 / total.length.clamp(min=1)).sum()))
+
+
+def _prompt_mean(view: View, total: Total) -> Tensor:
+    """Mean over all tokens of a prompt's completions, then over prompts."""
+    return (1 / (total.groups * view.sum(view.length)))[view.index][:, None]
+
+
+REDUCTIONS: dict[str, Callable[[View, Total], Tensor]] = {
+    "sequence-mean": lambda view, total: 1 / (total.sequences * view.length[:, None]),
+    "sequence-sum": lambda view, total: _each(view, 1 / total.sequences),
+    "token-mean": lambda view, total: _each(view, 1 / max(total.tokens, 1)),
+    # Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they count.
+    "live-token-mean": lambda view, total: _each(view, 1 / max(float(total.length[total.live].sum()), 1)),
+    "prompt-mean": _prompt_mean,
+    "constant": lambda view, total: _each(view, 1 / (total.sequences * view.horizon)),
+    "inverse-power": _inverse_power,
 }
 
-# --- KL ------------------------------------------------------------------------------------------------------------------------
+# --- KL: d kl / d logp, (B, T) -------------------------------------------------------------------------------------------------
 
 
-KL_SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
-    "k3": lambda d: d.exp() - 1,
-    "k3-reversed": lambda d: 1 - (-d).exp(),
+class _Slope(Protocol):
+    def __call__(self, d: Tensor, view: View) -> Tensor: ...
+
+
+def _hinge(d: Tensor, view: View) -> Tensor:
+    """-max(D - 1e-4, 0), D the mean over the group's completions of their tokens' mean -d: DisCO's constraint as a penalty."""
+    budget = 1e-4
+    mean = view.mean(-torch.where(view.mask, d, 0.0).sum(-1) / view.length)
+    return -(mean - budget).clamp(min=0)[:, None].expand_as(d)
+
+
+KL_SLOPES: dict[str, _Slope] = {
+    "k2": lambda d, view: d,
+    "k3": lambda d, view: d.exp() - 1,
+    "k3-reversed": lambda d, view: 1 - (-d).exp(),
+    "k3-weighted": lambda d, view: difference(view, view.logq).exp() * d,
+    "hinge": _hinge,
 }
 
 
-def difference(view: View, other: Tensor) -> Tensor:
-    """logp - other (B, T) where masked and possible, else 0."""
-    d = torch.where(view.mask, view.logp - other.detach().float(), 0.0)
-    return torch.nan_to_num(d, nan=0.0).clamp(-LOG_MAX, LOG_MAX)
+def kl_slope(kl: Kl, batch: Batch, view: View) -> Tensor:
+    """d kl / d logp (B, T), with logp - other within +-20. Raises ValueError when the batch lacks what it is against."""
+    if kl.weight == 0:
+        return torch.zeros_like(view.logp)
+    other = batch.ref if kl.against == "ref" else batch.logq
+    if other is None:
+        raise ValueError("the objective's KL is against the reference policy, but the batch has no ref")
+    return KL_SLOPES[kl.kind](difference(view, other), view)
