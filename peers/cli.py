@@ -116,27 +116,26 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    from peers import bench as program
+    from peers.study import STUDIES
 
-    return program.main(args.names, args.json)
+    if not set(args.names) & set(STUDIES):
+        if args.quick or args.out or args.methods or args.minutes:
+            raise WrongUsage("--quick, --out, --methods and --minutes are for the studies: " + " and ".join(STUDIES))
+        from peers import bench as program
+
+        return program.main(args.names, args.json)
+    if len(args.names) > 1:
+        raise WrongUsage(f"a study takes minutes to hours: name one alone, {' or '.join(STUDIES)}")
+    from peers import study
+
+    methods = [name.strip() for name in args.methods.split(",") if name.strip()]
+    return study.main(args.names[0], args.quick, args.out, methods, args.minutes)
 
 
 def objectives(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
+    from peers import catalogue
 
-    from swarm.learn.objectives import OBJECTIVES
-
-    records = {name: asdict(objective) for name, objective in OBJECTIVES.items()}
-    if args.json:
-        print(json.dumps(records, indent=2))
-        return 0
-    parts = [(name, [_phrase(record[part]) for part in record if part != "name"]) for name, record in records.items()]
-    heads = [part for part in next(iter(records.values())) if part != "name"]
-    rows = [("name", heads), *parts]
-    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(heads))]
-    for name, cells in rows:
-        print(f"{name:13}" + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
-    return 0
+    return catalogue.main(args.names, args.json)
 
 
 def config_show(args: argparse.Namespace) -> int:
@@ -205,7 +204,7 @@ def _check_objective(loaded: Loaded) -> None:
 
     chosen = loaded.config.run.objective
     try:
-        methods.objective(chosen.name, chosen.options)
+        methods.trainable(chosen.name, chosen.options)
     except ValueError as error:
         raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
 
@@ -232,13 +231,6 @@ def _only_folder(args: argparse.Namespace) -> Path:
         raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
     names = ", ".join(path.name for path in found)
     raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
-
-
-def _phrase(part: Any) -> str:
-    """A part of an objective in a few letters."""
-    if not isinstance(part, dict):
-        return str(part)
-    return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in part.values())
 
 
 # --- the parser ---------------------------------------------------------------------------------------------------------
@@ -301,10 +293,21 @@ def _add_reading(commands: Any) -> None:
     it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
     _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
-    _command(commands, "objectives", objectives, "list the learning objectives and their parts", "swarm objectives")
-    it = _command(commands, "bench", bench, "measure, and print the table of figures", "swarm bench groups averaging")
-    rows = "join, groups, averaging, tokens, memory; without one, all of them (about ten minutes)"
-    it.add_argument("names", metavar="ROW", nargs="*", help=rows)
+    about = "list the learning objectives, or show the parts of one"
+    it = _command(commands, "objectives", objectives, about, "swarm objectives gepo")
+    it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
+    _add_bench(commands)
+
+
+def _add_bench(commands: Any) -> None:
+    about = "measure, and print the table of figures, or do a study of the objectives"
+    it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
+    rows = "join, groups, averaging, scoring, tokens, memory; without one, all of them (about ten minutes)"
+    it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness")
+    it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
+    it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")
+    it.add_argument("--methods", default="", metavar="A,B", help="only these objectives, in a study")
+    it.add_argument("--minutes", type=float, default=0.0, help="begin no new cell of the staleness study after this long")
 
 
 def _add_config(commands: Any) -> None:

@@ -126,7 +126,8 @@ class Trained(Event):
     members: int
     metrics: dict[str, Finite]
     """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share of samples with
-    weight zero), flat (share of groups with equal rewards), length (tokens), lag_versions, lag_seconds, ..."""
+    weight zero), flat (share of groups with equal rewards), cosine (between the gradients of two half batches), length (tokens),
+    lag_versions, lag_seconds, ..."""
     gather: Finite
     learn: Finite
     average: Finite

@@ -41,7 +41,7 @@ class Learner:
         self.policy = policy
         self.run = run
         self.version = 0
-        self.objective = objectives.objective(run.objective.name, {"kl": run.objective.kl, **run.objective.options})
+        self.objective = objectives.trainable(run.objective.name, run.objective.options)
         self._names = [name for name, _ in policy.module.named_parameters()]
         self._parameters = [parameter for _, parameter in policy.module.named_parameters()]
         self.size = sum(parameter.numel() for parameter in self._parameters)
@@ -56,17 +56,22 @@ class Learner:
             raise ValueError("a gradient needs at least one group")
         total = objectives.Total.of([group.lengths for group in groups], rewards)
         self.policy.module.zero_grad(set_to_none=True)
-        parts = []
-        micro = max(1, self.run.batch.micro)
-        for start in range(0, len(groups), micro):
-            chunk = slice(start, start + micro)
+        parts: list[objectives.Loss] = []
+        middle, half = -(-len(groups) // 2), None
+        for chunk in self._chunks(middle, len(groups)):
+            if chunk.start == middle:
+                half = self._flat()
             part = objectives.loss(self.objective, self._batch(groups[chunk], prompts[chunk], rewards[chunk], total))
             part.value.backward()
             parts.append(part._replace(value=part.value.detach()))
+        vector = self._flat()
         metrics = objectives.merge(parts)
+        if half is not None:
+            metrics["cosine"] = _cosine(half, vector - half)
+        self.policy.module.zero_grad(set_to_none=True)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        return Gradient(self._collect(), len(groups), metrics)
+        return Gradient(vector, len(groups), metrics)
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite."""
@@ -159,10 +164,16 @@ class Learner:
             self._parameters, lr=settings.lr, betas=(settings.beta1, settings.beta2), weight_decay=settings.weight_decay
         )
 
-    def _collect(self) -> Tensor:
-        vector = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in self._parameters])
-        self.policy.module.zero_grad(set_to_none=True)
-        return vector.float().cpu()
+    def _chunks(self, middle: int, groups: int) -> Iterator[slice]:
+        """Micro-batches of at most `run.batch.micro` groups; one of the cuts is in the middle."""
+        for start, stop in ((0, middle), (middle, groups)):
+            for cut in range(start, stop, self.run.batch.micro):
+                yield slice(cut, min(cut + self.run.batch.micro, stop))
+
+    def _flat(self) -> Tensor:
+        """The gradient so far."""
+        flat = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in self._parameters])
+        return flat.float().cpu()
 
     def _batch(
         self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], total: objectives.Total
@@ -191,3 +202,8 @@ class Learner:
             horizon=float(self.run.sampling.max_tokens),
             total=total,
         )
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    """Between the gradients of two half batches: near 1 both say the same, near 0 noise hides the signal. 0 if one is 0."""
+    return float(torch.nn.functional.cosine_similarity(a, b, dim=0))

@@ -46,7 +46,7 @@ from swarm.learn.parts import (
 
 __all__ = [
     "OBJECTIVES", "Advantage", "Batch", "Kl", "Loss", "Objective", "Ratio", "Total", "Trust",
-    "loss", "merge", "objective", "weights",
+    "loss", "merge", "objective", "trainable", "weights",
 ]  # fmt: skip
 
 OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
@@ -73,6 +73,14 @@ def objective(name: str, options: Mapping[str, float | str | bool] | None = None
         if option not in _OPTIONS:
             raise ValueError(f"objective {name} has no option {option!r}{_nearest(option, _OPTIONS)}")
         chosen = _override(chosen, option, value)
+    return chosen
+
+
+def trainable(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
+    """As `objective`, for a learner of ours. Raises ValueError also where it needs a policy that such a learner does not keep."""
+    chosen = objective(name, options)
+    if chosen.kl.weight > 0 and chosen.kl.against == "ref":
+        raise ValueError(f"objective {name} has its KL against a reference policy, which a learner lacks: use kl_against=sampler")
     return chosen
 
 

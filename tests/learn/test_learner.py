@@ -61,7 +61,7 @@ def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gra
 
 @pytest.mark.parametrize("name", ["gepo", "gepo_paper", "gspo", "dr_grpo"])
 def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: str) -> None:
-    learner, engine, source = toy(Run(objective=Objective(name=name, kl=0.01)))
+    learner, engine, source = toy(Run(objective=Objective(name=name, options={"kl": 0.01})))
     learner.step(torch.randn(learner.size))  # the learner has moved on: ratios are not 1
     batch = sampled(source, engine, range(12))
     union, first, second = gradient(learner, batch), gradient(learner, batch, slice(0, 5)), gradient(learner, batch, slice(5, 12))

@@ -122,13 +122,31 @@ def test_check_knows_the_objectives(tmp_path: Path) -> None:
     assert "gepo" in ran.stderr.split("gepoo", 1)[1]
 
 
-def test_objectives_are_listed_with_the_same_parts_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["objectives", "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
-    assert {"gepo", "grpo", "gspo", "dr_grpo"} <= set(records)
+    assert {"gepo", "grpo", "gspo", "dr_grpo"} <= set(records) and records["gepo"]["trust"]["dual"] is None
     assert cli.run(["objectives"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["name", *records]
+    assert [line.split()[0] for line in lines] == [*records]
+    assert all(record["about"] in line and record["source"] in line for record, line in zip(records.values(), lines, strict=True))
+    assert cli.run(["objectives", "grpo"]) == 0
+    assert "centre=group-mean  scale=group-std" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("objectives gebo", "did you mean 'gepo'"),
+        ("bench staleness join", "name one alone"),
+        ("bench join --quick", "are for the studies"),
+        ("bench gradient --methods gepo,gebo", "did you mean 'gepo'"),
+        ("config check configs/demo.toml --set objective.name=deepseek_v3 --set objective.options.kl=0.1", "kl_against=sampler"),
+    ],
+)
+def test_wrong_words_about_objectives_and_studies_are_refused(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words.split()) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_bug_of_ours_leaves_its_traceback_in_the_state_folder(

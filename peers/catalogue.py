@@ -1,0 +1,54 @@
+"""`swarm objectives`: the methods, one line each; one method with its parts, its options and its paper; all of it as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from peers.errors import WrongUsage
+from swarm.learn import objectives
+from swarm.learn.objectives import Objective
+
+
+def main(names: Sequence[str], as_json: bool) -> int:
+    """All methods when none is named. Raises WrongUsage for an unknown one, naming the nearest."""
+    try:
+        chosen = [objectives.objective(name) for name in names] or list(objectives.OBJECTIVES.values())
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
+    if as_json:
+        print(json.dumps({method.name: _plain(asdict(method)) for method in chosen}, indent=2))
+    elif names:
+        print("\n\n".join(map(_whole, chosen)))
+    else:
+        width = max(len(method.about) for method in chosen)
+        for method in chosen:
+            print(f"{method.name:13}{method.about:{width}}  {method.source}")
+    return 0
+
+
+def _whole(method: Objective) -> str:
+    """Every part with its settings; those are what `--set run.objective.options.NAME=VALUE` changes."""
+    lines = [f"{method.name}: {method.about}", f"  {'source':10}{method.source}"]
+    for part, value in asdict(method).items():
+        if isinstance(value, dict):
+            lines.append(f"  {part:10}" + "  ".join(f"{key}={_word(inner)}" for key, inner in value.items()))
+        elif part == "reduce":
+            lines.append(f"  {part:10}{value}")
+    return "\n".join(lines)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + " ".join(f"{number:g}" for number in value) + ")"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: null is no bound."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -1,0 +1,125 @@
+"""Cells: a study is a list of small independent experiments, done on all cores, each written down the moment it is done.
+
+    cells, in the order in which they matter --worker processes--> rows --> ledger.jsonl, one line a cell
+
+A cell is a frozen struct that says everything its row depends on, its seed included; its key is a digest of that, so an
+interrupted study goes on where it stopped, and a changed plan keeps every row that is still asked for. A line that a crash tore
+is done again. A cell that raises is a bug and ends the study; a training that diverges is a row that says so. Not handled here:
+what a cell computes, and how rows become a report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from swarm.types import Struct
+
+Row = dict[str, float | str]
+"""Column -> value; NaN is written as null and comes back as NaN."""
+Say = Callable[[str], None]
+EVERY = 5.0
+# Seconds between two lines of progress: often enough to see that it lives.
+
+
+class Line(Struct):
+    key: str
+    cell: msgspec.Raw
+    row: dict[str, float | str | None]
+
+
+def key(cell: msgspec.Struct) -> str:
+    """Hex digest of everything that the cell says."""
+    return hashlib.sha256(type(cell).__name__.encode() + msgspec.json.encode(cell, order="sorted")).hexdigest()[:16]
+
+
+def read(ledger: Path) -> dict[str, Row]:
+    """Key -> row of every cell that is done. A torn last line is not there."""
+    if not ledger.exists():
+        return {}
+    rows: dict[str, Row] = {}
+    for text in ledger.read_bytes().splitlines():
+        try:
+            line = msgspec.json.decode(text, type=Line)
+        except msgspec.DecodeError:
+            continue  # a crash tore it: the cell is done again
+        rows[line.key] = {name: float("nan") if value is None else value for name, value in line.row.items()}
+    return rows
+
+
+def complete(
+    cells: Sequence[msgspec.Struct], work: Callable[..., Row], ledger: Path, say: Say, *, jobs: int = 0, budget: float = 0.0
+) -> list[Row | None]:
+    """The row of each cell, done now or found in the ledger; None where `budget` seconds ran out first (0: none is set).
+
+    `work(cell)` is a module's function: it runs in `jobs` processes (0: one a core), each with one thread.
+    """
+    done = read(ledger)
+    todo = list({key(cell): cell for cell in cells if key(cell) not in done}.values())
+    if todo:
+        say(f"{len(todo)} of {len(cells)} cells to do, {len(cells) - len(todo)} in {ledger}")
+        done |= _do(todo, work, ledger, say, jobs or len(os.sched_getaffinity(0)), budget or float("inf"))
+    return [done.get(key(cell)) for cell in cells]
+
+
+def _do(
+    todo: Sequence[msgspec.Struct], work: Callable[..., Row], ledger: Path, say: Say, jobs: int, budget: float
+) -> dict[str, Row]:
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    began = said = time.monotonic()
+    rows: dict[str, Row] = {}
+    queue = iter(todo)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_alone)
+    with ledger.open("ab") as file:
+        if file.tell() and not ledger.read_bytes().endswith(b"\n"):
+            file.write(b"\n")
+        try:
+            running: dict[Future[Row], msgspec.Struct] = {pool.submit(work, cell): cell for cell in islice(queue, jobs)}
+            while running:
+                for future in wait(running, timeout=EVERY, return_when=FIRST_COMPLETED).done:
+                    cell, row = running.pop(future), future.result()
+                    rows[key(cell)] = row
+                    file.write(_line(cell, row))
+                    file.flush()
+                    if time.monotonic() - began < budget:
+                        running |= {pool.submit(work, another): another for another in islice(queue, 1)}
+                if time.monotonic() - said >= EVERY or not running:
+                    said = time.monotonic()
+                    say(_progress(len(rows), len(todo), said - began))
+        finally:
+            for process in multiprocessing.active_children():
+                process.terminate()  # those still at work when somebody pressed Ctrl-C, or when a cell raised
+            pool.shutdown(cancel_futures=True)
+    return rows
+
+
+def _line(cell: msgspec.Struct, row: Row) -> bytes:
+    line = Line(key=key(cell), cell=msgspec.Raw(msgspec.json.encode(cell)), row={**row})
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _progress(done: int, all_: int, seconds: float) -> str:
+    left = seconds / done * (all_ - done) if done else float("nan")
+    return f"{done} of {all_} cells, {seconds:.0f} s" + (f", about {left:.0f} s to go" if 0 < done < all_ else "")
+
+
+def _alone() -> None:
+    """A worker: one thread, and Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """Every column that some row has, in the order of first sight."""
+    return list(dict.fromkeys(name for row in rows for name in row))

@@ -1,0 +1,70 @@
+"""A study's cells: done once, written down at once, found again."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from peers.study.cells import Row, complete, key, read
+from swarm.types import Struct
+
+
+class Square(Struct):
+    side: float
+
+
+def area(cell: Square) -> Row:
+    if cell.side < 0:
+        raise ArithmeticError("a square has no negative side")
+    return {"area": cell.side**2 if cell.side else float("nan"), "who": "me"}
+
+
+def hush(text: str) -> None: ...
+
+
+def test_rows_come_in_the_order_of_the_cells_and_each_is_done_once(tmp_path: Path) -> None:
+    ledger, said = tmp_path / "a" / "ledger.jsonl", []
+    cells = [Square(side=3.0), Square(side=2.0), Square(side=3.0)]
+    rows = complete(cells, area, ledger, said.append)
+    assert [row and row["area"] for row in rows] == [9.0, 4.0, 9.0]
+    assert len(ledger.read_bytes().splitlines()) == 2 and "2 of 2 cells" in said[-1]
+    before = ledger.read_bytes()
+    assert complete(cells, area, ledger, hush) == rows and ledger.read_bytes() == before
+
+
+def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    cells = [Square(side=float(side)) for side in range(1, 4)]
+    complete(cells, area, ledger, hush, jobs=1)
+    ledger.write_bytes(ledger.read_bytes()[:-9])
+    assert set(read(ledger)) == {key(cell) for cell in cells[:2]}
+    assert [row and row["area"] for row in complete(cells, area, ledger, hush)] == [1.0, 4.0, 9.0]
+    assert len(read(ledger)) == 3
+
+
+def test_what_is_not_a_number_comes_back_as_that(tmp_path: Path) -> None:
+    complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
+    (row,) = complete([Square(side=0.0)], area, tmp_path / "ledger.jsonl", hush)
+    assert row is not None and math.isnan(float(row["area"])) and row["who"] == "me"
+
+
+def test_cells_beyond_the_budget_are_left_out_and_said_to_be(tmp_path: Path) -> None:
+    cells = [Square(side=float(side)) for side in range(1, 6)]
+    rows = complete(cells, area, tmp_path / "ledger.jsonl", hush, jobs=1, budget=1e-9)
+    assert rows[0] == {"area": 1.0, "who": "me"} and rows[1:] == [None] * 4
+
+
+def test_a_cell_that_raises_ends_the_study_and_keeps_what_is_done(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    with pytest.raises(ArithmeticError, match="no negative side"):
+        complete([Square(side=1.0), Square(side=-1.0), Square(side=2.0)], area, ledger, hush, jobs=1)
+    assert key(Square(side=1.0)) in read(ledger)
+
+
+def test_cells_of_different_kinds_or_values_have_different_keys() -> None:
+    class Cube(Struct):
+        side: float
+
+    assert len({key(Square(side=1.0)), key(Square(side=2.0)), key(Cube(side=1.0))}) == 3
