@@ -33,7 +33,7 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 test: $(STAMP) chromium namespaces  ## everything but the slow and the GPU tests
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
-test-slow: $(STAMP) chromium namespaces  ## the slow tests: long runs and faults on real processes
+test-slow: .venv/.bench chromium namespaces  ## the slow tests: long runs, faults on real processes, objectives against TRL's
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 bench: .venv/.bench  ## the figures of the README, as a table
