@@ -36,7 +36,8 @@ def _embedded(run: Run) -> Path:
         source = tasks.source(run.task.name, run.seed, run.task.options)
         print("making the embedded model and warming it up (some seconds, once)", file=sys.stderr, flush=True)
         try:
-            embedded.make(target, run.seed, source.example, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+            say = lambda line: print(f"  {line}", file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
+            embedded.make(target, run.seed, source.characters, source.example, say)
         except OSError as error:
             raise CannotHere(
                 f"cannot write the embedded model to {target}: {error.strerror}; free some space or set XDG_CACHE_HOME"

@@ -6,6 +6,7 @@
     averaging  seconds a round, 1M and 25M parameters, 2 and 4 peers   bare hivemind
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
+    scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
 
 Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be measured here
 (a package is missing, a peer died) leaves its reason in the table and the others go on. Progress goes to stderr, the table to
@@ -31,6 +32,7 @@ ROWS = {
     "averaging": "peers.bench.averaging",
     "tokens": "peers.bench.tokens",
     "memory": "peers.bench.memory",
+    "scoring": "peers.bench.scoring",
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 

@@ -1,8 +1,8 @@
 """The embedded policy: a tiny Llama and a character tokenizer, made from nothing and warm-started in seconds.
 
-In come a seed and worked examples, out comes a normal Hugging Face folder. The warm start is supervised learning until the
-model answers about a third of the examples: enough for the reward to say something, little enough to leave room. Deterministic:
-one seed, one thread, the same bytes. The folder appears complete or not at all; caching is the caller's.
+In come a seed, a task's characters and worked examples, out comes a normal Hugging Face folder. The warm start is supervised
+learning until the model answers about a third of the examples: enough for the reward to say something, little enough to leave
+room. Deterministic: one seed, one thread, the same bytes. The folder appears complete or not at all; caching is the caller's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from swarm.durable import sync
 from swarm.learn import weights
 
-CHARACTERS = "0123456789=+-*, "
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 ENOUGH = 0.35
 # Share of examples answered right at which the warm start ends: a reward signal with room above it.
@@ -36,12 +35,20 @@ RATE = 3e-3
 WARMUP = 20
 
 
-def make(folder: Path, seed: int, example: Callable[[int], tuple[str, str]], progress: Callable[[str], None]) -> None:
-    """Write the policy to `folder` (which must not exist). `example(i)` is the i-th (prompt, answer)."""
+Example = Callable[[int], tuple[str, str]]
+
+
+def make(folder: Path, seed: int, characters: str, example: Example, progress: Callable[[str], None]) -> None:
+    """Write the policy to `folder` (which must not exist). `example(i)` is the i-th (prompt, answer), made of `characters`.
+
+    Raises ValueError when a character is there twice.
+    """
+    if len(set(characters)) < len(characters):
+        raise ValueError(f"the characters {characters!r} of a task are the tokens of its policy, each has to be there once")
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        tokenizer = _tokenizer()
+        tokenizer = _tokenizer(characters)
         model = _model(tokenizer, seed)
         with _one_thread():
             _warm_start(model, tokenizer, example, progress)
@@ -59,8 +66,8 @@ def make(folder: Path, seed: int, example: Callable[[int], tuple[str, str]], pro
         raise
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    words = [PAD, END, UNKNOWN, *CHARACTERS]
+def _tokenizer(characters: str) -> PreTrainedTokenizerFast:
+    words = [PAD, END, UNKNOWN, *characters]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -98,7 +105,7 @@ def _model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
 def _warm_start(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    example: Callable[[int], tuple[str, str]],
+    example: Example,
     progress: Callable[[str], None],
 ) -> None:
     """Cross-entropy on answer and end token. Examples are fresh at every step, so their share right is an honest measure."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from swarm.learn import scoring
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -33,12 +35,15 @@ class LanguageModel:
     """A transformers causal model with its tokenizer.
 
     Prompts are padded on the left and completions on the right, so that all completions begin in one column and only their
-    logits are computed. Prompts of one length need no attention mask at all.
+    logits are computed: a chunk of real tokens at a time where the model's head is linear, else all at once. Prompts of one
+    length need no attention mask at all.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.module: nn.Module = model
         self._tokenizer = tokenizer
+        self._base: nn.Module = model.base_model
+        self._head = scoring.linear_head(model)
 
     def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
         device = next(self.module.parameters()).device
@@ -57,8 +62,19 @@ class LanguageModel:
             # Padding on the right needs no mask: a causal model never looks there.
             inputs["attention_mask"] = attend[:, :-1].to(device).long()
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        chosen = ids[:, before:]
+        if self._head is None:
+            return Scored(*self._whole(inputs, chosen, temperature), mask)
+        hidden = self._base(**inputs, use_cache=False).last_hidden_state[:, -after:][mask]
+        scored = scoring.score(hidden, self._head.weight, self._head.bias, chosen[mask], temperature)
+        logp, entropy = (torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored)
+        return Scored(logp, entropy, mask)
+
+    def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than multiply."""
+        after = chosen.shape[1]
         logits = self.module(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
         logp = torch.log_softmax(logits.float() / temperature, -1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)
-        return Scored(logp.gather(-1, ids[:, before:, None]).squeeze(-1), entropy, mask)
+        return logp.gather(-1, chosen[..., None]).squeeze(-1), entropy

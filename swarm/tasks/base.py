@@ -20,6 +20,8 @@ Options = Mapping[str, int | float | str | bool]
 class TaskSource(Protocol):
     environment: str
     """The name under which `source` finds it."""
+    characters: str
+    """All that prompts and answers are made of, each once: the embedded policy's tokens, in this order."""
 
     def task(self, index: int) -> Task:
         """Training task of `index` >= 0; a pure function of (run seed, index)."""
@@ -39,7 +41,9 @@ class TaskSource(Protocol):
 
 
 _SOURCES = {
+    "brackets": "swarm.tasks.brackets:Brackets",
     "digit-sums": "swarm.tasks.digit_sums:DigitSums",
+    "sorting": "swarm.tasks.sorting:Sorting",
     "toy": "swarm.tasks.toy:Toy",
 }
 

@@ -22,6 +22,7 @@ class DigitSums:
     """Options: `digits` (5), `partial` (false): credit per right digit instead of all or nothing."""
 
     environment = "digit-sums"
+    characters = "0123456789=+-*, "  # more than the exercise needs: its embedded policy keeps the tokens it has always had
 
     def __init__(self, seed: int, options: Options) -> None:
         chosen = check_options(self.environment, options, {"digits": 5, "partial": False})

@@ -8,6 +8,7 @@ does not draw, with the same word as its twin in the first half (a tabular polic
 from __future__ import annotations
 
 import random
+import string
 
 from swarm.tasks.base import Options, check_options
 from swarm.types import Task
@@ -17,6 +18,7 @@ class Toy:
     """Options: `buckets` (16), `letters` (4) per word, `alphabet` (8) letters to choose from."""
 
     environment = "toy"
+    characters = string.digits + string.ascii_lowercase
 
     def __init__(self, seed: int, options: Options) -> None:
         chosen = check_options(self.environment, options, {"buckets": 16, "letters": 4, "alphabet": 8})

@@ -27,7 +27,8 @@ def quiet(line: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policies") / "one"
-    embedded.make(path, 1, tasks.source("digit-sums", 1).example, quiet)
+    source = tasks.source("digit-sums", 1)
+    embedded.make(path, 1, source.characters, source.example, quiet)
     return path
 
 
@@ -47,11 +48,11 @@ def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
 
 def test_one_seed_makes_the_same_bytes_and_another_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 20)
-    example = tasks.source("digit-sums", 1).example
+    source = tasks.source("digit-sums", 1)
     made = []
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
         torch.manual_seed(len(made))  # the caller's generator must not matter
-        embedded.make(folder.parent / name, seed, example, quiet)
+        embedded.make(folder.parent / name, seed, source.characters, source.example, quiet)
         made.append({file.name: file.read_bytes() for file in (folder.parent / name).iterdir()})
     assert made[0] == made[1] and made[0]["model.safetensors"] != made[2]["model.safetensors"]
 
@@ -80,12 +81,29 @@ def test_weights_as_bytes_make_the_same_policy_as_the_folder(folder: Path) -> No
     assert next(joined.parameters()).dtype is torch.float32
 
 
+@pytest.mark.parametrize("name", ["digit-sums", "sorting", "brackets"])
+def test_every_character_of_a_task_is_a_token_of_its_policy(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LAST_STEP", 1)
+    source = tasks.source(name, 1)
+    embedded.make(tmp_path / name, 1, source.characters, source.example, quiet)
+    tokenizer = model.load_tokenizer(tmp_path / name)
+    ids = tokenizer(source.characters).input_ids
+    assert len(set(ids)) == len(source.characters) and tokenizer.unk_token_id not in ids
+    assert tokenizer.decode(ids) == source.characters
+
+
+def test_a_character_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="each has to be there once"):
+        embedded.make(tmp_path / "policy", 1, "()(", tasks.source("brackets", 1).example, quiet)
+
+
 def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
     def interrupted(line: str) -> None:
         raise KeyboardInterrupt
 
+    source = tasks.source("digit-sums", 1)
     with pytest.raises(KeyboardInterrupt):
-        embedded.make(tmp_path / "policy", 1, tasks.source("digit-sums", 1).example, interrupted)
+        embedded.make(tmp_path / "policy", 1, source.characters, source.example, interrupted)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +113,7 @@ def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
 def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int) -> None:
     """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last policies at random."""
     run, source = Run(), tasks.source("digit-sums", seed)
-    embedded.make(tmp_path / "policy", seed, source.example, quiet)
+    embedded.make(tmp_path / "policy", seed, source.characters, source.example, quiet)
     learner = Learner(LanguageModel(model.load_policy(tmp_path / "policy"), model.load_tokenizer(tmp_path / "policy")), run)
     engine, rng = engine_of(tmp_path / "policy"), np.random.default_rng(seed)
     released = deque([learner.weights()], maxlen=lag + 1)

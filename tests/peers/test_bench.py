@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from peers import bench, cli
-from peers.bench import averaging, groups, joining, memory, table, tokens
+from peers.bench import averaging, groups, joining, memory, scoring, table, tokens
 from peers.bench.reference import Count
 from peers.bench.table import Figure, Gap, Machine, Unmeasured
 from peers.errors import WrongUsage
@@ -140,3 +140,10 @@ def test_every_role_is_weighed() -> None:
     lines = memory.measure(quiet, versions=1)
     assert {line.what for line in lines} == {"seed", "learner", "sampler", "evaluator"}
     assert all(50 < line.value < 2000 for line in lines)
+
+
+@pytest.mark.slow
+def test_scoring_in_chunks_takes_less_memory_than_all_logits_at_once() -> None:
+    memory_of, seconds = scoring.measure(quiet, tokens=512, vocabulary=65_536, hidden=64)
+    assert memory_of.ratio is not None and memory_of.ratio < 0.6
+    assert seconds.value > 0 and seconds.unit == "s"

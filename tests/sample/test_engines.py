@@ -30,7 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policy") / "embedded"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "LAST_STEP", 12)  # a high-entropy policy with some end tokens is what these tests want
-        embedded.make(path, 1, tasks.source("digit-sums", 1).example, lambda line: None)
+        source = tasks.source("digit-sums", 1)
+        embedded.make(path, 1, source.characters, source.example, lambda line: None)
     return path
 
 

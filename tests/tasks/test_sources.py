@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarm import tasks
 
 
-@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
     one, two, other = tasks.source(name, 5), tasks.source(name, 5), tasks.source(name, 6)
     assert [one.task(i) for i in range(50)] == [two.task(i) for i in reversed(range(50))][::-1]
@@ -17,7 +17,7 @@ def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
     assert [one.task(i) for i in range(50)] != [other.task(i) for i in range(50)]
 
 
-@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str) -> None:
     source = tasks.source(name, 1)
     seen = {source.task(i).prompt for i in range(5000)} | {source.example(i)[0] for i in range(5000)}
@@ -25,12 +25,21 @@ def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str
     assert all(task.index < 0 for task in source.held_out(5))
 
 
-@pytest.mark.parametrize("name", ["digit-sums", "toy"])
+@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -> None:
     source = tasks.source(name, 2)
     for task in [source.task(3), *source.held_out(3)]:
         assert source.reward(task, task.answer) == 1.0
         assert source.reward(task, "") == 0.0
+
+
+@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
+def test_prompts_and_answers_are_made_of_the_sources_characters(name: str) -> None:
+    source = tasks.source(name, 3)
+    exercises = [*map(source.task, range(300)), *source.held_out(100)]
+    words = [*(task.prompt + task.answer for task in exercises), *("".join(source.example(i)) for i in range(300))]
+    assert len(set(source.characters)) == len(source.characters)
+    assert set("".join(words)) <= set(source.characters)
 
 
 def test_digit_sums_are_running_sums_modulo_ten() -> None:
