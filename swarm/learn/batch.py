@@ -179,5 +179,5 @@ def total_of(batch: Batch) -> Total:
 
 def difference(view: View, other: Tensor) -> Tensor:
     """logp - other (B, T) where masked and possible, else 0; within +-20."""
-    d = torch.where(view.mask, view.logp - other.detach().float(), 0.0)
+    d = torch.where(view.mask & view.possible[:, None], view.logp - other.detach().float(), 0.0)
     return torch.nan_to_num(d, nan=0.0).clamp(-LOG_MAX, LOG_MAX)

@@ -138,6 +138,8 @@ METHODS: tuple[Objective, ...] = (
     # --- ours ----------------------------------------------------------------------------------------------------------------
     _of("seq_tis_wb", "seq_tis with the weight-weighted mean reward as baseline", "docs/objectives.md",
         Advantage("weight-weighted"), _TRAJECTORY, Trust("cap", hi=1.0), _SUM),
+    _of("gepo_defensive", "GEPO of whole sequences, nine tenths of the expectation the completion's own", "docs/objectives.md",
+        _CENTRED, Ratio("group-expectation", "full", mix=0.9), Trust("free"), _SUM),
     _of("tempered", "between token and trajectory weights, as far as half of the group stays effective", "docs/objectives.md",
         _CENTRED, Ratio("tempered", ess=0.5), Trust("cap", hi=1.0), _SUM),
 )

@@ -63,8 +63,9 @@ class Loss(NamedTuple):
 def objective(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
     """The method `name` with parts overridden; `package.module:NAME` is an Objective of the user's own.
 
-    Options: centre, scale, ratio, score, over, mix, ess, trust, eps (both sides), lo, hi, dual, against, veto, edge, reduce, kl
-    (its weight), kl_kind, kl_against. Raises ValueError for an unknown name, option or member, naming the nearest.
+    Options: centre, scale, ratio, score, over, mix, ess, trust (with its authors' constants), eps (both sides), lo, hi, dual,
+    against, veto, edge, reduce, kl (its weight), kl_kind, kl_against. Raises ValueError for an unknown name, option or member,
+    naming the nearest, and for an Objective of the user's own with a part that is in no table.
     """
     chosen = _imported(name) if ":" in name else OBJECTIVES.get(name)
     if chosen is None:
@@ -164,6 +165,9 @@ def _metrics(view: View, phi: Tensor, batch: Batch) -> dict[str, float]:
 # --- options -------------------------------------------------------------------------------------------------------------------
 
 _SCORES = dict.fromkeys(("geometric", "full"))
+_SHARES = ("mix", "ess")
+_CONSTANTS = {method.trust.kind: method.trust.constants for method in METHODS if method.trust.constants}
+# Of the trust regions that take some: their authors'.
 _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = {
     # option -> part, fields it sets, members it chooses among (None: a number of at least 0)
     "centre": ("advantage", ("centre",), CENTRES),
@@ -191,13 +195,31 @@ _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = 
 def _imported(path: str) -> Objective:
     """The Objective that `package.module:NAME` is."""
     module, _, name = path.partition(":")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise ValueError(f"the objective {path!r} is not written as package.module:NAME")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the objective {path!r} cannot be imported: {error}; its module must be in Python's path") from error
     if not isinstance(found, Objective):
         raise ValueError(f"{path} is a {type(found).__name__}, it has to be a swarm.learn.objectives.Objective")
+    _check(path, found)
     return found
+
+
+def _check(path: str, found: Objective) -> None:
+    """Every part is in its table and a known trust region has its constants: in the middle of a step it would be too late."""
+    for part, fields, members in _OPTIONS.values():
+        value = getattr(getattr(found, part) if part else found, fields[0])
+        if members is not None and value not in members:
+            where = f"{part}.{fields[0]}" if part else fields[0]
+            raise ValueError(f"{path} has {where} {value!r}{_nearest(str(value), members)}; known: {', '.join(members)}")
+    constants = _CONSTANTS.get(found.trust.kind)
+    if constants is not None and len(found.trust.constants) != len(constants):
+        raise ValueError(
+            f"{path} has {len(found.trust.constants)} trust.constants, the region {found.trust.kind!r} takes {len(constants)}; "
+            f"its authors' are {constants}"
+        )
 
 
 def _override(chosen: Objective, option: str, value: float | str | bool) -> Objective:
@@ -207,8 +229,12 @@ def _override(chosen: Objective, option: str, value: float | str | bool) -> Obje
     if members is None:
         if isinstance(value, (bool, str)) or not 0 <= value < float("inf"):
             raise ValueError(f"option {option} of objective {chosen.name} is {value!r}, it has to be a number of at least 0")
+        if option in _SHARES and value > 1:
+            raise ValueError(f"option {option} of objective {chosen.name} is {value!r}, a share is at most 1")
         value = float(value)
     changes: dict[str, Any] = dict.fromkeys(fields, value)
+    if option == "trust" and value != chosen.trust.kind:
+        changes["constants"] = _CONSTANTS.get(str(value), ())
     if not part:
         return replace(chosen, **changes)
     whole: dict[str, Any] = {part: replace(getattr(chosen, part), **changes)}

@@ -10,6 +10,7 @@ regions are in `trust`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,10 @@ from swarm.learn.batch import Batch, Total, View, difference
 TINY = 1e-4
 # Added to a standard deviation before dividing by it, as TRL and the GEPO authors do.
 INFINITE = float("inf")
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -INFINITE
 
 
 @dataclass(frozen=True)
@@ -142,8 +147,7 @@ def _group_expectation(view: View, ratio: Ratio) -> Tensor:
             raise ValueError(f"a group expectation is over q, mean or p, not {other!r}")
     log_e = expected[view.index]
     if ratio.mix > 0:
-        share = torch.tensor(ratio.mix)
-        log_e = torch.logaddexp(share.log() + lq, (1 - share).log() + log_e)
+        log_e = torch.logaddexp(math.log(ratio.mix) + lq, _log(1 - ratio.mix) + log_e)
     return (lp - log_e)[:, None]
 
 
@@ -205,15 +209,16 @@ def _weighted(view: View, w: Tensor) -> Tensor:
 
 
 def _discriminative(view: View, w: Tensor) -> Tensor:
-    """DisCO (arXiv 2505.12366), log-likelihood scores: G/n+ for a right completion; for a wrong one -G times its softmax among
-    the group's wrong ones of the score over 10 (the authors' temperature). Right is what is above the group's mean."""
+    """DisCO (arXiv 2505.12366), log-likelihood scores: c/n+ for a right completion; for a wrong one -c times its softmax among
+    the group's wrong ones of the score over 10 (the authors' temperature). Right is what is above the group's mean; c, the
+    batch's completions per prompt, makes a mean over completions one over prompts."""
     a = _group_mean(view, w)
-    right = a > 0
+    right, wrong = (a > 0) & view.possible, (a < 0) & view.possible
     many = view.sum(right.float())[view.index].clamp(min=1)
-    score = torch.where(a < 0, view.score(view.logp, "geometric") / 10, -torch.inf)
+    score = torch.where(wrong, view.score(view.logp, "geometric") / 10, -torch.inf)
     push = (score - view.lse(score)[view.index]).exp()
-    signed = torch.where(right, 1 / many, torch.where(a < 0, -torch.nan_to_num(push), 0.0))
-    return signed * view.count[view.index]
+    signed = torch.where(right, 1 / many, torch.where(wrong, -torch.nan_to_num(push), 0.0))
+    return signed * (view.total.sequences / view.total.groups)
 
 
 CENTRES: dict[str, Callable[[View, Tensor], Tensor]] = {
@@ -254,7 +259,7 @@ def _scale_beta(advantage: Tensor, view: View) -> Tensor:
     mine = view.mean(view.reward.double()).clamp(1e-6, 1 - 1e-6)
     log_beta = torch.lgamma(torch.tensor([a, b, a + b], dtype=torch.float64))
     density = (a - 1) * mine.log() + (b - 1) * (-mine).log1p() - (log_beta[0] + log_beta[1] - log_beta[2])
-    return advantage * (-density).clamp(max=13.8).exp().float()
+    return advantage * (-density).exp().clamp(max=1e6).float()
 
 
 def _scale_live(advantage: Tensor, view: View) -> Tensor:
@@ -325,10 +330,11 @@ KL_SLOPES: dict[str, _Slope] = {
 
 
 def kl_slope(kl: Kl, batch: Batch, view: View) -> Tensor:
-    """d kl / d logp (B, T), with logp - other within +-20. Raises ValueError when the batch lacks what it is against."""
+    """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises ValueError when the
+    batch lacks what it is against."""
     if kl.weight == 0:
         return torch.zeros_like(view.logp)
     other = batch.ref if kl.against == "ref" else batch.logq
     if other is None:
         raise ValueError("the objective's KL is against the reference policy, but the batch has no ref")
-    return KL_SLOPES[kl.kind](difference(view, other), view)
+    return torch.where(view.possible[:, None], KL_SLOPES[kl.kind](difference(view, other), view), 0.0)
