@@ -24,9 +24,9 @@ def main(names: Sequence[str], as_json: bool) -> int:
     elif names:
         print("\n\n".join(map(_whole, chosen)))
     else:
-        width = max(len(method.about) for method in chosen)
+        names_wide, abouts_wide = (max(map(len, column)) for column in zip(*((m.name, m.about) for m in chosen), strict=True))
         for method in chosen:
-            print(f"{method.name:13}{method.about:{width}}  {method.source}")
+            print(f"{method.name:{names_wide}}  {method.about:{abouts_wide}}  {method.source}")
     return 0
 
 

@@ -119,8 +119,8 @@ def bench(args: argparse.Namespace) -> int:
     from peers.study import STUDIES
 
     if not set(args.names) & set(STUDIES):
-        if args.quick or args.out or args.methods or args.minutes:
-            raise WrongUsage("--quick, --out, --methods and --minutes are for the studies: " + " and ".join(STUDIES))
+        if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
+            raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + " and ".join(STUDIES))
         from peers import bench as program
 
         return program.main(args.names, args.json)
@@ -129,7 +129,7 @@ def bench(args: argparse.Namespace) -> int:
     from peers import study
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    return study.main(args.names[0], args.quick, args.out, methods, args.minutes)
+    return study.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
 
 
 def objectives(args: argparse.Namespace) -> int:
@@ -306,7 +306,8 @@ def _add_bench(commands: Any) -> None:
     it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness")
     it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
     it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")
-    it.add_argument("--methods", default="", metavar="A,B", help="only these objectives, in a study")
+    it.add_argument("--methods", default="", metavar="A,B", help="only these objectives in a study, such as gepo,gspo/eps=0.2")
+    it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
     it.add_argument("--minutes", type=float, default=0.0, help="begin no new cell of the staleness study after this long")
 
 

@@ -1,8 +1,9 @@
 """`swarm sim`: the roles that ship, on a simulated network.
 
-A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of memory, the policy is
-a table and time is virtual. What a real peer reads from a run folder is made here from the scenario's seed, so that the same seed
-gives the same journal.
+A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of memory and time is
+virtual. The policy is a table for the task `toy` and a language model for every other one: it is really computed, and what it
+costs in virtual time is the scenario's price. What a real peer reads from a run folder is made here from the scenario's seed, so
+that the same seed gives the same journal.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
+
+from peers import policies
 from peers.evaluator import Evaluator
 from peers.frames import Frames
 from peers.host import Host, Self
@@ -19,15 +23,18 @@ from peers.intake import Speech
 from peers.learner import LearnerPeer
 from peers.sampler import Sampler
 from peers.seed import Seed
+from swarm.config import Config
 from swarm.core.trust import Trust
 from swarm.learn.learner import Learner
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
 from swarm.net.blobs import Blobs
+from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.tasks import base as tasks
+from swarm.tasks.toy import Toy
 from swarm.types import Delegation, Digest, Membership, PeerId, Role
 
 RUN = Digest("5" * 64)
@@ -38,7 +45,6 @@ ALPHABET = 8
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code."""
-    import msgspec
     import torch
 
     torch.set_num_threads(1)
@@ -55,8 +61,20 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     return 0
 
 
+class Kit(NamedTuple):
+    """What roles work with."""
+
+    engine: Callable[[], Engine]
+    learner: Callable[[], tuple[Learner, Speech]]
+
+
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life."""
+    """A simulated peer's whole life, with the policy that its task asks for."""
+    return live(peer, kit(peer.config))
+
+
+def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
+    """A simulated peer's whole life, with what it is given."""
     run = peer.config.run
     who = Self(
         name=peer.name, role=peer.role, run=RUN, incarnation=1 + peer.life, hardware="simulated",
@@ -66,28 +84,47 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, Blobs(peer.ports.mail, keep=run.release.keep))
-    return host.run(_role(host))
+    return host.run(_role(host, kit))
 
 
-def _role(host: Host) -> Callable[[], Coroutine[Any, Any, None]]:
+def _role(host: Host, kit: Kit) -> Callable[[], Coroutine[Any, Any, None]]:
     run = host.config.run
     source = tasks.source(run.task.name, run.seed, run.task.options)
     match host.who.role:
         case Role.SAMPLER:
-            return Sampler(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
+            return Sampler(host, kit.engine(), source).run
         case Role.LEARNER:
-            speech = Speech(int(run.task.options.get("alphabet", ALPHABET)), _decode)
-            return LearnerPeer(host, Learner(_policy(host), run), source, speech, None).run
+            learner, speech = kit.learner()
+            return LearnerPeer(host, learner, source, speech, None).run
         case Role.EVALUATOR:
-            return Evaluator(host, ToyEngine(from_bytes, run.sampling.temperature), source).run
+            return Evaluator(host, kit.engine(), source).run
         case Role.SEED:
-            return Seed(host, Learner(_policy(host), run).weights(), None).run
+            return Seed(host, kit.learner()[0].weights(), None).run
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 
-def _policy(host: Host) -> Tabular:
-    options = {name: int(size) for name, size in host.config.run.task.options.items()}
-    return Tabular(**options)
+def kit(config: Config) -> Kit:
+    """A table for the task `toy`, a language model for every other one."""
+    return _table(config) if config.run.task.name == Toy.environment else _model(config)
+
+
+def _table(config: Config) -> Kit:
+    run = config.run
+    options = {name: int(size) for name, size in run.task.options.items()}
+    speech = Speech(options.get("alphabet", ALPHABET), _decode)
+    return Kit(
+        engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
+        learner=lambda: (Learner(Tabular(**options), run), speech),
+    )
+
+
+def _model(config: Config) -> Kit:
+    from peers import equip  # transformers takes seconds to import, and most scenarios have a table
+
+    folder, run = policies.folder(config.run), config.run
+    here = msgspec.structs.replace(config.peer.engine, name="hf")
+    mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
+    return Kit(engine=lambda: equip.engine(folder, mine), learner=lambda: equip.learner(folder, run))
 
 
 def _decode(tokens: Any) -> str:

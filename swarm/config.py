@@ -63,10 +63,9 @@ class Sampling(Section):
 
 class Objective(Section):
     name: Name = "gepo"
+    """`swarm objectives` lists them; `package.module:NAME` is one of your own."""
     options: dict[str, float | str | bool] = {}
-    """Overrides of the method's parts, such as `eps = 0.2`."""
-    kl: Weight = 0.0
-    """Weight of the KL term; the paper's heterogeneous runs have 0.005."""
+    """Overrides of the method's parts, such as `eps = 0.2` or the weight of its KL term, `kl = 0.005`."""
 
 
 class Optimizer(Section):
@@ -165,10 +164,10 @@ class Run(Section):
 class DelayLaw(Section):
     """An injected delay, for experiments: drawn anew each time, really slept."""
 
-    law: Literal["none", "constant", "lognormal", "weibull"] = "none"
-    """`none`, `constant`, `lognormal` or `weibull`."""
+    law: Literal["none", "constant", "lognormal", "weibull", "exponential"] = "none"
+    """`none`, `constant`, `lognormal`, `weibull` or `exponential`."""
     seconds: Weight = 0.0
-    """constant: the delay; lognormal: the median; weibull: the scale."""
+    """constant: the delay; lognormal: the median; weibull: the scale; exponential: the mean."""
     shape: Positive = 0.617
     """lognormal: sigma of the log (0.617 is the paper's); weibull: the shape."""
     longest: Weight = 1800.0

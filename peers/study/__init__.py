@@ -5,35 +5,39 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers.errors import Interrupted, WrongUsage
+from peers.errors import CannotHere, Interrupted
 
 STUDIES = ("gradient", "staleness")
 
 
-def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float) -> int:
-    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick). Returns an exit code."""
-    from swarm.learn.objectives import objective
+def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None) -> int:
+    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its first one.
+
+    Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
+    """
+    from peers.study.labels import chosen
+
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CannotHere("a study draws its figures with matplotlib, which is not installed: pip install 'swarm[bench]'")
 
     signal.signal(signal.SIGTERM, _leave)
-    try:
-        for method in methods:
-            objective(method)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
+    for label in methods:
+        chosen(label)  # before anything is measured, a word that names no method is refused
     folder = out or Path(f"bench-{name}-quick" if quick else f"bench-{name}")
     if name == "gradient":
         from peers.study import gradient
 
-        return gradient.main(quick, folder, methods)
+        return gradient.main(quick, folder, methods, seed or 0)
     from peers.study import staleness
 
-    return staleness.main(quick, folder, methods, minutes)
+    return staleness.main(quick, folder, methods, minutes, seed or 1)
 
 
 def say(text: str) -> None:

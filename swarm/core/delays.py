@@ -14,7 +14,7 @@ from swarm.config import DelayLaw
 
 def draw(law: DelayLaw, rng: Random) -> float:
     """Seconds. `lognormal` has median `seconds` and log-sigma `shape` (the paper's law, arXiv 2508.17850: 339 s and 0.617);
-    `weibull` has scale `seconds` and shape `shape`. What is above `longest` becomes `longest`.
+    `weibull` has scale `seconds` and shape `shape`; `exponential` has mean `seconds`. What is above `longest` becomes `longest`.
 
     Raises ValueError on an unknown law.
     """
@@ -27,6 +27,8 @@ def draw(law: DelayLaw, rng: Random) -> float:
             seconds = law.seconds * math.exp(law.shape * rng.gauss(0.0, 1.0))
         case "weibull":
             seconds = rng.weibullvariate(law.seconds, law.shape)
+        case "exponential":
+            seconds = rng.weibullvariate(law.seconds, 1.0)  # the same law; `expovariate` takes no mean of 0
         case _:
-            raise ValueError(f"unknown delay law {law.law!r}: use none, constant, lognormal or weibull")
+            raise ValueError(f"unknown delay law {law.law!r}: use none, constant, lognormal, weibull or exponential")
     return min(max(seconds, 0.0), law.longest)

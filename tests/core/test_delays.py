@@ -32,13 +32,22 @@ def test_weibull_has_its_quantiles(share: float) -> None:
     assert quantile(law, share) == pytest.approx(100.0 * (-math.log(1 - share)) ** (1 / 1.5), rel=0.05)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_exponential_has_the_quantiles_of_its_mean(share: float) -> None:
+    law = DelayLaw(law="exponential", seconds=100.0, shape=7.0, longest=1e9)
+    assert quantile(law, share) == pytest.approx(-100.0 * math.log(1 - share), rel=0.05)
+
+
 def test_none_takes_no_time_and_constant_its_own() -> None:
     rng = random.Random(1)
     assert draw(DelayLaw(law="none", seconds=9.0), rng) == 0.0
     assert draw(DelayLaw(law="constant", seconds=9.0), rng) == 9.0
 
 
-@given(st.sampled_from(["none", "constant", "lognormal", "weibull"]), st.floats(0, 1e6), st.floats(0.05, 20), st.integers())
+LAWS = ["none", "constant", "lognormal", "weibull", "exponential"]
+
+
+@given(st.sampled_from(LAWS), st.floats(0, 1e6), st.floats(0.05, 20), st.integers())
 def test_a_delay_is_bounded_and_follows_from_the_generator(law: str, seconds: float, shape: float, seed: int) -> None:
     made = DelayLaw(law=law, seconds=seconds, shape=shape, longest=60.0)  # type: ignore[arg-type]
     delays = [draw(made, random.Random(seed)) for _ in range(2)]

@@ -68,7 +68,7 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run.batch]\ngroups = true\n", 2, "found true"),
         ("[run.stop]\naccuracy = 1.5\n", 2, "a number of at least 0 and at most 1, found 1.5"),
         ("[run.optimizer]\nlr = nan\n", 2, "found nan"),
-        ('[peer.delay.policy]\nlaw = "weibul"\n', 2, "one of constant, lognormal, none, weibull"),
+        ('[peer.delay.policy]\nlaw = "weibul"\n', 2, "one of constant, exponential, lognormal, none, weibull"),
         ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
         ("[run.objective.options]\neps = [1]\n", 2, "run.objective.options.eps wants"),
     ],

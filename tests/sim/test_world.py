@@ -45,7 +45,10 @@ def test_a_deadlock_says_who_waits() -> None:
         run(wait_for_nobody())
 
 
-@given(st.sampled_from(["none", "constant", "lognormal", "weibull"]), st.floats(0.001, 1e5), st.floats(0.1, 3), st.integers())
+LAWS = ["none", "constant", "lognormal", "weibull", "exponential"]
+
+
+@given(st.sampled_from(LAWS), st.floats(0.001, 1e5), st.floats(0.1, 3), st.integers())
 def test_a_delay_lies_between_nothing_and_the_longest(law: str, seconds: float, shape: float, seed: int) -> None:
     assert 0 <= draw(DelayLaw(law=law, seconds=seconds, shape=shape, longest=1800), random.Random(seed)) <= 1800
 

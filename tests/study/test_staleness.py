@@ -1,0 +1,211 @@
+"""The staleness bench: cells that repeat, a search that handicaps nobody, a study that goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peers.study import staleness, worlds
+from peers.study.cells import Row, key
+from peers.study.labels import defined
+from peers.study.report import Account, Done, Section, pooled, spread, table, text
+from peers.study.staleness import Plan, Stage, Study, best, grid, searched
+from peers.study.worlds import Cell, Figures, scenario, train
+from swarm.core.delays import draw
+from swarm.events import Counted, Evaluated, Trained
+from swarm.types import PeerId
+
+TINY = Plan(
+    (Stage("core", "delay", (0, 64), ("gepo", "grpo"), "toy"),), seeds=(1,), search=(101,), table=10, table_rates=(0.1, 0.2)
+)
+
+
+def cell(method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, **others: object) -> Cell:
+    made = {"domain": "toy", "versions": 10, "defined": defined([method]), **others}
+    return Cell(method=method, delay=delay, seed=seed, lr=lr, **made)  # type: ignore[arg-type]
+
+
+def row(auc: float, last: float = 0.5) -> Row:
+    zeros = dict.fromkeys((*worlds.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0)
+    return {"first": 0.0, "best": 0.8, "last": last, "gap": 0.8 - last, "auc": auc, **zeros, "curve": "0 500"}
+
+
+# --- a cell -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_gives_the_same_row_twice_and_another_seed_another_one() -> None:
+    first = train(cell())
+    assert train(cell()) == first
+    assert train(cell(seed=2)) != first
+    assert first["reached"] == 10 and first["refused"] == 0 and 0 < float(first["lag_versions"]) <= 66
+
+
+def test_no_delay_is_exactly_on_policy() -> None:
+    found = train(cell(delay=0))
+    assert found["lag_versions"] == 0 and found["lag_p95"] == 0 and found["reached"] == 10
+    assert float(found["kl"]) < 1e-4, "what is left is the rounding of the released weights"
+
+
+def test_a_late_policy_makes_older_groups_than_a_late_upload() -> None:
+    upload, policy = train(cell(versions=30)), train(cell(versions=30, way="policy"))
+    assert float(policy["lag_versions"]) > float(upload["lag_versions"]) > 1
+
+
+def test_a_cell_of_a_method_that_changed_is_another_cell() -> None:
+    assert defined(["gspo"]) != defined(["gspo/eps=0.2"])
+    assert key(cell()) != key(cell(defined="0" * 8))
+
+
+@pytest.mark.parametrize("law", list(worlds.LAWS))
+def test_all_laws_have_the_papers_median(law: str) -> None:
+    rng = random.Random(3)
+    delays = sorted(draw(worlds.LAWS[law], rng) for _ in range(20_001))
+    assert delays[10_000] == pytest.approx(worlds.MEDIAN, rel=0.03) and delays[-1] <= worlds.LONGEST
+
+
+@pytest.mark.parametrize("delay", [0, 8, 64, 256])
+def test_so_many_versions_pass_within_the_longest_delay(delay: int) -> None:
+    made = scenario(cell(delay=delay))
+    seconds = made.prices["sample"].seconds
+    assert delay == 0 or delay * seconds == pytest.approx(worlds.LONGEST)
+    assert made.run.window.versions == (delay + worlds.SLACK if delay else 0)
+
+
+def test_a_training_that_stopped_stays_what_it_was() -> None:
+    figures = Figures()
+    figures(Evaluated(at=0.0, peer=PeerId("e"), version=0, accuracy=0.2, tasks=4))
+    figures(Evaluated(at=0.0, peer=PeerId("e"), version=10, accuracy=0.6, tasks=4))
+    peer, spent = PeerId("l"), dict.fromkeys(("gather", "learn", "average", "step"), 0.0)
+    figures(Trained(at=0.0, peer=peer, version=12, groups=1, members=1, metrics={"kl": 0.5}, **spent))
+    figures(Counted(at=0.0, peer=peer, verdicts={"admit": 3, "stale": 1}, versions={"2": 19, "9": 1}, seconds={}, samplers={}))
+    found = figures.row(cell(versions=30))
+    assert found["curve"] == "200 600 600 600" and found["last"] == 0.6 and found["reached"] == 12
+    assert found["auc"] == pytest.approx((0.4 + 0.6 + 0.6) / 3)
+    assert (found["admitted"], found["refused"], found["lag_p95"]) == (3, 1, 2) and found["kl"] == 0.5
+    assert math.isnan(float(found["ess"])), "a figure that no step had is not a number, and not zero"
+
+
+# --- the plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_is_searched_on_the_same_rates_and_seeds() -> None:
+    cells = searched(TINY, "toy", ("gepo", "grpo"))
+    assert len(cells) == len(set(cells)) == 4
+    assert {(c.lr, c.seed) for c in cells if c.method == "gepo"} == {(c.lr, c.seed) for c in cells if c.method == "grpo"}
+
+
+def test_the_rate_is_that_of_the_largest_area_and_a_half_searched_method_has_none() -> None:
+    cells = searched(TINY, "toy", ("gepo", "grpo"))
+    rows = {key(c): row(0.9 if c.lr == 0.2 else 0.4) for c in cells if c.method == "gepo" or c.lr == 0.2}
+    assert best(TINY, "toy", ("gepo", "grpo"), rows) == {"gepo": 0.2}
+
+
+def test_a_training_that_was_never_evaluated_counts_as_nothing_learned() -> None:
+    rows = {key(c): row(math.nan if c.lr == 0.2 else 0.1) for c in searched(TINY, "toy", ("gepo",))}
+    assert best(TINY, "toy", ("gepo",), rows) == {"gepo": 0.1}
+
+
+def test_seeds_of_the_search_occur_nowhere_else() -> None:
+    for plan in (staleness.full(()), staleness.short(())):
+        assert not set(plan.seeds) & set(plan.search)
+    assert len(staleness.full(()).seeds) >= 5
+
+
+def test_whatever_is_done_first_has_all_methods_in_it() -> None:
+    plan = staleness.full(())
+    stage = plan.stages[0]
+    cells = grid(plan, stage, {(label, stage.domain): 1e-3 for label in stage.methods})
+    assert len(cells) == len(set(cells)) == len(plan.seeds) * len(stage.values) * len(stage.methods)
+    assert Counter(c.method for c in cells[: len(stage.methods)]) == Counter(stage.methods)
+    assert {c.seed for c in cells[: len(cells) // len(plan.seeds)]} == {plan.seeds[0]}
+
+
+def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
+    assert staleness.known(("grpo", "no-such", "grpo", "gspo/eps=0.2")) == ("gepo", "grpo", "gspo/eps=0.2")
+
+
+# --- the report ---------------------------------------------------------------------------------------------------------
+
+
+def account(**areas: tuple[float, ...]) -> Account:
+    done = [Done(cell(method, seed=seed), row(area)) for method, at in areas.items() for seed, area in enumerate(at)]
+    section = Section("core", "delay", "toy", tuple(areas), 9, done)
+    return Account("swarm bench staleness", (0, 1, 2), (101,), 64, done[:1], {("gepo", "toy"): 0.1}, [section])
+
+
+def test_differences_are_paired_by_seed() -> None:
+    shown = text(account(gepo=(0.1, 0.5, 0.9), grpo=(0.2, 0.6, 1.0)), {})
+    assert "**+0.100** ± 0.000" in shown, "seeds differ much more than methods, and that drops out"
+
+
+def test_what_was_left_out_is_said() -> None:
+    shown = text(account(gepo=(0.1, 0.5), grpo=(0.2,)), {})
+    assert "core 6 of 9" in shown and "3 of 9 trainings" in shown
+
+
+def test_a_sections_own_value_comes_from_another_section() -> None:
+    one, other = Done(cell(), row(0.5)), Done(cell(law="weibull"), row(0.4))
+    core, laws = Section("core", "delay", "toy", ("gepo",), 1, [one]), Section("laws", "law", "toy", ("gepo",), 1, [other])
+    both = Account("", (1,), (101,), 64, [], {}, [core, laws])
+    assert pooled(both, laws) == [one, other] and pooled(both, core) == [one]
+
+
+def test_the_table_has_one_line_a_training() -> None:
+    lines = list(csv.DictReader(io.StringIO(table(account(gepo=(0.123456, 0.5), grpo=(0.2,))))))
+    assert len(lines) == 3 and lines[0]["auc"] == "0.1235" and lines[0]["stage"] == "search"
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12), st.floats(-10, 10))
+def test_an_interval_moves_with_its_values(values: list[float], shift: float) -> None:
+    plain, moved = spread(values), spread([value + shift for value in values])
+    assert plain.half >= 0 and moved.mean == pytest.approx(plain.mean + shift, abs=1e-9)
+    assert moved.half == pytest.approx(plain.half, rel=1e-6, abs=1e-9)
+
+
+# --- the study ----------------------------------------------------------------------------------------------------------
+
+
+def run(out: Path, plan: Plan = TINY, minutes: float = 0.0) -> dict[str, bytes]:
+    """What a study wrote, but for its ledger."""
+    study = Study(plan, out, minutes)
+    for stage in plan.stages:
+        study.stage(stage)
+    return {file.name: file.read_bytes() for file in sorted(out.iterdir()) if file.suffix != ".jsonl"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_interrupted_study_ends_at_the_same_bytes(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    assert set(whole) == {"cells.csv", "report.md", "curves-core.png", "delay-core.png", "weights-core.png"}
+    ledger = tmp_path / "whole" / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 8
+    half = tmp_path / "half" / "ledger.jsonl"
+    half.parent.mkdir()
+    half.write_bytes(b"".join(lines[:5]) + lines[5][:40])
+    assert run(tmp_path / "half") == whole
+    assert half.read_bytes().startswith(b"".join(lines[:5])), "what was done is not done again"
+
+
+def test_a_study_out_of_minutes_reports_what_it_has(tmp_path: Path) -> None:
+    report = run(tmp_path, minutes=1e-9)["report.md"]
+    assert b"Left out, for want of time: core 4 of 4." in report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("domain", ["digit-sums", "sorting", "brackets"])
+def test_the_model_learns_on_the_virtual_clock_and_the_same_twice(domain: str) -> None:
+    few = cell("gepo", domain=domain, lr=1e-3, versions=10)
+    first = train(few)
+    assert first["reached"] == 10 and 0.1 < float(first["first"]) < 0.9 and float(first["lag_versions"]) > 0
+    assert train(few) == first
