@@ -10,10 +10,10 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench lint check-types chromium namespaces clean
+.PHONY: help demo test test-slow bench bench-objectives lint check-types chromium namespaces clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
@@ -38,6 +38,10 @@ test-slow: .venv/.bench chromium namespaces  ## the slow tests: long runs, fault
 
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
+
+bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
+	$(BIN)/swarm bench gradient --out docs/gradient
+	$(BIN)/swarm bench staleness --out docs/staleness
 
 lint: $(STAMP)  ## ruff and the import contracts
 	$(BIN)/ruff check .
