@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from peers.study.cells import Row
+from peers.study.intervals import student
 
 BATCH = 32
 # Groups a batch: what a learner of this project trains on at a time, give or take.
@@ -101,15 +102,6 @@ def interval(values: Iterable[float], positive: bool = False) -> tuple[float, fl
     freedom = len(real) - 1
     half = student(freedom) * math.sqrt(math.fsum((value - mean) ** 2 for value in real) / freedom / len(real))
     return mean, mean - half, mean + half
-
-
-def student(freedom: int) -> float:
-    """97.5 % quantile of Student's t: exact for 1 and 2, Abramowitz and Stegun 26.7.5 above (within 1 %)."""
-    if freedom <= 2:
-        return {1: 12.706, 2: 4.303}[freedom]
-    z, n = 1.959964, freedom
-    terms = ((z**3 + z) / (4 * n), (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2))
-    return z + sum(terms) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
 
 
 def gather(settings: Sequence[Setting], rows: Sequence[Row | None]) -> list[Record]:

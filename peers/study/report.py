@@ -20,13 +20,12 @@ from typing import NamedTuple
 import msgspec
 
 from peers.study.cells import Row, columns
+from peers.study.intervals import student
 from peers.study.worlds import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, Cell
 from swarm.durable import write_durably
 
 AGAINST = "gepo"
 """Differences are to this method."""
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-# 97.5 % quantiles of Student's t with 1 to 9 degrees of freedom; 1.96 beyond.
 BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
 """What a section holds fixed besides domain and delay, unless it is its axis."""
 COLLAPSED = 0.5
@@ -90,9 +89,8 @@ def spread(values: Sequence[float]) -> Spread:
     n = len(values)
     if n < 2:
         return Spread(values[0] if values else math.nan, math.nan)
-    student = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96
     mean = math.fsum(values) / n
-    return Spread(mean, student * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan)
+    return Spread(mean, student(n - 1) * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan)
 
 
 def pooled(account: Account, section: Section) -> list[Done]:
