@@ -33,8 +33,8 @@ from peers.study.worlds import Cell, is_model, setup, start, train
 from swarm.learn.objectives import OBJECTIVES
 
 CORE = (
-    "gepo", "gepo_defensive", "gepo_paper", "gspo/eps=0.2", "grpo", "cispo", "tis", "seq_tis_wb",
-    "gepo_noclip", "dr_grpo", "m2po", "topr", "reinforce",
+    "gepo", "gepo_defensive", "gepo_paper", "gspo/eps=0.2", "grpo", "cispo", "topr", "reinforce",
+    "gepo_noclip", "dr_grpo", "m2po", "tis", "seq_tis_wb",
 )  # fmt: skip
 """Every family once. GSPO's own clip of 3e-4 is for completions of thousands of tokens."""
 SOME = 8
