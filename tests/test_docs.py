@@ -1,0 +1,42 @@
+"""What docs/objectives.md says is so: its code runs, its commands are understood, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from peers.cli import parser
+from swarm.learn.objectives import OBJECTIVES, objective
+from swarm.learn.trust import TRUSTS
+
+DOCS = Path(__file__).parent.parent / "docs"
+TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
+
+
+def test_an_objective_of_ones_own_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(code.splitlines()) <= 20
+    (tmp_path / "my_objectives.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(TRUSTS, "root", raising=False)  # and what the page's code adds is gone again afterwards
+    assert objective("my_objectives:MINE").trust.kind == "root"
+
+
+def test_the_pages_commands_are_understood() -> None:
+    commands = re.findall(r"`swarm ([a-z]+ [^`]*)`", TEXT)
+    assert len(commands) > 5
+    for command in commands:
+        parser().parse_args(shlex.split(command.replace(" ...", "")))
+
+
+def test_the_pages_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", TEXT)
+    assert links and not [link for link in links if not (DOCS / link).exists()]
+
+
+def test_every_method_that_the_page_names_in_a_table_is_one() -> None:
+    named = set(re.findall(r"^\| `([a-z0-9_]+)`", TEXT, re.MULTILINE))
+    assert named and named <= set(OBJECTIVES)
