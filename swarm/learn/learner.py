@@ -3,8 +3,9 @@
     groups + prompts + recomputed rewards --gradient--> vector (P,) --(averaged elsewhere, weighted by groups)--> step --> weights
 
 A gradient is the mean over its groups, so that the mean of several learners' gradients weighted by their numbers of groups is
-the gradient of the union. fp32 master weights and the optimizer's moments stay here; what others see is bf16. No I/O but
-`save` and `restore`. Not handled here: admission, averaging, who publishes.
+the gradient of the union; what an objective takes over a batch (its tokens, the spread of its rewards) is each learner's own.
+fp32 master weights and the optimizer's moments stay here; what others see is bf16. No I/O but `save` and `restore`. Not handled
+here: admission, averaging, who publishes.
 """
 
 from __future__ import annotations
