@@ -11,6 +11,7 @@ what a cell computes, and how rows become a report.
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import os
 import signal
@@ -57,9 +58,9 @@ def read(ledger: Path) -> dict[str, Row]:
 
 
 def complete(
-    cells: Sequence[msgspec.Struct], work: Callable[..., Row], ledger: Path, say: Say, *, jobs: int = 0, budget: float = 0.0
+    cells: Sequence[msgspec.Struct], work: Callable[..., Row], ledger: Path, say: Say, *, jobs: int = 0, budget: float = math.inf
 ) -> list[Row | None]:
-    """The row of each cell, done now or found in the ledger; None where `budget` seconds ran out first (0: none is set).
+    """The row of each cell, done now or found in the ledger; None where `budget` seconds ran out first.
 
     `work(cell)` is a module's function: it runs in `jobs` processes (0: one a core), each with one thread.
     """
@@ -67,7 +68,7 @@ def complete(
     todo = list({key(cell): cell for cell in cells if key(cell) not in done}.values())
     if todo:
         say(f"{len(todo)} of {len(cells)} cells to do, {len(cells) - len(todo)} in {ledger}")
-        done |= _do(todo, work, ledger, say, jobs or len(os.sched_getaffinity(0)), budget or float("inf"))
+        done |= _do(todo, work, ledger, say, jobs or len(os.sched_getaffinity(0)), budget)
     return [done.get(key(cell)) for cell in cells]
 
 

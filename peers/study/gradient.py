@@ -61,7 +61,7 @@ def labels(methods: Sequence[str] = ()) -> list[str]:
     if methods:
         return list(dict.fromkeys(methods))
     scored = (f"{name}/score={score}" for name in OBJECTIVES for score in SCORES if _differs(name, score))
-    return [*OBJECTIVES, *scored, *(label for label in VARIANTS if label.partition("/")[0] in OBJECTIVES)]
+    return [*OBJECTIVES, *scored, *VARIANTS]
 
 
 def _differs(name: str, score: str) -> bool:

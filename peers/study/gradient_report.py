@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from peers.study.cells import Row
 from peers.study.intervals import student
+from peers.study.markdown import markdown
 
 BATCH = 32
 # Groups a batch: what a learner of this project trains on at a time, give or take.
@@ -184,11 +185,6 @@ def ranked(records: Sequence[Record]) -> dict[str, dict[float, Record]]:
     for record in records:
         found.setdefault(record.label, {})[record.setting.kl] = record
     return dict(sorted(found.items(), key=lambda item: math.fsum(r.values["mse_32"][0] for r in item[1].values())))
-
-
-def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *lines))
 
 
 def plus_minus(values: tuple[float, float, float]) -> str:

@@ -21,6 +21,7 @@ import msgspec
 
 from peers.study.cells import Row, columns
 from peers.study.intervals import student
+from peers.study.markdown import markdown
 from peers.study.worlds import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, Cell
 from swarm.durable import write_durably
 
@@ -260,11 +261,6 @@ def _place(value: float | str) -> str:
 
 def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 # --- CSV ----------------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ Rates = Mapping[tuple[str, str], float]
 
 
 def full(methods: Sequence[str], first: int = 1) -> Plan:
-    """Four hours of a core, in the order in which it matters."""
+    """About five hours of a core, in the order in which it matters."""
     core = known(methods or CORE)
     some = core[:SOME]
     return Plan(
@@ -106,8 +106,9 @@ def short(methods: Sequence[str], first: int = 1) -> Plan:
 
 
 def known(methods: Iterable[str]) -> tuple[str, ...]:
-    """These methods as far as they exist, each once, `gepo` first: differences are to it."""
-    return tuple(dict.fromkeys(label for label in ("gepo", *methods) if parsed(label)[0] in OBJECTIVES))
+    """These methods as far as they exist, each once, `gepo` first: differences are to it; import paths are taken as they are."""
+    labels = ((label, parsed(label)[0]) for label in ("gepo", *methods))
+    return tuple(dict.fromkeys(label for label, name in labels if name in OBJECTIVES or ":" in name))
 
 
 # --- cells --------------------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Study:
                 if is_model(domain):
                     start(domain)  # here and not in two processes at once
             say(title)
-            rows = complete(cells, train, self._ledger, say, budget=0.0 if math.isinf(left) else left)
+            rows = complete(cells, train, self._ledger, say, budget=left)
         else:
             found = read(self._ledger)
             rows = [found.get(key(cell)) for cell in cells]

@@ -130,6 +130,7 @@ def test_whatever_is_done_first_has_all_methods_in_it() -> None:
 
 def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
     assert staleness.known(("grpo", "no-such", "grpo", "gspo/eps=0.2")) == ("gepo", "grpo", "gspo/eps=0.2")
+    assert staleness.known(("my_objectives:MINE",)) == ("gepo", "my_objectives:MINE")
 
 
 # --- the report ---------------------------------------------------------------------------------------------------------
