@@ -40,9 +40,14 @@ class Total:
             torch.repeat_interleave(torch.tensor([len(group) for group in lengths])),
         )
 
-    @property
+    @cached_property
+    def index(self) -> Tensor:
+        """(N,) the group, numbered from 0."""
+        return torch.unique(self.group, return_inverse=True)[1]
+
+    @cached_property
     def groups(self) -> int:
-        return len(self.group.unique())
+        return int(self.index.max()) + 1
 
     @property
     def sequences(self) -> int:
@@ -55,19 +60,17 @@ class Total:
     @cached_property
     def live(self) -> Tensor:
         """(N,) bool: the rewards of the completion's group differ, so that it teaches something."""
-        index = torch.unique(self.group, return_inverse=True)[1]
         highest, lowest = (
-            torch.full((self.groups,), start, dtype=self.reward.dtype).scatter_reduce(0, index, self.reward, how)
+            torch.full((self.groups,), start, dtype=self.reward.dtype).scatter_reduce(0, self.index, self.reward, how)
             for start, how in ((-torch.inf, "amax"), (torch.inf, "amin"))
         )
-        return (highest > lowest)[index]
+        return (highest > lowest)[self.index]
 
     @cached_property
     def means(self) -> Tensor:
         """(groups,) mean reward of each group."""
-        index = torch.unique(self.group, return_inverse=True)[1]
-        sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, index, self.reward)
-        return sums / torch.bincount(index)
+        sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, self.index, self.reward)
+        return sums / torch.bincount(self.index)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
     value = -(coefficient * torch.where(live, batch.logp.float(), 0.0)).sum()
-    return Loss(value, _metrics(view, phi, batch), total_of(batch))
+    return Loss(value, _metrics(view, phi, batch), view.total if batch.total is None else total_of(batch))
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:

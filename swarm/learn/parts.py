@@ -25,7 +25,8 @@ TINY = 1e-4
 INFINITE = float("inf")
 
 
-def _log(value: float) -> float:
+def log(value: float) -> float:
+    """-inf for 0 and below: an edge that nothing crosses."""
     return math.log(value) if value > 0 else -INFINITE
 
 
@@ -147,7 +148,7 @@ def _group_expectation(view: View, ratio: Ratio) -> Tensor:
             raise ValueError(f"a group expectation is over q, mean or p, not {other!r}")
     log_e = expected[view.index]
     if ratio.mix > 0:
-        log_e = torch.logaddexp(math.log(ratio.mix) + lq, _log(1 - ratio.mix) + log_e)
+        log_e = torch.logaddexp(math.log(ratio.mix) + lq, log(1 - ratio.mix) + log_e)
     return (lp - log_e)[:, None]
 
 

@@ -8,7 +8,6 @@ Where it stops the gradient at the clipped weight, phi is that weight. Everythin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swarm.learn.batch import LOG_MAX, Batch, View
-from swarm.learn.parts import Trust
+from swarm.learn.parts import Trust, log
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _vetoed(it: Weighed) -> Tensor:
         case "none":
             keep = torch.ones_like(it.sign, dtype=torch.bool)
         case "token":
-            keep = it.view.log_r.amin(-1, keepdim=True) >= _log(it.trust.edge)
+            keep = it.view.log_r.amin(-1, keepdim=True) >= log(it.trust.edge)
         case "drift":
             keep = ~((it.sign < 0) & (-it.drift > it.trust.edge))
         case other:
@@ -81,31 +80,27 @@ def _vetoed(it: Weighed) -> Tensor:
     return keep.float()
 
 
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
 def _edges(it: Weighed) -> tuple[float, float]:
-    return _log(1 - it.trust.lo), _log(1 + it.trust.hi)
+    return log(1 - it.trust.lo), log(1 + it.trust.hi)
 
 
 def _clip(it: Weighed) -> Tensor:
     """PPO (arXiv 1707.06347 eq. 7): w, or 0 where A > 0 and the ratio is above 1 + hi, or A < 0 and it is below 1 - lo; with
     `dual` also where A < 0 and it is above that (arXiv 1912.09729). The ratio is w, or measured from a proximal policy."""
     log_u = it.log_w if it.trust.against == "sampler" else it.view.logp - it.anchor
-    dropped = (it.sign < 0) & (log_u > _log(it.trust.dual))
+    dropped = (it.sign < 0) & (log_u > log(it.trust.dual))
     return it.w * (it.inside(log_u, *_edges(it)) & ~dropped)
 
 
 def _decoupled(it: Weighed) -> Tensor:
     """r, clipped by the ratio to the proximal policy (AReaL, arXiv 2505.24298) and dropped where prox / q is above `dual`."""
     log_u = it.view.logp - it.anchor
-    return it.w * (it.inside(log_u, *_edges(it)) & (it.anchor - it.view.logq <= _log(it.trust.dual)))
+    return it.w * (it.inside(log_u, *_edges(it)) & (it.anchor - it.view.logq <= log(it.trust.dual)))
 
 
 def _cap(it: Weighed) -> Tensor:
     """min(w, 1 + hi): what is above the cap keeps the cap's gradient."""
-    return it.log_w.clamp(max=_log(1 + it.trust.hi)).exp()
+    return it.log_w.clamp(max=log(1 + it.trust.hi)).exp()
 
 
 def _floor_cap(it: Weighed) -> Tensor:
@@ -156,7 +151,7 @@ def _tv(it: Weighed) -> Tensor:
     total variation, arXiv 2602.04879 eq. 12-13)."""
     shift = _shift(it)
     dropped = ((it.sign > 0) & (shift > it.trust.hi)) | ((it.sign < 0) & (shift < -it.trust.lo))
-    return it.log_w.clamp(max=min(_log(it.trust.dual), LOG_MAX)).exp() * ~dropped
+    return it.log_w.clamp(max=min(log(it.trust.dual), LOG_MAX)).exp() * ~dropped
 
 
 def _tv_band(it: Weighed) -> Tensor:
@@ -182,8 +177,8 @@ def _second_moment(it: Weighed) -> Tensor:
         fits = mean <= budget
         below, above = torch.where(fits, middle, below), torch.where(fits, above, middle)
     edge = below[it.view.index][:, None]
-    up = (it.sign > 0) & (x > edge.clamp(min=_log(1 + high)))
-    down = (it.sign < 0) & (x < (-edge).clamp(max=_log(1 - low)))
+    up = (it.sign > 0) & (x > edge.clamp(min=log(1 + high)))
+    down = (it.sign < 0) & (x < (-edge).clamp(max=log(1 - low)))
     return it.w * ~(up | down)
 
 
