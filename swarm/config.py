@@ -207,6 +207,28 @@ class Page(Section):
     port: Port = 8080
     """0 takes a free one; a taken port moves on to the next free one only when `free` is set."""
     free: bool = True
+    hosts: tuple[str, ...] = ()
+    """Names under which a browser may ask for the page, besides those of `host`: the one that a proxy in front of it has."""
+    invite: bool = True
+    """Show how to join: in a public run to everybody who sees the page, in a private one never without an invite for samplers."""
+
+
+class History(Section):
+    """What a window remembers; bounded, and kept in the run folder over restarts."""
+
+    points: Count = 2000
+    """Points of a curve; a full one is thinned by half, so that a long run keeps its shape."""
+    events: Count = 1000
+    """Sentences."""
+    peers: Count = 1000
+    """Rows; the one that was silent for longest makes room."""
+    samples: Count = 24
+    """Groups to read."""
+    releases: Count = 512
+    columns: Annotated[int, Meta(ge=2)] = 180
+    """Of the map of lags; a full one halves its resolution."""
+    save: Seconds = 30.0
+    """Seconds between two saves."""
 
 
 class Swarm(Section):
@@ -222,6 +244,7 @@ class Peer(Section):
     engine: Engine = Engine()
     delay: Delay = Delay()
     page: Page = Page()
+    history: History = History()
     swarm: Swarm = Swarm()
 
 

@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from swarm.types import Beat, Digest, Finite, Lag, PeerId, Release, Role, Verdict
+from swarm.types import Beat, Digest, Finite, Lag, Link, PeerId, Release, Role, Verdict
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -88,7 +88,7 @@ class Counted(Event):
 
 
 class Shown(Event):
-    """One admitted group, for reading: prompt, completions, rewards."""
+    """One trained group, for reading."""
 
     group: str
     sampler: PeerId
@@ -97,6 +97,9 @@ class Shown(Event):
     answer: str
     completions: tuple[str, ...]
     rewards: tuple[Finite, ...]
+    advantages: tuple[Finite, ...] = ()
+    weights: tuple[Finite, ...] = ()
+    """(G,) importance weights as the objective uses them, the mean over a completion's tokens."""
 
 
 class Moved(Event):
@@ -177,6 +180,17 @@ class Saved(Event):
     seconds: Finite
 
 
+class Transferred(Event):
+    """Bytes that passed between this peer and others since it last said so, by purpose: `rollouts`, `weights`, `gradients`,
+    `gossip`, `other`."""
+
+    seconds: Finite
+    sent: dict[str, int]
+    received: dict[str, int]
+    links: dict[str, Link]
+    """By peer id, those with the most bytes."""
+
+
 class Faulted(Event):
     """Something of ours broke and is being replaced."""
 
@@ -225,6 +239,7 @@ AnyEvent = (
     | CaughtUp
     | Evaluated
     | Saved
+    | Transferred
     | Faulted
     | Recovered
     | Rejected
@@ -244,6 +259,7 @@ GOSSIPED = (
     Snapped,
     CaughtUp,
     Evaluated,
+    Transferred,
     Faulted,
     Recovered,
 )

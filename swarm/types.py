@@ -154,6 +154,16 @@ class Lag(Struct):
     inbox: Finite = 0.0
 
 
+class Link(Struct):
+    """What a peer received from one other peer, and how fast that one answers."""
+
+    received: dict[str, int] = {}
+    """Bytes by purpose: `rollouts`, `weights`, `gradients`, `other`."""
+    rtt: Finite = 0.0
+    """Fastest answer in seconds; 0: none was asked for."""
+    relayed: bool = False
+
+
 class Beat(Struct, tag="beat"):
     """A heartbeat: who is alive, doing what, at which version. At most 1 KiB sealed."""
 

@@ -1,0 +1,314 @@
+"""What a window shows, as types: the JSON twins answer with these, the stream sends them, OpenAPI describes them.
+
+A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed by somebody else,
+or by this window. Times are unix seconds, durations seconds, sizes bytes, rates per second. Ids are peer ids. Strings of peers
+were cleaned when they were folded. Not handled here: how a view is made (dashboard.state) and sent (dashboard.feed).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Status = Literal["alive", "lost", "left"]
+Level = Literal["info", "warning", "error"]
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all views."""
+
+
+class WindowView(View):
+    versions: int
+    seconds: float
+
+
+class RunView(View):
+    name: str
+    task: str
+    model: str
+    objective: str
+    private: bool
+    patience: float
+    """Seconds of silence before a peer counts as lost."""
+    window: WindowView
+    """Admission: nothing older is trained on."""
+
+
+class Head(View):
+    """The swarm in a line."""
+
+    version: int
+    released: float | None
+    age: float | None
+    weights: str | None
+    """First 12 digits of the newest release's digest."""
+    trained: int
+    """Groups in all optimizer steps."""
+    reward: float | None
+    first_accuracy: tuple[int, float] | None
+    """(version, held-out accuracy), the first that was told."""
+    last_accuracy: tuple[int, float] | None
+    roles: dict[str, tuple[int, int]]
+    """Role -> (alive, known). Those that left are not known any more."""
+    groups_per_second: float
+    tokens_per_second: float
+    busy: float | None
+    """Mean over learners, 0 to 1."""
+
+
+class Problem(View):
+    """Something that is wrong now: what, why, and what to do about it."""
+
+    key: str
+    """Of one problem while it lasts: `lost 12D3...`, `expired 12D3...`, `split`."""
+    level: Level
+    text: str
+    """One sentence: what is wrong, with names and figures."""
+    cause: str
+    todo: str
+    """The next step for a person."""
+    peers: tuple[str, ...] = ()
+    since: float | None = None
+
+
+class PhaseView(View):
+    """Where a learner is in its averaging round."""
+
+    peer: str
+    name: str
+    state: str
+    """gathering, learning, matching, stepping, releasing, catching up, stopped."""
+    since: float
+    version: int
+
+
+class RoundView(View):
+    """The current averaging round, learner by learner, and the last one that ended."""
+
+    learners: tuple[PhaseView, ...] = ()
+    last_version: int | None = None
+    last_members: tuple[str, ...] = ()
+    last_seconds: float | None = None
+    last_at: float | None = None
+
+
+class Causes(View):
+    """Where a group's age comes from; means over the peer's last groups."""
+
+    download: float = 0.0
+    queue: float = 0.0
+    generation: float = 0.0
+    upload: float = 0.0
+    inbox: float = 0.0
+
+
+class Claims(View):
+    """What a peer says of itself, and nobody checked."""
+
+    state: str
+    hardware: str
+    since: float | None
+    done: int
+    """Groups trained (learner) or sampled (sampler), versions judged (evaluator)."""
+    refused: int
+    rate: float
+    tokens: float
+    busy: float
+    credit: int
+    inbox: int
+    causes: Causes
+
+
+class Row(View):
+    """A peer."""
+
+    id: str
+    name: str
+    role: str
+    status: Status
+    gone: str
+    """`lost` or `left` when somebody said so; else the status follows from `heard`."""
+    beating: bool
+    """It was heard by a heartbeat: silence means something."""
+    heard: float
+    version: int | None
+    """None for roles without a policy."""
+    lag: int | None
+    """Versions behind the newest release."""
+    released: float | None
+    """When the version that it uses was released."""
+    admitted: int
+    """Groups of this sampler that learners admitted."""
+    refused: dict[str, int]
+    """Its groups that learners refused, by verdict; `expired` are those that were admitted and grew too old."""
+    share: float | None
+    """Of a sampler: its part of all admitted groups; of a learner: its part of all trained groups."""
+    rtt: float | None
+    """Fastest answer in seconds, as timed by another peer."""
+    relayed: bool | None
+    skew: float | None
+    """Its clock minus the clock of whoever heard it; seconds."""
+    claims: Claims
+
+
+class Line(View):
+    """A sentence of the event list."""
+
+    id: int
+    at: float
+    level: Level
+    text: str
+    count: int
+    """How often the same was said; only the newest is kept."""
+    peers: tuple[str, ...]
+
+
+class ReleaseView(View):
+    """A release and its way to everybody."""
+
+    version: int
+    released: float
+    publisher: str
+    weights: str
+    size: int
+    groups: int
+    learners: int
+    have: int
+    """Peers that are known to have it, or a newer one."""
+    of: int
+    """Peers alive that use a policy."""
+    first: float | None
+    median: float | None
+    last: float | None
+    """Seconds after the release when the first, the middle and the last of `have` had it."""
+
+
+class Flow(View):
+    """Bytes that pass from one peer to another, as the receiver counted them."""
+
+    source: str
+    target: str
+    purpose: Literal["rollouts", "weights", "gradients", "other"]
+    rate: float
+    """Bytes per second."""
+    relayed: bool
+
+
+class TrafficView(View):
+    """Bytes by purpose over all peers: what was received, since this window's history began and now."""
+
+    total: dict[str, float]
+    rate: dict[str, float]
+
+
+class Sample(View):
+    """One trained group, for reading."""
+
+    id: str
+    at: float
+    sampler: str
+    learner: str
+    version: int
+    prompt: str
+    answer: str
+    completions: tuple[str, ...]
+    rewards: tuple[float, ...]
+    advantages: tuple[float, ...]
+    weights: tuple[float, ...]
+    """Importance weights of the completions; empty when the learner did not tell."""
+
+
+class LagView(View):
+    versions: tuple[tuple[float, int], ...]
+    """(lag at training in versions, groups)."""
+    seconds: tuple[tuple[float, int], ...]
+    """(upper bound of the age at training in seconds, groups)."""
+
+
+class AgreementView(View):
+    same: int
+    different: int
+    version: int | None
+    digests: tuple[str, ...]
+    learners: int
+
+
+class Span(View):
+    """What a replay covers."""
+
+    first: float
+    last: float
+
+
+class StateView(View):
+    """Everything the page shows, or what changed of it after a revision."""
+
+    full: bool
+    """Replaces all that the reader has; else peers, events, samples, releases and points are those that changed."""
+    revision: int
+    now: float
+    last: float
+    """When the newest event happened."""
+    quiet: float
+    """Seconds since the window heard anything."""
+    run: RunView
+    head: Head
+    problems: tuple[Problem, ...]
+    round: RoundView
+    peers: tuple[Row, ...]
+    gone: tuple[str, ...]
+    """Ids of rows that were dropped since."""
+    verdicts: dict[str, int]
+    lag: LagView
+    agreement: AgreementView
+    events: tuple[Line, ...]
+    series: dict[str, tuple[tuple[int, float, float], ...]]
+    """Curve -> (x, at, value). x is the policy version; for curves that `by_time` names it is unix seconds."""
+    releases: tuple[ReleaseView, ...]
+    flows: tuple[Flow, ...]
+    traffic: TrafficView
+    samples: tuple[Sample, ...]
+    replay: Span | None
+
+
+class SeriesView(View):
+    name: str
+    by: Literal["version", "time"]
+    points: tuple[tuple[int, float, float], ...]
+    """(x, at, value)."""
+
+
+class HeatView(View):
+    """Largest version lag of each peer in each slot of time."""
+
+    slot: float
+    """Seconds a column; doubles when the map is full."""
+    start: float
+    """Unix time where column 0 begins."""
+    columns: int
+    rows: dict[str, tuple[int | None, ...]]
+    """Peer -> lag by column, None where nothing was heard; trailing columns may be missing."""
+
+
+class PeerView(View):
+    """A peer with what happened to it."""
+
+    peer: Row
+    events: tuple[Line, ...]
+
+
+class EventsView(View):
+    revision: int
+    """Ask next for what came after it."""
+    events: tuple[Line, ...]
+
+
+class InviteView(View):
+    """How to join the swarm that the page shows."""
+
+    role: str
+    word: str
+    command: str
+    expires: float
