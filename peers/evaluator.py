@@ -37,8 +37,14 @@ class Evaluator:
             host.emit(events.Noted, level="warning", text=f"release {newest.version} could not be fetched: {error}")
             await host.ports.clock.sleep(1.0)
             return not host.stop.is_set()
+        fetched = host.now()
         with host.vitals.computing(host.now):
             await host.ports.work.run("load", self.engine.load, weights, newest.version, newest.weights)
+            now = host.now()
+            host.emit(
+                events.Adopted, version=newest.version, weights=newest.weights, fetch=round(fetched - newest.released, 3),
+                load=round(now - fetched, 3), age=round(now - newest.released, 3),
+            )  # fmt: skip
             tasks = self.source.held_out(evaluation.tasks)
             answers = await host.ports.work.run("evaluate", self.engine.greedy, [task.prompt for task in tasks])
         right = sum(self.source.reward(task, text) >= 1.0 for task, text in zip(tasks, answers, strict=True))

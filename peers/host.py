@@ -17,11 +17,13 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from peers.frames import Frames
+from peers.traffic import Traffic
 from peers.vitals import Vitals
 from swarm import events, wire
 from swarm.config import Config
@@ -38,6 +40,8 @@ POSTED = 120.0
 # Seconds that a heartbeat stays on the board, refreshed at a third of it.
 EVENTS_KEPT = 256
 # Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
+TRAFFIC_EVERY = 5
+# Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it as long as two beats.
 
 
 Dialable = Callable[[PeerId, tuple[str, ...]], None]
@@ -67,11 +71,15 @@ class Host:
         frames: Frames,
         bus: events.Bus,
         trust: Trust,
-        blobs: Blobs,
+        shelf: Path | None = None,
         dialable: Dialable = lambda *_: None,
     ) -> None:
+        """Releases' bytes are held in the folder `shelf`, or in memory."""
         self._dialable, self.frames = dialable, frames
-        self.who, self.config, self.ports, self.bus, self.trust, self.blobs = who, config, ports, bus, trust, blobs
+        self.traffic = Traffic(ports.clock.now())
+        self.ports = self.traffic.counted(ports)
+        self.who, self.config, self.bus, self.trust = who, config, bus, trust
+        self.blobs = Blobs(self.ports.mail, folder=shelf, keep=config.run.release.keep, on_bad=self._blame)
         self.releases = Releases()
         self.vitals = Vitals()
         self.stop = asyncio.Event()
@@ -167,6 +175,7 @@ class Host:
         await self.blobs.serve()
         await self.ports.mail.serve("newest", self._answer_newest)
         async with asyncio.TaskGroup() as tasks:
+            self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
             services = [tasks.create_task(service) for service in self._services()]
             self.emit(
                 events.Started, name=self.who.name, role=self.who.role, version=self.vitals.version, hardware=self.who.hardware
@@ -174,6 +183,7 @@ class Host:
             try:
                 await role()
             finally:
+                self._tell_traffic()
                 self.vitals.state = "leaving"
                 self.emit(events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended")
                 with contextlib.suppress(NetError):
@@ -190,7 +200,10 @@ class Host:
             "release": self._hear_release,
             "event": self._hear_events,
         }
-        always = (self._beat_forever, self._expire_forever, self._bundle_forever, self._ask_forever, self._post_forever)
+        always = (
+            self._beat_forever, self._expire_forever, self._bundle_forever, self._ask_forever, self._post_forever,
+            self._tell_traffic_forever,
+        )  # fmt: skip
         return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
 
     async def _listen(self, name: str, take: Callable[[bytes], None]) -> None:
@@ -252,6 +265,18 @@ class Host:
             if event.peer != self.ports.me:
                 self.bus.emit(event)
         self.move()
+
+    def _blame(self, holder: PeerId, reason: str) -> None:
+        self.emit(events.Rejected, sender=holder, kind="blobs", reason=reason)
+
+    async def _tell_traffic_forever(self) -> None:
+        while True:
+            await self.ports.clock.sleep(self.config.run.pace.beat * TRAFFIC_EVERY)
+            self._tell_traffic()
+
+    def _tell_traffic(self) -> None:
+        if passed := self.traffic.told(self.now(), self.ports.relayed()):
+            self.emit(events.Transferred, **passed)
 
     async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
         return self.sealed_newest()

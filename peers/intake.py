@@ -9,6 +9,7 @@ ages of trained groups for everybody's page. Not handled here: rounds, gradients
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,14 @@ from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
 
 TOLD = 24
 # Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in the next.
+SHOWN = 16
+# Completions of a group that are shown: a person reads no more of them, and each costs 30 bytes before its text.
+SHOWN_TEXT = 2900
+# Bytes of prompt, answer, completions and their figures: 4 KiB less names, envelope and membership, which need a thousand.
+SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION = 600, 300, 400
+# Bytes of each text at most: some lines on a page.
+SHOWN_EVERY = 1.0
+# Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster.
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,10 @@ class Intake:
         self._exercises: dict[str, Exercise] = {}
         self._senders: dict[PeerId, float] = {}
         """When each sampler was last heard: credit is shared among them."""
+        self._shown: float | None = None
+        """When a group was last shown."""
+        self._told = 0.0
+        """When verdicts were last told."""
 
     async def serve(self) -> None:
         await self.host.ports.mail.serve("groups", self.receive)
@@ -150,8 +163,29 @@ class Intake:
         starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
         return [self.speech.decode(tokens[start : start + length]) for start, length in zip(starts, group.lengths, strict=True)]
 
-    def report(self) -> None:
-        """Tell what was counted since the last time."""
+    def show(self, group: Group, advantages: Sequence[float], weights: Sequence[float]) -> None:
+        """Tell a trained group for reading, as much of it as an event holds; not more often than anybody reads."""
+        host, now = self.host, self.host.now()
+        if self._shown is not None and now - self._shown < max(SHOWN_EVERY, host.config.run.pace.beat):
+            return
+        self._shown = now
+        exercise, texts = self.exercise(group), self.texts(group)[:SHOWN]
+        prompt, answer = cut(exercise.task.prompt, SHOWN_PROMPT), cut(exercise.task.answer, SHOWN_ANSWER)
+        room = (SHOWN_TEXT - len(prompt.encode()) - len(answer.encode())) // len(texts) - 30
+        told = all(map(math.isfinite, (*advantages, *weights)))
+        host.emit(
+            events.Shown, group=group.id, sampler=group.sampler, version=group.version, prompt=prompt, answer=answer,
+            completions=tuple(cut(text, min(room, SHOWN_COMPLETION)) for text in texts), rewards=exercise.rewards[:SHOWN],
+            advantages=tuple(round(value, 4) for value in advantages[:SHOWN]) if told else (),
+            weights=tuple(round(value, 4) for value in weights[:SHOWN]) if told else (),
+        )  # fmt: skip
+
+    def report(self, after: float = 0.0) -> None:
+        """Tell what was counted since the last time, if that was `after` seconds ago and there is something to tell."""
+        now = self.host.now()
+        if now - self._told < after or not (self.tally.samplers or self.tally.versions):
+            return
+        self._told = now
         self.host.emit(events.Counted, **self.tally.told(), samplers=self.tally.told_of_samplers())
 
     def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
@@ -176,3 +210,8 @@ class Intake:
     def _receipt(self, verdict: Verdict, detail: str) -> bytes:
         credit = share(self.credit(), len(self._senders), self.host.rng)
         return wire.encode(Receipt(verdict=verdict, detail=detail, version=self._version(), credit=credit))
+
+
+def cut(text: str, size: int) -> str:
+    """At most `size` bytes of it, whole characters; what is no character becomes a question mark."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")

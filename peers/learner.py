@@ -30,7 +30,7 @@ from swarm.learn.learner import Gradient, Learner
 from swarm.learn.weights import digest
 from swarm.net.ports import NetError, RoundLost
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, Group, Manifest, PeerId, Release, Struct
+from swarm.types import Digest, Manifest, PeerId, Release, Struct
 
 BREAKS = 3
 # Averagings of one version that may break before the learner goes on alone: each costs at most the round's deadline.
@@ -158,6 +158,7 @@ class LearnerPeer:
                 self._spent = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
             self.intake.credit()
+            self.intake.report(after=2 * self.host.config.run.pace.beat)  # who refuses all groups makes no step that would tell
             await self.host.changed(self._idle_time(settled, now))
 
     def _idle_time(self, settled: bool, now: float) -> float:
@@ -234,6 +235,7 @@ class LearnerPeer:
         if outcome is None:
             return Cause.AHEAD_SEEN if self._ahead() else alone
         self._members = outcome.members
+        host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,
             version=self.learner.version,
@@ -274,7 +276,7 @@ class LearnerPeer:
         host, version = self.host, self.learner.version
         for item in self._batch:
             self.intake.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
-        self._show(self._batch[0].group)
+        self.intake.show(self._batch[0].group, gradient.advantages, gradient.weights)
         tokens = sum(sum(item.group.lengths) for item in self._batch)
         host.vitals.finished(len(self._batch), tokens, host.now())
         host.vitals.lags(
@@ -293,14 +295,6 @@ class LearnerPeer:
     def _drop_batch(self) -> None:
         self.intake.consumed(self._batch)
         self._batch, self._gradient = [], None
-
-    def _show(self, group: Group) -> None:
-        exercise = self.intake.exercise(group)
-        self.host.emit(
-            events.Shown, group=group.id, sampler=group.sampler, version=group.version, prompt=exercise.task.prompt[:200],
-            answer=exercise.task.answer[:200], rewards=exercise.rewards,
-            completions=tuple(text[:100] for text in self.intake.texts(group)),
-        )  # fmt: skip
 
     async def _take_stock(self, groups: int = 0) -> None:
         """My weights as bytes: their digest, their chunks for others, the release that I would sign."""

@@ -87,7 +87,7 @@ class Sampler:
         now = self.host.now()
         self._policy = (release, fetched)
         self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
-        self.host.vitals.lags(versions=0.0, download=fetched - release.released)
+        self.host.vitals.lags(versions=0.0)
         self.host.emit(
             events.Adopted, version=release.version, weights=release.weights, fetch=round(fetched - release.released, 3),
             load=round(now - start, 3), age=round(now - release.released, 3),
@@ -138,7 +138,7 @@ class Sampler:
                 tokens=len(completions.tokens), reward=sum(rewards) / len(rewards),
             )  # fmt: skip
         host.vitals.finished(count, sum(len(completions.tokens) for completions in sampled), finished)
-        host.vitals.lags(queue=used - fetched, generation=finished - used)
+        host.vitals.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
         return groups
 
     # --- deliver --------------------------------------------------------------------------------------------------------
@@ -195,6 +195,8 @@ class Sampler:
             host.roster.land(learner, credit)
             host.move()
         host.vitals.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
+        if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
+            host.vitals.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
         return receipt
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:

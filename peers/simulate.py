@@ -28,7 +28,6 @@ from swarm.core.trust import Trust
 from swarm.learn.learner import Learner
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
-from swarm.net.blobs import Blobs
 from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
@@ -83,7 +82,7 @@ def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
     # Memory ports know who calls, so any signature will do here.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
-    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, Blobs(peer.ports.mail, keep=run.release.keep))
+    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
     return host.run(_role(host, kit))
 
 

@@ -14,6 +14,7 @@ from peers.host import Host
 from swarm import wire
 from swarm.learn.learner import Learner
 from swarm.learn.weights import digest
+from swarm.net.blobs import STATES
 from swarm.net.ports import NetError, Refused
 from swarm.types import Digest, PeerId, Release, Struct
 
@@ -53,7 +54,7 @@ class Twins:
         try:
             answer = await host.ports.mail.send(release.publisher, "state", release.weights.encode())
             offer = wire.decode(answer, Offer)
-            state = await host.blobs.fetch_release(_as_release(offer, release), [release.publisher])
+            state = await host.blobs.fetch_release(_as_release(offer, release), [release.publisher], STATES)
             await host.ports.work.run("load", self._become, state, release)
         except (NetError, ValueError):  # (wire.WireError is a ValueError)
             return False

@@ -96,10 +96,11 @@ class Shown(Event):
     prompt: str
     answer: str
     completions: tuple[str, ...]
+    """Of a large group the first ones, so that the event stays small; the figures are those of the same."""
     rewards: tuple[Finite, ...]
     advantages: tuple[Finite, ...] = ()
     weights: tuple[Finite, ...] = ()
-    """(G,) importance weights as the objective uses them, the mean over a completion's tokens."""
+    """Importance weights as the objective used them, the mean over a completion's tokens; 0 outside its trust region."""
 
 
 class Moved(Event):
@@ -181,10 +182,10 @@ class Saved(Event):
 
 
 class Transferred(Event):
-    """Bytes that passed between this peer and others since it last said so, by purpose: `rollouts`, `weights`, `gradients`,
-    `gossip`, `other`."""
+    """Bytes that passed between this peer and others, by purpose: `rollouts`, `weights`, `gradients`, `gossip`, `other`."""
 
     seconds: Finite
+    """In which they passed: since the peer last looked."""
     sent: dict[str, int]
     received: dict[str, int]
     links: dict[str, Link]

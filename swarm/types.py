@@ -160,7 +160,7 @@ class Link(Struct):
     received: dict[str, int] = {}
     """Bytes by purpose: `rollouts`, `weights`, `gradients`, `other`."""
     rtt: Finite = 0.0
-    """Fastest answer in seconds; 0: none was asked for."""
+    """Its fastest answer of the last minute to a small message, in seconds; 0: there was none."""
     relayed: bool = False
 
 

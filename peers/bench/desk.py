@@ -83,7 +83,6 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     from swarm import events
     from swarm.core.trust import Trust
     from swarm.identity import verify
-    from swarm.net.blobs import Blobs
     from swarm.net.ports import Ports
     from swarm.tasks import base as tasks
     from swarm.types import Role
@@ -98,7 +97,7 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
     learner, speech = equip.learner(model, config.run)
     source = tasks.source(config.run.task.name, config.run.seed, config.run.task.options)
-    host = Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust, Blobs(node.mail))
+    host = Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust)
     peer = LearnerPeer(host, learner, source, speech, None)
     peer.learner.version = 0
     return peer

@@ -33,6 +33,10 @@ class Gradient:
     groups: int
     """Its weight in an average."""
     metrics: dict[str, float]
+    advantages: tuple[float, ...]
+    """(G,) of the first group, as the objective used them."""
+    weights: tuple[float, ...]
+    """(G,) of the first group: its importance weights, the mean over a completion's tokens."""
 
 
 class Learner:
@@ -72,7 +76,9 @@ class Learner:
         self.policy.module.zero_grad(set_to_none=True)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        return Gradient(vector, len(groups), metrics)
+        first = slice(len(groups[0].lengths))
+        advantages, importance = (tuple(values[first].tolist()) for values in (parts[0].advantage, parts[0].weight))
+        return Gradient(vector, len(groups), metrics, advantages, importance)
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite."""

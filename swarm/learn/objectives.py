@@ -58,6 +58,10 @@ class Loss(NamedTuple):
     metrics: dict[str, float]
     total: Total
     """Of this (micro-)batch alone, for `merge`."""
+    advantage: Tensor
+    """(B,)"""
+    weight: Tensor
+    """(B,) the mean of phi over a completion's tokens: 0 where the trust region left nothing of it."""
 
 
 def objective(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
@@ -112,7 +116,9 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
     value = -(coefficient * torch.where(live, batch.logp.float(), 0.0)).sum()
-    return Loss(value, _metrics(view, phi, batch), view.total if batch.total is None else total_of(batch))
+    weight = phi.sum(-1) / view.length
+    total = view.total if batch.total is None else total_of(batch)
+    return Loss(value, _metrics(view, weight, batch), total, advantage, weight)
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:
@@ -134,13 +140,12 @@ _COUNTED_BY = {"kl": "tokens", "entropy": "tokens", "reward": "sequences", "leng
 
 
 @torch.no_grad()
-def _metrics(view: View, phi: Tensor, batch: Batch) -> dict[str, float]:
-    """A sample's weight is the mean of phi over its tokens, after the trust region.
+def _metrics(view: View, w: Tensor, batch: Batch) -> dict[str, float]:
+    """`w` (B,) is each sample's weight, after the trust region.
 
     kl: k3 estimate of KL(sampler || learner), nats per token; ess: (sum w)^2 / (G sum w^2), mean over groups, 0 where all
     weights are; weight_var: variance within groups, mean over groups; flat: groups that teach nothing.
     """
-    w = phi.sum(-1) / view.length
     total, square = view.sum(w), view.sum(w**2)
     ess = torch.where(square > 0, total**2 / (view.count * square.clamp(min=1e-30)), 0.0)
     variance = (square / view.count - (total / view.count) ** 2).clamp(min=0)

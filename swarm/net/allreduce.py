@@ -60,6 +60,12 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             cut.cancel()
             await asyncio.gather(work, cut, return_exceptions=True)
 
+    def exchanged(self) -> dict[str, int]:
+        """Member -> bytes of parts that a complete round got from it, and sent there: its own part's and mine."""
+        parts = [sum(map(math.prod, shapes)) * np.dtype(self._dtype).itemsize for shapes in self._shapes]
+        mine = parts[self.ordered_peer_ids.index(self.peer_id)]
+        return {str(peer): part + mine for peer, part in zip(self.ordered_peer_ids, parts, strict=True) if peer != self.peer_id}
+
     def _break(self, why: str) -> None:
         if not self.broken:
             self.broken = why

@@ -202,7 +202,8 @@ class HiveAverager:
         if not ended.members:
             return None
         await _in_thread(self._copy_out, tensors)
-        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began)
+        exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
+        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged)
 
     async def _supervised(self, child: Child, order: Order) -> Ended:
         try:

@@ -80,10 +80,12 @@ class Ready(Message):
 
 
 class Ended(Message):
-    members: tuple[str, ...]
-    """Empty: nobody came."""
-    lost: str
+    lost: str = ""
     """Why the round was lost; empty when it was not."""
+    members: tuple[str, ...] = ()
+    """Empty: nobody came."""
+    exchanged: dict[str, int] = {}
+    """Bytes of parts to and from each other member."""
 
 
 FromParent = Order | Leave
@@ -155,23 +157,23 @@ class Rounds(ServicerBase):  # type: ignore[misc]
     async def _obey(self, order: Order) -> None:
         try:
             async with asyncio.timeout(order.seconds - MARGIN):
-                members, lost = await self._round(order), ""
+                ended = await self._round(order)
         except TimeoutError:
-            members, lost = (), f"not done in {order.seconds:.1f} s"
+            ended = Ended(f"not done in {order.seconds:.1f} s")
         except Exception as error:  # (whatever hivemind raises here, the round is lost and the reason is told)
-            members, lost = (), str(error) or type(error).__name__
-        self._send(Ended(members, lost))
+            ended = Ended(str(error) or type(error).__name__)
+        self._send(ended)
 
-    async def _round(self, order: Order) -> tuple[str, ...]:
+    async def _round(self, order: Order) -> Ended:
         invited = frozenset(map(PeerID.from_base58, order.peers))
         self._known.clear()
         try:
             group = await self._matching.gather(order.version, order.weight, invited)
             if group is None:
-                return ()
+                return Ended()
             with self._registered(group.group_id) as promise:
-                await self._reduce(group, invited, order.version, promise)
-            return tuple(map(str, group.peer_ids))
+                exchanged = await self._reduce(group, invited, order.version, promise)
+            return Ended(members=tuple(map(str, group.peer_ids)), exchanged=exchanged)
         finally:
             self._known.set()
 
@@ -185,7 +187,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             del self._runners[group]
             promise.cancel()
 
-    async def _reduce(self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]) -> None:
+    async def _reduce(
+        self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]
+    ) -> dict[str, int]:
+        """-> bytes to and from each other member"""
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if len(told) < 2 or not set(told) <= {self._p2p.peer_id, *invited} or any(one.v != version for one in told.values()):
             raise MatchError("the group holds somebody who was not invited or is at another version")
@@ -206,6 +211,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         if runner.broken or runner.tensor_part_container.failed_size:
             raise AllreduceException(runner.broken or "a part was lost")
         self._setup.buffer.copy_(results[0])
+        return runner.exchanged()
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext

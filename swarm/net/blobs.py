@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swarm.durable import write_durably
@@ -22,7 +23,8 @@ from swarm.net.ports import Mail, NetError, Refused
 from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import FRAME_LIMIT, WireError, decode, encode
 
-SERVICE = "blobs"
+SERVICE, STATES = "blobs", "states"
+# Two names for one service: whoever counts what passes can tell a learner's state from a release.
 CHUNK = 1 << 20
 # Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat.
 AT_ONCE = 4
@@ -38,6 +40,16 @@ def digest_of(data: bytes) -> Digest:
 
 def _ignore(peer: PeerId, reason: str) -> None:
     """Nobody asked for reports."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Who is asked, under which name, and who need not be asked again."""
+
+    holders: Sequence[PeerId]
+    service: str = SERVICE
+    bad: dict[PeerId, str] = field(default_factory=dict)
+    """Who lied or fell silent, and how."""
 
 
 class Blobs:
@@ -95,7 +107,8 @@ class Blobs:
         return {"releases": len(self._releases), "blobs": len(self._shelf)}
 
     async def serve(self) -> None:
-        await self._mail.serve(SERVICE, self._answer)
+        for service in (SERVICE, STATES):
+            await self._mail.serve(service, self._answer)
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
         if not _DIGEST.fullmatch(message):
@@ -107,36 +120,37 @@ class Blobs:
 
     async def fetch(self, digest: Digest, holders: Sequence[PeerId], size: int | None = None) -> bytes:
         """Bytes with this digest, of `size` bytes when given, from here or the first holder that has them. Raises NetError."""
-        return await self._fetch(digest, holders, size, {})
+        return await self._fetch(Search(holders), digest, size)
 
-    async def fetch_release(self, release: Release, holders: Sequence[PeerId]) -> bytes:
+    async def fetch_release(self, release: Release, holders: Sequence[PeerId], service: str = SERVICE) -> bytes:
         """A release's whole bytes, at most 4 chunks at a time. They are held for others from then on. Raises NetError."""
         if not 0 < release.size <= LARGEST:
             raise NetError(f"version {release.version} claims {release.size} bytes: at most {LARGEST} are fetched")
-        bad: dict[PeerId, str] = {}
-        data = await self._fetch(release.manifest, holders, None, bad)
+        search = Search(holders, service)
+        data = await self._fetch(search, release.manifest, None)
         try:
             manifest = decode(data, Manifest)
         except WireError as error:
             raise NetError(f"the manifest of version {release.version} is {error}") from error
         _check(manifest, release)
-        chunks = await self._fetch_chunks(manifest, holders, bad)
+        chunks = await self._fetch_chunks(search, manifest)
         whole = await _join(chunks, manifest)
         await self._keep_for_others(manifest, chunks)
         return whole
 
-    async def _fetch(self, digest: Digest, holders: Sequence[PeerId], size: int | None, bad: dict[PeerId, str]) -> bytes:
-        """`bad` remembers over many fetches who lied or fell silent: they are not asked again."""
+    async def _fetch(self, search: Search, digest: Digest, size: int | None, first: int = 0) -> bytes:
+        """From here, else from the holders in turn, beginning with number `first`."""
         data = self._shelf.get(digest)
         if data is not None and size in (None, len(data)):
             return data
         failed: list[str] = []
-        for holder in holders:
+        bad = search.bad
+        for holder in (*search.holders[first:], *search.holders[:first]):
             if holder in bad:
                 failed.append(f"{holder} {bad[holder]}")
                 continue
             try:
-                data = await self._mail.send(holder, SERVICE, digest.encode(), self._timeout)
+                data = await self._mail.send(holder, search.service, digest.encode(), self._timeout)
             except Refused as refusal:
                 failed.append(f"{holder} refused: {refusal}")
                 continue
@@ -153,7 +167,7 @@ class Blobs:
         bad[holder] = reason
         self._on_bad(holder, reason)
 
-    async def _fetch_chunks(self, manifest: Manifest, holders: Sequence[PeerId], bad: dict[PeerId, str]) -> dict[Digest, bytes]:
+    async def _fetch_chunks(self, search: Search, manifest: Manifest) -> dict[Digest, bytes]:
         """Digest -> bytes. Chunk k asks holder k first, so that the load is spread."""
         got: dict[Digest, bytes] = {}
         todo = iter(enumerate(manifest.chunks))
@@ -161,8 +175,7 @@ class Blobs:
         async def take() -> None:
             for k, digest in todo:
                 size = min(CHUNK, manifest.size - k * CHUNK)
-                turn = k % len(holders) if holders else 0
-                got[digest] = await self._fetch(digest, [*holders[turn:], *holders[:turn]], size, bad)
+                got[digest] = await self._fetch(search, digest, size, k % max(1, len(search.holders)))
 
         if len(manifest.chunks) == 1:
             await take()

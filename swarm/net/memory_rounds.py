@@ -108,8 +108,11 @@ class Meeting:
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
+        # As in a butterfly: each member's part goes to its reducer, and the mean of mine comes back.
+        part = 2 * sum(tensor.nbytes for tensor in seats[0].tensors) // len(seats)
         for seat in seats:
-            seat.settle(Average(members=members, seconds=now - seat.since))
+            exchanged = {other.peer: part for other in seats if other is not seat}
+            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=exchanged))
 
     def _break(self, reason: str) -> None:
         self._end()

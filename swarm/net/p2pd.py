@@ -58,6 +58,8 @@ _PRELUDE = (
     "os.getppid()==int(sys.argv[1]) or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
 )
 
+_CIRCUIT = b"\xa2\x02"
+# p2p-circuit, 290 as a varint, in a multiaddr's bytes.
 _ADDRESS = re.compile(
     r"/(?:ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/tcp/(?P<port>\d{1,5})(?P<relay>/p2p/\w+/p2p-circuit)?/p2p/(?P<peer>\w{40,80})"
 )
@@ -82,7 +84,12 @@ class Address:
 
     @property
     def dial(self) -> bytes:
-        return bytes(Multiaddr(self.text.removesuffix(f"/p2p/{self.peer}")).to_bytes())
+        return packed(self.text.removesuffix(f"/p2p/{self.peer}"))
+
+
+def packed(address: str) -> bytes:
+    """A multiaddress as p2pd reads it: hivemind writes a relay's id as a CID, of which p2pd knows the multihash only."""
+    return bytes(Multiaddr(address).to_bytes()).replace(b"\xa5\x03\x28\x01\x72", b"\xa5\x03\x26")
 
 
 def free_port(host: str) -> int:
@@ -119,6 +126,8 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
 class Daemon(P2P):
     """A p2pd with GossipSub that dies with its parent."""
 
+    relayed: frozenset[PeerId] = frozenset()
+    """Peers connected over a relay alone, when `connected` was asked last."""
     _flags: dict[str, object] = {}
     _born_in = 0
 
@@ -195,7 +204,11 @@ class Daemon(P2P):
 
     async def connected(self) -> frozenset[PeerId]:
         response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
-        return frozenset(_base58(peer.id) for peer in response.peers)
+        # One entry for each connection: whoever has a direct one as well is not relayed.
+        direct = frozenset(_base58(peer.id) for peer in response.peers if not any(map(_over_relay, peer.addrs)))
+        peers = frozenset(_base58(peer.id) for peer in response.peers)
+        self.relayed = peers - direct
+        return peers
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> None:
         """Be connected with `peer`. Raises Unreachable or Silent."""
@@ -287,6 +300,11 @@ class Daemon(P2P):
         finally:
             if writer is not None:
                 hang_up(writer)
+
+
+def _over_relay(address: bytes) -> bool:
+    # The protocol's number is searched first: taking addresses apart costs more than all the rest of the answer.
+    return _CIRCUIT in address and "/p2p-circuit" in str(Multiaddr(address))
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

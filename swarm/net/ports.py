@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from swarm.types import PeerId
@@ -99,10 +99,12 @@ class Mail(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Outcome of a round: who contributed (me included) and how long it took."""
+    """Outcome of a round: who contributed (me included), how long it took, what passed."""
 
     members: frozenset[PeerId]
     seconds: float
+    exchanged: Mapping[PeerId, int] = field(default_factory=dict)
+    """Bytes of tensors that came from each other member; as many went there. What a broken round moved is not known."""
 
 
 class Averager(Protocol):
@@ -155,6 +157,8 @@ class Ports:
     keyring: Keyring
     addresses: Callable[[], tuple[str, ...]]
     """Multiaddresses where others may dial me; empty in memory."""
+    relayed: Callable[[], Collection[PeerId]] = tuple
+    """Peers that I am connected with over a relay alone."""
 
     @property
     def me(self) -> PeerId:

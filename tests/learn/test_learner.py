@@ -12,7 +12,7 @@ import torch
 
 from swarm import tasks
 from swarm.config import BatchSize, Objective, Optimizer, Run
-from swarm.learn import checkpoint, weights
+from swarm.learn import checkpoint, objectives, weights
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
@@ -76,6 +76,19 @@ def test_micro_batches_do_not_change_the_gradient() -> None:
     pieces = gradient(toy(Run(batch=BatchSize(micro=3)))[0], batch)
     torch.testing.assert_close(whole.vector, pieces.vector, rtol=1e-4, atol=1e-8)
     assert whole.metrics == pytest.approx(pieces.metrics, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gepo", "grpo", "ppo_clip", "cispo"])
+def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: str) -> None:
+    learner, engine, source = toy(Run(objective=Objective(name=name), batch=BatchSize(micro=3)))
+    learner.step(torch.randn(learner.size))
+    groups, prompts, rewards = batch = sampled(source, engine, range(7))
+    told = gradient(learner, batch)
+    whole = learner._batch(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+    advantage, phi = objectives.weights(learner.objective, whole)
+    assert told.advantages == pytest.approx(advantage[:8].tolist(), rel=1e-4, abs=1e-6)
+    assert told.weights == pytest.approx((phi.sum(-1) / whole.mask.sum(-1))[:8].tolist(), rel=1e-4, abs=1e-6)
+    assert len(set(told.weights)) > 1
 
 
 def test_lag_is_reported_in_versions_and_seconds() -> None:

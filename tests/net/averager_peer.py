@@ -50,6 +50,7 @@ async def average(mine, tensors, command):
     try:
         got = await mine.average(command["version"], tensors, command["weight"], command["peers"], command["deadline"])
         answer["members"] = None if got is None else sorted(got.members)
+        answer["exchanged"] = None if got is None else dict(got.exchanged)
     except RoundLost as error:
         answer["lost"] = str(error)
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])

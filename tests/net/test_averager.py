@@ -92,6 +92,11 @@ def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size)
         answers = round_of(peers)
         assert_averaged(answers, peers, expected)
     assert max(answer["seconds"] for answer in answers) < SETTINGS["match"], "a full group starts at once"
+    told = zip(peers, answers, strict=True)
+    passed = {(peer.me, other): size_ for peer, answer in told for other, size_ in answer["exchanged"].items()}
+    assert all(passed[one, other] == passed[other, one] for one, other in passed)
+    # Each value goes to its reducer from all members but one, and comes back: as float16, twice in `passed`.
+    assert sum(passed.values()) == 2 * 2 * NUMEL * (size - 1)
 
 
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):

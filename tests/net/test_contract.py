@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from peers.traffic import Traffic
 from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs, digest_of
 from swarm.net.memory import CONCURRENT, QUEUE, MemoryNetwork
@@ -44,6 +45,14 @@ class Memory:
         self.loop.run_until_complete(self._network.__aexit__(None, None, None))
 
 
+class Counted(Memory):
+    """The same through what counts their traffic: a decorator keeps the contract."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peers = [Traffic(0.0).counted(ports) for ports in self.peers]
+
+
 class Hive:
     """Three real nodes on loopback, one loop for all properties: a node takes seconds to start."""
 
@@ -64,9 +73,9 @@ class Hive:
         self.loop.run_until_complete(self._world.close())
 
 
-@pytest.fixture(scope="module", params=["memory", "hive"])
+@pytest.fixture(scope="module", params=[Memory, Counted, Hive], ids=lambda kind: kind.__name__.lower())
 def world(request: pytest.FixtureRequest) -> Iterator[Any]:
-    world = Memory() if request.param == "memory" else Hive()
+    world = request.param()
     yield world
     world.close()
     world.loop.close()

@@ -182,6 +182,14 @@ def test_nothing_older_than_the_window_is_trained_on() -> None:
     assert max(lags) <= 6 and max(ages) <= 32
 
 
+def test_a_learner_that_refuses_all_groups_tells_so_without_a_step() -> None:
+    late = Delay(upload=DelayLaw(law="constant", seconds=20.0))
+    told = Told(scenario(1.0, (1, 2), delay=late, window=Window(versions=6, seconds=15.0)))
+    assert not told.of(Trained)
+    refused = [event.at for event in told.of(Counted) if event.verdicts.get("stale")]
+    assert len(refused) > 3 and refused[0] - EPOCH < 30.0
+
+
 def test_a_group_whose_receipt_is_late_is_trained_on_once() -> None:
     sides = (("sampler-0",), ("learner-*",))
     # Held for less than it takes to be lost, long enough for a delivery's deadline.

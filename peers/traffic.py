@@ -1,0 +1,167 @@
+"""What passes between this peer and others, counted by purpose: decorators over the Mail and Gossip ports, alike in both worlds.
+
+    mail, gossip, averaging -> Traffic -> told(): the fields of a Transferred event, every few heartbeats
+
+What is asked and what is answered have a purpose each, so that a purpose flows one way: `rollouts` to learners, `weights` from
+whoever holds them, `gradients` between learners (averaging, and the state of one that another takes over). Gossip has no sender
+in this sense: its signer is seldom the neighbour that it came from. Bytes are those of messages as roles hand them over. Not
+handled: what libp2p, GossipSub's copies, the DHT and encryption add, what breaks off, and what passed before the host was there
+(the run's specification).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent
+from swarm.types import Link, PeerId
+
+LINKS = 12
+# Peers named in one event: about 160 bytes each, so that the rest of its 4 KiB holds envelope and membership.
+KNOWN = 4096
+# Peers counted one by one between two events; whoever dials as the next one is in the sums alone.
+SMALL = 16 << 10
+# Bytes of a message and of its answer up to which their time is the way's and not their size's: 16 KiB take 0.1 s at 1 Mbit/s.
+LATELY = 60.0
+# Seconds in which an answer counts as the fastest: a way that became slower shows soon.
+
+ASKED = {"groups": "rollouts"}
+ANSWERED = {"blobs": "weights", "states": "gradients"}
+OTHER = "other"
+
+
+class Traffic:
+    """Sums since the last `told`. `now` is in unix seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.heard = 0
+        """Bytes of gossip: one addition a message, since there are so many."""
+        self._since = now
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._from: dict[PeerId, Counter[str]] = {}
+        self._fastest: dict[PeerId, float] = {}
+        """Since the last `told`."""
+        self._lately: dict[PeerId, deque[tuple[float, float]]] = {}
+        """(when it was told, fastest) of the last minute."""
+
+    def counted(self, ports: Ports) -> Ports:
+        """These ports, with what passes through them counted here."""
+        return replace(ports, mail=CountedMail(ports.mail, self), gossip=CountedGossip(ports.gossip, self))
+
+    def sent(self, purpose: str, size: int) -> None:
+        self._sent[purpose] += size
+
+    def received(self, purpose: str, size: int, peer: PeerId | None = None) -> None:
+        self._received[purpose] += size
+        if peer is not None and (peer in self._from or len(self._from) < KNOWN):
+            self._from.setdefault(peer, Counter())[purpose] += size
+
+    def averaged(self, exchanged: Mapping[PeerId, int]) -> None:
+        """A round passed so many bytes to and from each other member."""
+        for peer, size in exchanged.items():
+            self.sent("gradients", size)
+            self.received("gradients", size, peer)
+
+    def answered(self, peer: PeerId, seconds: float) -> None:
+        self._fastest[peer] = min(seconds, self._fastest.get(peer, seconds))
+
+    def told(self, now: float, relayed: Collection[PeerId]) -> dict[str, Any] | None:
+        """What passed since the last time, as the fields of an event; None when nothing did."""
+        seconds, self._since = max(now - self._since, 0.0), now
+        fastest = self._fastest_lately(now)
+        self._received["gossip"] += self.heard
+        sent, received = ({name: size for name, size in sums.items() if size} for sums in (self._sent, self._received))
+        links = self._from
+        self._sent, self._received, self._from, self.heard = Counter(), Counter(), {}, 0
+        if not sent and not received:
+            return None
+        most = sorted(links, key=lambda peer: (-sum(links[peer].values()), peer))[:LINKS]
+        return {
+            "seconds": round(seconds, 3), "sent": sent, "received": received,
+            "links": {
+                peer: Link(received=dict(links[peer]), rtt=round(fastest.get(peer, 0.0), 5), relayed=peer in relayed)
+                for peer in most
+            },
+        }  # fmt: skip
+
+    def _fastest_lately(self, now: float) -> dict[PeerId, float]:
+        """Fastest answer of each peer that gave one in the last minute."""
+        for peer, seconds in self._fastest.items():
+            self._lately.setdefault(peer, deque()).append((now, seconds))
+        self._fastest = {}
+        for peer, told in list(self._lately.items()):
+            while told and told[0][0] < now - LATELY:
+                told.popleft()
+            if not told:
+                del self._lately[peer]
+        return {peer: min(seconds for _, seconds in told) for peer, told in self._lately.items()}
+
+
+class CountedMail:
+    """The Mail port, counted."""
+
+    def __init__(self, mail: Mail, traffic: Traffic) -> None:
+        self._mail, self._traffic = mail, traffic
+
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+        traffic, loop = self._traffic, asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            answer = await self._mail.send(to, service, data, timeout)
+        except (Refused, Silent):  # it went out all the same
+            traffic.sent(ASKED.get(service, OTHER), len(data))
+            raise
+        traffic.sent(ASKED.get(service, OTHER), len(data))
+        traffic.received(ANSWERED.get(service, OTHER), len(answer), to)
+        if len(data) <= SMALL and len(answer) <= SMALL:
+            traffic.answered(to, loop.time() - began)
+        return answer
+
+    async def serve(self, service: str, handler: Handler) -> None:
+        async def counted(sender: PeerId, message: bytes) -> bytes:
+            self._traffic.received(ASKED.get(service, OTHER), len(message), sender)
+            answer = await handler(sender, message)
+            self._traffic.sent(ANSWERED.get(service, OTHER), len(answer))
+            return answer
+
+        await self._mail.serve(service, counted)
+
+
+class CountedGossip:
+    """The Gossip port, counted: each message once, however many copies of it there are."""
+
+    def __init__(self, gossip: Gossip, traffic: Traffic) -> None:
+        self._gossip, self._traffic = gossip, traffic
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        await self._gossip.publish(topic, data)
+        self._traffic.sent("gossip", len(data))
+
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
+        return self._subscribe(topic)
+
+    @asynccontextmanager
+    async def _subscribe(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        async with self._gossip.subscribe(topic) as messages:
+            yield _Counted(messages, self._traffic)
+
+
+class _Counted:
+    """Messages as they come, each counted."""
+
+    def __init__(self, messages: AsyncIterator[tuple[PeerId, bytes]], traffic: Traffic) -> None:
+        self._next, self._traffic = messages.__anext__, traffic
+
+    def __aiter__(self) -> AsyncIterator[tuple[PeerId, bytes]]:
+        return self
+
+    async def __anext__(self) -> tuple[PeerId, bytes]:
+        message = await self._next()
+        self._traffic.heard += len(message[1])
+        return message
