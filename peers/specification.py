@@ -56,18 +56,8 @@ async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Pat
 
     Raises Unreached (nobody answered), Refusal (another protocol, or local files that are not the run's).
     """
-    content = await _fetch(mail, sources, Ask(run=digest, file="", offset=0), digest)
-    try:
-        spec = wire.decode(content, Spec)
-    except wire.WireError as error:
-        raise Refusal(f"the swarm's specification cannot be read ({error}): upgrade this program") from error
-    if spec.protocol != PROTOCOL:
-        raise Refusal(f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version")
-    if strange := sorted(set(spec.files) - set(runfolder.MODEL_FILES)):
-        # A name such as `../../.profile` would be written where it says.
-        raise Refusal(f"the run wants a file {strange[0][:80]!r} on this machine, and no model needs that: do not join it")
-    run = runfolder.keep(path, content)
-    for name, expected in spec.files.items():
+    run = await fetch_spec(mail, sources, digest, path)
+    for name, expected in run.spec.files.items():
         local = (model or run.model) / name
         if local.exists() and hashlib.sha256(local.read_bytes()).hexdigest() == expected:
             continue
@@ -78,6 +68,21 @@ async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Pat
             )
         write_durably(local, await _fetch(mail, sources, Ask(run=digest, file=name, offset=0), expected))
     return run
+
+
+async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path) -> RunFolder:
+    """The run folder at `path` without model files: enough for a peer that watches. Raises as `fetch`."""
+    content = await _fetch(mail, sources, Ask(run=digest, file="", offset=0), digest)
+    try:
+        spec = wire.decode(content, Spec)
+    except wire.WireError as error:
+        raise Refusal(f"the swarm's specification cannot be read ({error}): upgrade this program") from error
+    if spec.protocol != PROTOCOL:
+        raise Refusal(f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version")
+    if strange := sorted(set(spec.files) - set(runfolder.MODEL_FILES)):
+        # A name such as `../../.profile` would be written where it says.
+        raise Refusal(f"the run wants a file {strange[0][:80]!r} on this machine, and no model needs that: do not join it")
+    return runfolder.keep(path, content)
 
 
 async def _fetch(mail: Mail, sources: Sequence[PeerId], ask: Ask, expected: Digest) -> bytes:

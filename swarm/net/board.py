@@ -1,31 +1,26 @@
-"""The board: small records in hivemind's DHT, which runs as a child process of the node.
+"""The board: small records in hivemind's DHT, which runs as a child process of the node, or in the process of one that watches.
 
-    put, get -> pipe -> ChildDHT (hivemind's DHTNode: storage, routing, signed records) -> other peers' children
+    put, get -> Dht.ask -> ChildDHT (swarm.net.dht) or LoopDHT, each around hivemind's DHTNode -> other peers' nodes
 
-Invariant: every call ends within ANSWER_SECONDS; a child that does not answer is doubted, and the node replaces it. The functions
-that run in the child take and return plain values. Not handled here: who may write what (swarm.net.guard), replacing the child.
+Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is doubted, and the node replaces it. The functions
+that run beside the DHTNode take and return plain values. Not handled here: who may write what (swarm.net.guard), replacing it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import base58
-from hivemind.dht import DHT
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
-from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import PeerID
-from hivemind.utils import mpfuture
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import P2P, PeerID
 
 from swarm.net import guard
-from swarm.net.p2pd import die_with_parent
 from swarm.net.ports import Silent
 from swarm.types import Digest, PeerId
 from swarm.wire import RECORD_LIMIT
@@ -34,50 +29,62 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 10.0
 # For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row.
-STOP_SECONDS = 3.0
-# For a killed child to be gone.
 CALLS = 16
 # DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has 2 KiB at most.
 
 
-class ChildDHT(DHT):
-    """hivemind.DHT that ends with its parent and keeps its hands off the parent's signals and locks."""
+class Dht(Protocol):
+    """A DHT node, wherever it runs."""
 
-    def run(self) -> None:
-        die_with_parent(self._parent_pid)
-        # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the parent.
-        mpfuture.SharedBytes._lock = threading.Lock()
-        super().run()
+    @property
+    def pid(self) -> int | None:
+        """Of the process that it is; None for one that runs in this process."""
+        ...
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run `coroutine(dht, node, *args)` in the child. Raises Silent when it does not answer."""
+        """Run `coroutine(node, *args)` beside the DHTNode. Raises Silent when it does not answer."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+
+class LoopDHT:
+    """A DHT node in this process's own loop, for a peer that only watches: it asks, and keeps nothing for others."""
+
+    def __init__(self, node: DHTNode) -> None:
+        self._node = node
+
+    @property
+    def pid(self) -> None:
+        return None
+
+    @classmethod
+    async def launch(cls, daemon: P2P, rules: RecordValidatorBase, options: dict[str, Any]) -> LoopDHT:
+        return cls(await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True}))
+
+    async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         try:
-            future = self.run_coroutine(partial(_in_child, coroutine, args), return_future=True)
-            return await asyncio.wait_for(future, ANSWER_SECONDS)  # type: ignore[no-any-return]
+            return await asyncio.wait_for(coroutine(self._node, *args), ANSWER_SECONDS)
         except (TimeoutError, OSError, EOFError) as error:
             raise Silent(f"the DHT did not answer within {ANSWER_SECONDS:g} s") from error
 
     async def stop(self) -> None:
-        """SIGKILL: it holds nothing that others do not have, and a hung one hears nothing else."""
-        if self.is_alive():
-            self.kill()
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.is_alive() and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
+        await self._node.shutdown()
+
+    def is_alive(self) -> bool:
+        return bool(self._node.is_alive)
 
 
-# The following run in the DHT child: arguments and results cross its pipe, errors come back as values.
+# The following run beside the DHTNode: where that is a child, arguments and results cross its pipe.
 
 
-async def _in_child(coroutine: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], dht: DHT, node: DHTNode) -> T:
-    return await coroutine(dht, node, *args)
-
-
-async def alive(_dht: DHT, node: DHTNode) -> bool:
+async def alive(node: DHTNode) -> bool:
     return bool(node.is_alive)
 
 
-async def meet(_dht: DHT, node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
+async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
     """Greet connected peers and look for neighbours. -> (who answered, complaints such as a wrong clock)"""
     node.blacklist.clear()  # hivemind's memory of a time when the network was away
     complaints: list[str] = []
@@ -95,7 +102,7 @@ async def meet(_dht: DHT, node: DHTNode, peers: Sequence[bytes]) -> tuple[int, t
     return answered, tuple(complaints)
 
 
-async def _put(_dht: DHT, node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bool) -> bool:
+async def _put(node: DHTNode, record: tuple[str, bytes, bytes, float], alone: bool) -> bool:
     """Keep a record here, and wait until another node keeps it too unless this one is alone."""
     key, subkey, value, expires = record
     protocol, key_id = node.protocol, DHTID.generate(source=key)
@@ -108,7 +115,7 @@ async def _put(_dht: DHT, node: DHTNode, record: tuple[str, bytes, bytes, float]
     return bool(await node.store(key, value, expires, subkey=subkey, exclude_self=True))
 
 
-async def _get(_dht: DHT, node: DHTNode, key: str) -> dict[bytes, Any]:
+async def _get(node: DHTNode, key: str) -> dict[bytes, Any]:
     found = await node.get(key, latest=True)
     if found is None or not isinstance(found.value, dict):
         return {}
@@ -126,7 +133,7 @@ class Owner(Protocol):
         """Nobody is connected, and there is nobody to connect to."""
         ...
 
-    async def live_dht(self) -> ChildDHT: ...
+    async def live_dht(self) -> Dht: ...
 
     def doubt(self) -> None:
         """The DHT did not answer: look at it now."""
@@ -134,7 +141,7 @@ class Owner(Protocol):
 
 
 class Board:
-    """The Board port over the DHT child of the moment."""
+    """The Board port over the DHT of the moment."""
 
     def __init__(self, node: Owner) -> None:
         self._node = node

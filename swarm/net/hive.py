@@ -1,13 +1,14 @@
-"""The real side of the ports: a Node is one p2pd, one hivemind.DHT on it, and what keeps both alive.
+"""The real side of the ports: a Node is one p2pd, one DHT of hivemind's on it, and what keeps both alive.
 
     p2pd (swarm.net.p2pd) ---+--- streams    -> node.mail   (swarm.net.mail)
       identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.gossip)
-                             +--- DHT child  -> node.board
+                             +--- DHT        -> node.board  (swarm.net.board)
 
 In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
 hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
 lost. `generation` grows with every replacement. Invariant: no process outlives this one. Start a Node in the main thread, before
-torch computes and before CUDA: hivemind forks. Not handled: relays beyond the bootstrap's, two Nodes with one key.
+torch computes and before CUDA: hivemind forks, except in a process without torch (swarm.net.slim), whose DHT runs in its loop.
+Not handled: relays beyond the bootstrap's, two Nodes with one key.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import multiprocessing
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import base58
 
-from swarm.net import guard
-from swarm.net.board import Board, ChildDHT, alive, meet
+from swarm.net import guard, slim
+from swarm.net.board import Board, Dht, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
@@ -35,11 +35,13 @@ from swarm.net.ports import NetError, Unreachable
 
 # isort: split
 from hivemind.dht.routing import DHTID
-from hivemind.utils import mpfuture
 
 from swarm.config import Listen
 from swarm.identity import Keyring
 from swarm.types import Digest, PeerId
+
+if TYPE_CHECKING:
+    from swarm.net.dht import ChildDHT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,8 +52,6 @@ LOOK_SECONDS = 0.25
 # Between two looks at whether the children live.
 HEALTH_SECONDS = 10.0
 # Between two questions to children that live: a hung one is found within two of these.
-START_SECONDS = 20.0
-# For the DHT child, which forks and answers in 0.3 s on an idle machine.
 NETWORK_SECONDS = 2.0
 # Between two looks at who is connected; the network is found again within a few of these.
 AGAIN_SECONDS = 5.0
@@ -106,7 +106,7 @@ class Node:
         self._peers: frozenset[PeerId] = frozenset()
         self._addresses: tuple[str, ...] = ()
         self._daemon: Daemon | None = None
-        self._dht: ChildDHT | None = None
+        self._dht: Dht | None = None
         self._daemon_up, self._dht_up, self._doubt = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @classmethod
@@ -153,6 +153,10 @@ class Node:
         """Connected peers, as of at most NETWORK_SECONDS ago."""
         return self._peers
 
+    def relayed(self) -> frozenset[PeerId]:
+        """Those of them that are connected over a relay alone."""
+        return self._daemon.relayed if self._daemon is not None else frozenset()
+
     def pids(self) -> dict[str, int]:
         """Process ids of the children, for `doctor` and for tests."""
         children = {"p2pd": self._daemon.pid if self._daemon else None, "dht": self._dht.pid if self._dht else None}
@@ -169,7 +173,7 @@ class Node:
         assert self._daemon is not None
         return self._daemon
 
-    async def live_dht(self) -> ChildDHT:
+    async def live_dht(self) -> Dht:
         await self._dht_up.wait()
         assert self._dht is not None
         return self._dht
@@ -222,22 +226,13 @@ class Node:
             raise Unreachable(f"no bootstrap peer could be reached: {each}")
 
     async def _launch_dht(self) -> tuple[str, ...]:
-        """Fork the DHT child and greet who is connected. -> complaints"""
+        """Start the DHT and greet who is connected. -> complaints"""
         daemon = await self.line()
-        # A child that is killed while it answers keeps this lock: the next one gets a fresh one.
-        mpfuture.MPFuture._update_lock = multiprocessing.Lock()
         # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is never asked again.
         options: dict[str, Any] = {"cache_locally": False, "cache_on_store": False, "cache_nearest": 0, "backoff_rate": 1.0}
         # The same place for every life of a peer: with hivemind's random ids a restarted one is in the others' tables twice.
-        options["node_id"] = DHTID.generate(source=self.me)
-        self._dht = dht = ChildDHT(
-            start=False, p2p=daemon, record_validators=[self._rules], client_mode=self.listen.dial_only, **options
-        )
-        dht.start()
-        try:
-            await asyncio.wait_for(dht._ready, START_SECONDS)
-        except Exception as error:  # whatever the child met while it started
-            raise NetError(f"the DHT did not start: {error or type(error).__name__}") from error
+        options |= {"node_id": DHTID.generate(source=self.me), "client_mode": self.listen.dial_only}
+        self._dht = await _dht_kind().launch(daemon, self._rules, options)
         self._dht_up.set()
         return await self._greet(self._peers)
 
@@ -293,7 +288,7 @@ class Node:
             elif why["dht"]:
                 await self._replace("dht", why["dht"], self._renew_dht)
 
-    async def _health(self, daemon: Daemon, dht: ChildDHT) -> dict[str, str]:
+    async def _health(self, daemon: Daemon, dht: Dht) -> dict[str, str]:
         why = {"p2pd": "", "dht": ""}
         for part, question in (("p2pd", daemon.identify), ("dht", partial(dht.ask, alive))):
             try:
@@ -373,6 +368,15 @@ class Node:
         reasons = await asyncio.gather(*map(line.reach, wanted))
         for address, why in zip(wanted, reasons, strict=True):
             log.debug("dialled %s: %s", address.text, why or "connected")
+
+
+def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
+    """A child, which stores for others whatever this loop does; in a process without torch one that only asks."""
+    if slim.slim():
+        return LoopDHT
+    from swarm.net.dht import ChildDHT
+
+    return ChildDHT
 
 
 def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, ...]:
