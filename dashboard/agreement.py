@@ -6,6 +6,10 @@ In come (version, learner, digest) as heartbeats and releases tell them; a later
 
 from __future__ import annotations
 
+import msgspec
+
+from dashboard.text import clean, whole
+from dashboard.views import AgreementView
 from swarm.types import Digest, PeerId
 
 WINDOW = 16
@@ -14,34 +18,41 @@ HOLDERS = 64
 # Learners compared per version.
 
 
-class Agreement:
-    def __init__(self) -> None:
-        self._shown: dict[int, dict[PeerId, Digest]] = {}
-        self._settled = {"same": 0, "different": 0}
+class Agreement(msgspec.Struct):
+    shown: dict[int, dict[PeerId, Digest]] = {}
+    same: int = 0
+    """Compared versions that left the window, whose learners agreed."""
+    different: int = 0
 
     def show(self, version: int, learner: PeerId, digest: Digest) -> None:
-        if not digest or (version not in self._shown and len(self._shown) >= WINDOW and version < min(self._shown)):
+        if not digest or (version not in self.shown and len(self.shown) >= WINDOW and version < min(self.shown)):
             return
-        holders = self._shown.setdefault(version, {})
+        holders = self.shown.setdefault(whole(version), {})
         if learner in holders or len(holders) < HOLDERS:
-            holders[learner] = digest
-        while len(self._shown) > WINDOW:
-            self._count(self._shown.pop(min(self._shown)), self._settled)
+            holders[learner] = Digest(digest[:64])
+        while len(self.shown) > WINDOW:
+            agreed = _agreed(self.shown.pop(min(self.shown)))
+            self.same, self.different = self.same + (agreed is True), self.different + (agreed is False)
 
-    def view(self) -> dict[str, object]:
+    def view(self) -> AgreementView:
         """Compared versions in all, how many differed, and the newest one's digests."""
-        total = dict(self._settled)
-        for holders in self._shown.values():
-            self._count(holders, total)
-        compared = [version for version, holders in self._shown.items() if len(holders) > 1]
+        compared = {version: agreed for version, holders in self.shown.items() if (agreed := _agreed(holders)) is not None}
         newest = max(compared, default=None)
-        digests = sorted({digest[:12] for digest in self._shown[newest].values()}) if newest is not None else []
-        return {
-            "same": total["same"], "different": total["different"], "version": newest, "digests": digests,
-            "learners": len(self._shown[newest]) if newest is not None else 0,
-        }  # fmt: skip
+        holders = self.shown[newest] if newest is not None else {}
+        same = sum(compared.values())
+        return AgreementView(
+            same=self.same + same, different=self.different + len(compared) - same, version=newest,
+            digests=tuple(sorted({clean(digest[:12]) for digest in holders.values()})), learners=len(holders),
+        )  # fmt: skip
 
-    @staticmethod
-    def _count(holders: dict[PeerId, Digest], into: dict[str, int]) -> None:
-        if len(holders) > 1:
-            into["same" if len(set(holders.values())) == 1 else "different"] += 1
+    def mend(self) -> None:
+        """Make fit what was read from elsewhere."""
+        shown, self.shown = self.shown, {}
+        self.same, self.different = whole(self.same), whole(self.different)
+        for version in sorted(shown):
+            for learner, digest in list(shown[version].items())[:HOLDERS]:
+                self.show(version, PeerId(learner[:80]), digest)
+
+
+def _agreed(holders: dict[PeerId, Digest]) -> bool | None:
+    return len(set(holders.values())) == 1 if len(holders) > 1 else None

@@ -1,8 +1,9 @@
 """From a bus to many readers: folds events and gives each reader what it has not seen.
 
-A Feed is a sink of a Bus. A reader is nothing but a revision number: at most four times a second it gets all that changed since
-then, as one update. So there is no queue that could grow: a slow reader gets fewer and larger updates, and a full view when the
-difference can no longer be told. Everything runs in one event loop. Not handled here: transport (dashboard.app).
+A Feed is a sink of a Bus. A reader is nothing but a revision number: at each tick it gets all that changed since then, as one
+update; readers with the same revision share its text. So there is no queue that could grow: a slow reader gets fewer and larger
+updates, and a full view when it is far behind. Ticks are aligned, four a second, and fewer while much changes. Everything runs
+in one event loop. Not handled here: transport (dashboard.app).
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from dashboard.source import Moment
 from dashboard.state import State, fold
 from swarm.events import Event
 
 PAUSE = 0.25
 # Seconds between two updates of one reader: as fast as a person reads changing figures.
+MANY, SLOWER = 200, 4
+# Rows in one update above which the next one comes after so many ticks: the rows cost the browser more than the wait.
 PULSE = 2.0
 # Seconds after which a reader without news hears how long it has been quiet; the page worries after 10.
+BEHIND = 10.0
+# Seconds after which a reader that took nothing begins anew: all such readers share one full view.
 READERS = 64
 # Open streams: a browser may hold one per tab; beyond them the page says so instead of the peer running out of memory.
 
+_json = msgspec.json.Encoder()
+
 
 class Feed:
+    live = True
+
     def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.clock = clock
         self.readers = 0
         self._heard = clock()
         self._closed = False
+        self._tick = -1
+        self._texts: dict[int, tuple[str, int]] = {}
+        """Of this tick, by the reader's revision: (view as JSON, ticks until the next)."""
 
     def __call__(self, event: Event) -> None:
         fold(self.state, event)
@@ -40,29 +53,39 @@ class Feed:
     def full(self) -> bool:
         return self.readers >= READERS
 
-    def view(self, since: int = 0) -> dict[str, object]:
-        """`State.view`, with the seconds since the last event came in (`quiet`)."""
+    def moment(self, at: float | None = None) -> Moment:
         now = self.clock()
-        return self.state.view(now, since) | {"quiet": max(now - self._heard, 0.0)}
+        return Moment(self.state, now, max(now - self._heard, 0.0), None)
 
-    async def updates(self) -> AsyncIterator[str]:
-        """JSON views, the first one full, until `close` is called."""
+    async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
-        seen, told = -1, loop.time()
+        seen, told = 0, -PULSE
         while not self._closed:
-            if self.state.revision != seen or loop.time() - told >= PULSE:
-                view = self.view(max(seen, 0))
-                seen, told = self.state.revision, loop.time()
-                yield msgspec.json.encode(view).decode()
-            await asyncio.sleep(PAUSE)
+            now, wait = loop.time(), 1
+            if self.state.revision != seen or now - told >= PULSE:
+                revision = self.state.revision
+                text, wait = self._text(0 if now - told > BEHIND else seen, int(now / PAUSE))
+                seen, told = revision, now
+                yield text
+            await asyncio.sleep(PAUSE * wait - loop.time() % PAUSE)
 
     def open(self) -> None:
-        """Allow streams (again): a page that broke is served anew from the same feed."""
         self._closed = False
 
     def close(self) -> None:
-        """End all streams within a quarter of a second."""
+        """End all streams at their next tick."""
         self._closed = True
 
     def statistics(self) -> dict[str, int]:
         return {"readers": self.readers, "revision": self.state.revision, "peers": len(self.state.peers)}
+
+    def _text(self, since: int, tick: int) -> tuple[str, int]:
+        """The view after revision `since`, made once a tick."""
+        if tick != self._tick:
+            self._tick, self._texts = tick, {}
+        if since not in self._texts:
+            state, now, quiet, _ = self.moment()
+            view = state.view(now, since, quiet)
+            wait = SLOWER if not view.full and len(view.peers) > MANY else 1
+            self._texts[since] = _json.encode(view).decode(), wait
+        return self._texts[since]

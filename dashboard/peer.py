@@ -1,24 +1,32 @@
 """One row of the peer table: what is known of a peer, from its heartbeats and from what others say of it.
 
-Everything in a heartbeat is the peer's own claim; the verdicts on its groups are what learners counted. Strings and numbers are
-cleaned on the way in. `lost` has one rule, `status`: told so by a roster, or silent for longer than the run's patience.
+Everything in a heartbeat is the peer's own claim; the verdicts on its groups, the answers it gave and how far its clock is off
+are what others counted and timed. Strings and numbers are cleaned on the way in. `lost` has one rule, `status`: told so by a
+roster, or silent for longer than the run's patience.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
-from dashboard.text import clean, number
+import msgspec
+
+from dashboard.text import clean, moment, number, proper, whole
+from dashboard.views import Causes, Claims, Row, Status
 from swarm.identity import human_name
-from swarm.types import Beat, PeerId, Role
+from swarm.types import Beat, Link, PeerId, Role, Verdict
 
-MOVING = (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR)
+MOVING = frozenset((Role.SAMPLER, Role.LEARNER, Role.EVALUATOR))
 """Roles that use the policy, so that a version lag means something."""
+CLOCKS = 5
+# Heartbeats whose median tells how far a clock is off: one that was long under way does not count.
+RTT_LASTS = 60.0
+# Seconds until a slower answer replaces a faster one: routes change.
 
 
-@dataclass(slots=True)
-class Peer:
+class Peer(msgspec.Struct):
+    """Changed by the fold alone."""
+
     id: PeerId
     name: str = ""
     role: Role = Role.OBSERVER
@@ -43,14 +51,33 @@ class Peer:
     rate: float = 0.0
     tokens: float = 0.0
     busy: float = 0.0
-    lag: dict[str, float] = field(default_factory=dict)
+    lag: dict[str, float] = {}
     hardware: str = ""
-    verdicts: Counter[str] = field(default_factory=Counter)
-    """Groups of this sampler by verdict, counted by the learners."""
+    verdicts: dict[str, int] = {}
+    """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
+    trained: int = 0
+    """Groups in this learner's optimizer steps."""
+    rtt: float | None = None
+    """Fastest answer in seconds that somebody timed."""
+    timed: float = 0.0
+    """When that was."""
+    relayed: bool | None = None
+    clocks: list[float] = []
+    """Its clock minus the receiver's at the last heartbeats."""
     revision: int = 0
 
     def __post_init__(self) -> None:
         self.name = self.name or human_name(self.id)
+        self.verdicts = Counter(self.verdicts)
+
+    @property
+    def admitted(self) -> int:
+        return self.verdicts.get(Verdict.ADMIT.value, 0)
+
+    @property
+    def skew(self) -> float | None:
+        """Its clock minus the clock of whoever heard it; None until enough heartbeats were heard."""
+        return sorted(self.clocks)[CLOCKS // 2] if len(self.clocks) == CLOCKS else None
 
     def hear(self, beat: Beat, at: float) -> bool:
         """Take a heartbeat that its receiver got at `at`. False when it is older than what is known."""
@@ -58,33 +85,75 @@ class Peer:
         self.beating = True
         if (beat.incarnation, beat.seq) <= self.order:
             return False
-        self.order = (beat.incarnation, beat.seq)
+        self.order = (whole(beat.incarnation), whole(beat.seq))
         self.name = clean(beat.name) or human_name(self.id)
         self.role, self.state, self.hardware = beat.role, clean(beat.state), clean(beat.hardware, 80)
-        self.since = number(beat.incarnation / 1000)
-        self.version, self.credit, self.inbox, self.done, self.refused = (
-            int(number(count)) for count in (beat.version, beat.credit, beat.inbox, beat.done, beat.refused)
-        )
+        self.since = moment(self.order[0] / 1000)
+        self.version, self.credit, self.inbox = whole(beat.version), whole(beat.credit), whole(beat.inbox)
+        self.done, self.refused = whole(beat.done), whole(beat.refused)
         self.rate, self.tokens, self.busy = number(beat.rate), number(beat.tokens), number(beat.busy, high=1.0)
         lag = beat.lag
-        causes = {"download": lag.download, "queue": lag.queue, "generation": lag.generation, "upload": lag.upload}
-        self.lag = {cause: number(seconds) for cause, seconds in (causes | {"inbox": lag.inbox}).items()}
+        self.lag = {
+            "download": number(lag.download), "queue": number(lag.queue), "generation": number(lag.generation),
+            "upload": number(lag.upload), "inbox": number(lag.inbox),
+        }  # fmt: skip
+        self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True
 
-    def status(self, now: float, patience: float) -> str:
-        """`alive`, `lost` or `left`."""
-        return self.gone or ("lost" if self.beating and now - self.heard > patience else "alive")
+    def reached(self, link: Link, at: float) -> None:
+        """Somebody tells how this peer answers."""
+        self.relayed = link.relayed
+        if link.rtt > 0 and (self.rtt is None or link.rtt <= self.rtt or at - self.timed > RTT_LASTS):
+            self.rtt, self.timed = number(link.rtt, high=1e6), at
 
-    def row(self, now: float, patience: float, newest: int, released: float | None) -> dict[str, object]:
-        """As JSON. `newest` is the newest version, `released` when the version it uses was released."""
+    def status(self, now: float, patience: float) -> Status:
+        """`alive`, `lost` or `left`."""
+        if self.gone:
+            return "left" if self.gone == "left" else "lost"
+        return "lost" if self.beating and now - self.heard > patience else "alive"
+
+    def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
+        """`newest` is the newest version, `released` when the version it uses was released."""
         moving = self.role in MOVING
-        return {
-            "id": self.id, "name": self.name, "role": str(self.role), "state": self.state, "hardware": self.hardware,
-            "status": self.status(now, patience), "gone": self.gone, "beating": self.beating, "heard": self.heard,
-            "silent": max(now - self.heard, 0.0), "since": self.since, "version": self.version if moving else None,
-            "lag_versions": max(newest - self.version, 0) if moving else None,
-            "lag_seconds": max(now - released, 0.0) if moving and released is not None else None,
-            "released": released if moving else None, "lag_causes": self.lag, "credit": self.credit, "inbox": self.inbox,
-            "done": self.done, "refused": self.refused, "rate": self.rate, "tokens": self.tokens, "busy": self.busy,
-            "verdicts": dict(self.verdicts),
-        }  # fmt: skip
+        verdicts = self.verdicts
+        return Row(
+            id=self.id, name=self.name, role=self.role.value, status=status, gone=self.gone, beating=self.beating,
+            heard=self.heard, version=self.version if moving else None, lag=max(newest - self.version, 0) if moving else None,
+            released=released if moving else None, admitted=verdicts.get("admit", 0),
+            refused={verdict: groups for verdict, groups in verdicts.items() if verdict != "admit"} if verdicts else {},
+            share=share, rtt=self.rtt, relayed=self.relayed, skew=self.skew, claims=self._claims(),
+        )  # fmt: skip
+
+    def _claims(self) -> Claims:
+        return Claims(
+            state=self.state, hardware=self.hardware, since=self.since, done=self.done, refused=self.refused, rate=self.rate,
+            tokens=self.tokens, busy=self.busy, credit=self.credit, inbox=self.inbox, causes=Causes(**self.lag),
+        )  # fmt: skip
+
+    def mend(self) -> bool:
+        """Make fit what was read from elsewhere. False: this is no peer."""
+        if not proper(self.id):
+            return False
+        self.name, self.hardware = clean(self.name) or human_name(self.id), clean(self.hardware, 80)
+        self.state = clean(self.state)
+        self.gone = self.gone if self.gone in ("", "lost", "left") else ""
+        self.heard, self.timed = moment(self.heard), moment(self.timed)
+        self.since = None if self.since is None else moment(self.since)
+        self.order = (min(max(self.order[0], -1), 2**53), min(max(self.order[1], -1), 2**53))
+        self.version, self.credit, self.inbox = whole(self.version), whole(self.credit), whole(self.inbox)
+        self.done, self.refused, self.trained = whole(self.done), whole(self.refused), whole(self.trained)
+        self.rate, self.tokens, self.busy = number(self.rate), number(self.tokens), number(self.busy, high=1.0)
+        self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
+        self.verdicts = Counter(told_verdicts(self.verdicts))
+        self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
+        self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
+        return True
+
+
+VERDICTS = (*map(str, Verdict), "expired")
+"""What learners count of a group; `expired`: it was admitted and grew too old."""
+
+
+def told_verdicts(counts: dict[str, int]) -> dict[str, int]:
+    """The verdicts among what somebody counted."""
+    return {verdict: whole(counts[verdict]) for verdict in VERDICTS if counts.get(verdict)}

@@ -1,42 +1,33 @@
 """Events as plain sentences, for the page and the terminal.
 
-In comes an event and a way to name peers, out goes a Line or None when the event is not news by itself (heartbeats, counts,
+In comes an event and a way to name peers, out goes News or None when the event is not news by itself (heartbeats, counts,
 training steps: the table and the curves show those). Lines with one key are the same news again and share a line with a count.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dashboard.text import TEXT_LIMIT, clean, duration
+from dashboard.views import Level
 from swarm import events as happened
 from swarm.types import PeerId, Verdict
 
 Namer = Callable[[PeerId], str]
 
+_IDS = re.compile(r"\b12D3Koo[1-9A-HJ-NP-Za-km-z]{30,60}\b")
+"""Peer ids inside a text that a program wrote."""
+
 
 class News(NamedTuple):
     key: str
     """Of two pieces of news with one key only the newest is kept, with a count."""
-    level: str
-    """`info`, `warning` or `error`."""
+    level: Level
     text: str
-
-
-@dataclass(slots=True)
-class Line:
-    """News in the list: told `count` times, last at `at` (unix seconds)."""
-
-    id: int
-    at: float
-    news: News
-    count: int
-    revision: int
-
-    def row(self) -> dict[str, object]:
-        return {"id": self.id, "at": self.at, "level": self.news.level, "text": self.news.text, "count": self.count}
+    peers: tuple[PeerId, ...] = ()
+    """Whom it is about."""
 
 
 def tell(event: happened.Event, name: Namer) -> News | None:
@@ -45,15 +36,22 @@ def tell(event: happened.Event, name: Namer) -> News | None:
     if teller is None:
         return None
     news = teller(event, name)
-    return News(news.key, news.level, clean(news.text, TEXT_LIMIT)) if news else None
+    return news._replace(text=clean(news.text, TEXT_LIMIT)) if news else None
+
+
+def named(text: str, name: Namer) -> str:
+    """The text with names in the place of peer ids."""
+    return _IDS.sub(lambda found: name(PeerId(found.group())), text[: 4 * TEXT_LIMIT])
 
 
 def _left(event: happened.Left, name: Namer) -> News:
-    return News(f"left {event.peer}", "info", f"{name(event.peer)} left: {event.reason or 'no reason given'}.")
+    text = f"{name(event.peer)} left: {event.reason or 'no reason given'}."
+    return News(f"left {event.peer}", "info", text, (event.peer,))
 
 
 def _lost(event: happened.Lost, name: Namer) -> News:
-    return News(f"lost {event.subject}", "warning", f"{name(event.subject)} has been silent for {duration(event.silent)}.")
+    text = f"{name(event.subject)} has been silent for {duration(event.silent)}."
+    return News(f"lost {event.subject}", "warning", text, (event.subject,))
 
 
 def _judged(event: happened.Judged, name: Namer) -> News | None:
@@ -61,56 +59,60 @@ def _judged(event: happened.Judged, name: Namer) -> News | None:
         return None
     text = f"A group of {name(event.sampler)} was refused: {event.verdict}"
     text += f" ({event.detail})." if event.detail else f", {event.versions} versions and {duration(event.seconds)} old."
-    return News(f"judged {event.sampler} {event.verdict}", "warning", text)
+    return News(f"judged {event.sampler} {event.verdict}", "warning", text, (event.sampler, event.peer))
 
 
 def _released(event: happened.Released, name: Namer) -> News:
     release = event.release
     made = f"{_some(release.groups, 'group')} at {_some(release.learners, 'learner')}" if release.groups else "the start"
-    return News("released", "info", f"Version {release.version} was released by {name(release.publisher)}: {made}.")
+    text = f"Version {release.version} was released by {name(release.publisher)}: {made}."
+    return News("released", "info", text, (release.publisher,))
 
 
 def _broke(event: happened.RoundBroke, name: Namer) -> News:
-    return News(f"broke {event.reason}", "warning", f"The round for version {event.version} broke: {event.reason}.")
+    reason = named(event.reason, name)
+    about = dict.fromkeys((event.peer, *map(PeerId, _IDS.findall(event.reason[: 4 * TEXT_LIMIT]))))
+    return News(f"broke {reason}", "warning", f"The round for version {event.version} broke: {reason}.", tuple(about))
 
 
 def _snapped(event: happened.Snapped, name: Namer) -> News:
     text = f"{name(event.peer)} had other weights than release {event.version} and took the release's."
-    return News(f"snapped {event.peer}", "warning", text)
+    return News(f"snapped {event.peer}", "warning", text, (event.peer,))
 
 
 def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
     text = f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version {event.version}."
-    return News(f"caught {event.peer}", "info", text)
+    return News(f"caught {event.peer}", "info", text, (event.peer,))
 
 
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:
     text = f"Version {event.version} solves {event.accuracy:.1%} of {_some(event.tasks, 'held-out task')}."
-    return News("evaluated", "info", text)
+    return News("evaluated", "info", text, (event.peer,))
 
 
 def _saved(event: happened.Saved, name: Namer) -> News:
-    return News(f"saved {event.peer}", "info", f"{name(event.peer)} saved a checkpoint of version {event.version}.")
+    text = f"{name(event.peer)} saved a checkpoint of version {event.version}."
+    return News(f"saved {event.peer}", "info", text, (event.peer,))
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    text = f"{event.part} of {name(event.peer)} broke and is being replaced: {event.detail}"
-    return News(f"faulted {event.peer} {event.part}", "error", text)
+    text = f"{event.part} of {name(event.peer)} broke and is being replaced: {named(event.detail, name)}"
+    return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 
 
 def _recovered(event: happened.Recovered, name: Namer) -> News:
     text = f"{event.part} of {name(event.peer)} is back after {duration(event.seconds)}."
-    return News(f"recovered {event.peer} {event.part}", "info", text)
+    return News(f"recovered {event.peer} {event.part}", "info", text, (event.peer,))
 
 
 def _rejected(event: happened.Rejected, name: Namer) -> News:
-    text = f"{event.kind} from {name(event.sender)} was not believed: {event.reason}."
-    return News(f"rejected {event.sender} {event.kind}", "warning", text)
+    text = f"{event.kind} from {name(event.sender)} was not believed: {named(event.reason, name)}."
+    return News(f"rejected {event.sender} {event.kind}", "warning", text, (event.sender,))
 
 
 def _noted(event: happened.Noted, name: Namer) -> News:
-    level = event.level if event.level in ("warning", "error") else "info"
-    return News(f"noted {event.text}", level, event.text)
+    level: Level = "error" if event.level == "error" else "warning" if event.level == "warning" else "info"
+    return News(f"noted {event.text}", level, named(event.text, name), (event.peer,))
 
 
 def _some(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """The state for a terminal: a live view, and the summary of a finished run.
 
-    render(state, now, width)    headline, peers, sparklines, last events; as tall as the peers need, 1 line each
+    render(state, now, width)    headline, what is wrong, peers, sparklines, last events; as tall as the peers need, 1 line each
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy before and after, agreement, files
 
 Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh). Strings of peers were
@@ -9,10 +9,8 @@ cleaned at the fold and are wrapped in Text, never parsed as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -21,11 +19,14 @@ from rich.text import Text
 from dashboard.series import Series
 from dashboard.state import State
 from dashboard.text import clean, duration
+from dashboard.views import Problem, Row
 from swarm.types import Role, Verdict
 
 EVENTS = 5
 ROWS = 24
 # Peers in the live view: a terminal's height; the page shows them all.
+PROBLEMS = 4
+# Problems in the live view, worst first: the peers stay on the screen.
 SPARKS = "▁▂▃▄▅▆▇█"
 STYLES = {"alive": "green", "lost": "yellow", "left": "dim", "info": "dim", "warning": "yellow", "error": "red"}
 MARKS = {"alive": "●", "lost": "◌", "left": "–", "info": "·", "warning": "▲", "error": "✕"}
@@ -34,7 +35,10 @@ MARKS = {"alive": "●", "lost": "◌", "left": "–", "info": "·", "warning": 
 def render(state: State, now: float, width: int) -> RenderableType:
     """The live view, at most `width` columns."""
     curves = _curves(state, max(min(width - 30, 60), 10))
-    parts: list[RenderableType] = [_headline(state, now), Text(), _peers(state, now, width), Text()]
+    parts: list[RenderableType] = [_headline(state, now), Text()]
+    if problems := state.problems(now):
+        parts += [_problems(problems), Text()]
+    parts += [_peers(state, now, width), Text()]
     if curves is not None:
         parts += [curves, Text()]
     return Group(*parts, _events(state))
@@ -47,10 +51,10 @@ def summary(state: State, now: float, model: Path | None = None, journal: Path |
     table.add_column()
     table.add_row("versions", Text(_versions(state)))
     table.add_row("accuracy", Text(_accuracy(state), style="bold"))
-    table.add_row("groups", Text(f"{state.trained:,} trained"))
+    table.add_row("groups", Text(f"{state.tally.trained:,} trained"))
     table.add_row("verdicts", Text(_verdicts(state)))
     table.add_row("lag", Text(_lag_line(state)))
-    if state.lag_versions:
+    if state.tally.versions:
         table.add_row("", _histogram(state))
     table.add_row("learners", Text(_agreement(state)))
     for label, path in (("model", model), ("journal", journal)):
@@ -72,17 +76,28 @@ def sparkline(curve: Series, width: int, low: float | None = None, high: float |
 
 
 def _headline(state: State, now: float) -> Text:
-    head: Mapping[str, Any] = state.head(now)
-    age = f" ({duration(head['age'])} old)" if head["age"] is not None else ""
-    parts = [f"version {head['version']}{age}"]
-    if "last" in state.accuracies:
-        parts.append(f"accuracy {state.accuracies['last'][1]:.1%}")
-    if head["reward"] is not None:
-        parts.append(f"reward {head['reward']:.2f}")
-    parts.append(f"{head['groups_per_second']:.1f} groups/s")
-    for role, (alive, known) in head["roles"].items():
+    head = state.head(now)
+    age = f" ({duration(head.age)} old)" if head.age is not None else ""
+    parts = [f"version {head.version}{age}"]
+    if head.last_accuracy is not None:
+        parts.append(f"accuracy {head.last_accuracy[1]:.1%}")
+    if head.reward is not None:
+        parts.append(f"reward {head.reward:.2f}")
+    parts.append(f"{head.groups_per_second:.1f} groups/s")
+    for role, (alive, known) in head.roles.items():
         parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
+
+
+def _problems(problems: tuple[Problem, ...]) -> Table:
+    """What is wrong, why, and what to do."""
+    table = Table.grid(padding=(0, 1))
+    for problem in problems[:PROBLEMS]:
+        mark = Text(MARKS[problem.level], style=STYLES[problem.level])
+        table.add_row(mark, Text.assemble((problem.text, "bold"), " ", problem.cause, " ", (problem.todo, "dim")))
+    if len(problems) > PROBLEMS:
+        table.add_row("", Text(f"and {len(problems) - PROBLEMS} more", style="dim"))
+    return table
 
 
 def _peers(state: State, now: float, width: int) -> Table:
@@ -93,25 +108,25 @@ def _peers(state: State, now: float, width: int) -> Table:
     table.add_column("state", no_wrap=True, max_width=24 if wide else 16)
     for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
         table.add_column(title, justify="right", no_wrap=True, min_width=6)
-    rows: Sequence[Mapping[str, Any]] = state.rows(now)
+    rows = state.rows(now)
     for row in rows[:ROWS]:
-        table.add_row(*_cells(row, wide), style="dim" if row["status"] != "alive" else None)
+        table.add_row(*_cells(row, now, wide), style="dim" if row.status != "alive" else None)
     if len(rows) > ROWS:
         table.add_row(Text(f"and {len(rows) - ROWS} more", style="dim"))
     return table
 
 
-def _cells(row: Mapping[str, Any], wide: bool) -> list[Text]:
-    status = row["status"]
-    word = row["state"] or "here" if status == "alive" else status
-    works = row["version"] is not None
-    figures = [f"{row['lag_versions']}", f"{row['done']:,}"] if works else ["–"] * 2
+def _cells(row: Row, now: float, wide: bool) -> list[Text]:
+    claims, alive = row.claims, row.status == "alive"
+    word = claims.state or "here" if alive else row.status
+    works = row.version is not None
+    figures = [f"{row.lag}", f"{claims.done:,}"] if works else ["–"] * 2
     if wide:
-        figures.append(f"{row['refused']:,}" if works else "–")
-        figures += [f"{row['rate']:.1f}", f"{row['busy']:.0%}"] if works and status == "alive" else ["–"] * 2
-    figures.append(duration(row["silent"]))
-    state = Text.assemble((MARKS[status], STYLES[status]), " ", word)
-    return [Text(row["name"], style="bold"), Text(row["role"]), state, *map(Text, figures)]
+        figures.append(f"{claims.refused:,}" if works else "–")
+        figures += [f"{claims.rate:.1f}", f"{claims.busy:.0%}"] if works and alive else ["–"] * 2
+    figures.append(duration(max(now - row.heard, 0.0)))
+    state = Text.assemble((MARKS[row.status], STYLES[row.status]), " ", word)
+    return [Text(row.name, style="bold"), Text(row.role), state, *map(Text, figures)]
 
 
 def _curves(state: State, width: int) -> Table | None:
@@ -126,11 +141,10 @@ def _curves(state: State, width: int) -> Table | None:
 
 def _events(state: State) -> Table:
     table = Table.grid(padding=(0, 1))
-    for line in list(state.lines)[-EVENTS:]:
+    for line in state.events()[-EVENTS:]:
         again = Text(f" (and {line.count - 1:,} like it)" if line.count > 1 else "", style="dim")
-        level = line.news.level
-        text = Text(line.news.text, overflow="ellipsis", style="" if level == "info" else STYLES[level])
-        table.add_row(Text(MARKS[level], style=STYLES[level]), text + again)
+        text = Text(line.text, overflow="ellipsis", style="" if line.level == "info" else STYLES[line.level])
+        table.add_row(Text(MARKS[line.level], style=STYLES[line.level]), text + again)
     return table
 
 
@@ -150,17 +164,18 @@ def _accuracy(state: State) -> str:
 
 def _verdicts(state: State) -> str:
     reasons = (str(verdict) for verdict in Verdict if verdict is not Verdict.ADMIT)
-    refused = [f"{state.verdicts[reason]:,} {reason}" for reason in reasons if state.verdicts[reason]]
-    return f"{state.verdicts['admit']:,} admitted; refused: {', '.join(refused) or 'none'}"
+    counted = state.tally.verdicts
+    refused = [f"{counted[reason]:,} {reason}" for reason in reasons if counted.get(reason)]
+    return f"{counted.get('admit', 0):,} admitted; refused: {', '.join(refused) or 'none'}"
 
 
 def _lag_line(state: State) -> str:
-    total = sum(state.lag_versions.values())
+    total = sum(state.tally.versions.values())
     if not total:
         return "no group was trained"
-    mean = sum(lag * groups for lag, groups in state.lag_versions.items()) / total
-    oldest = max(state.lag_versions)
-    age = f", {duration(max(state.lag_seconds))}" if state.lag_seconds else ""
+    mean = sum(lag * groups for lag, groups in state.tally.versions.items()) / total
+    oldest = max(state.tally.versions)
+    age = f", {duration(max(state.tally.seconds))}" if state.tally.seconds else ""
     window = state.run.window
     allowed = f"{window.versions} versions, {duration(window.seconds)}"
     return f"mean {mean:.1f} versions, at most {oldest}{age}; the window is {allowed}"
@@ -169,7 +184,7 @@ def _lag_line(state: State) -> str:
 def _histogram(state: State) -> Table:
     """Trained groups by lag, in bins that double: 0, 1, 2-3, 4-7, ..."""
     bins: dict[int, int] = {}
-    for lag, groups in state.lag_versions.items():
+    for lag, groups in state.tally.versions.items():
         bins[lag.bit_length()] = bins.get(lag.bit_length(), 0) + groups
     most = max(*bins.values(), 1)
     table = Table.grid(padding=(0, 1))
@@ -184,12 +199,12 @@ def _histogram(state: State) -> Table:
 
 def _agreement(state: State) -> str:
     seen = state.agreement.view()
-    same, different = seen["same"], seen["different"]
+    same, different = seen.same, seen.different
     learners = sum(peer.role is Role.LEARNER for peer in state.peers.values())
     if not same and not different:
         return f"{_some(learners, 'learner')}; no version was seen at two of them"
     if different:
-        return f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared versions"  # type: ignore[operator]
+        return f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared versions"
     return f"{_some(learners, 'learner')}; the same weights in all {same} compared versions"
 
 

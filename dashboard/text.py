@@ -7,8 +7,10 @@ HTML (the page renders text as text) and look-alike letters (the peer id is the 
 
 from __future__ import annotations
 
-import math
+import re
 import unicodedata
+from collections.abc import Mapping, MutableMapping
+from typing import TypeVar
 
 NAME_LIMIT = 40
 # Three words of a human name have at most 24 letters; 40 leaves room for chosen names and fits a table column.
@@ -16,26 +18,56 @@ TEXT_LIMIT = 300
 # A sentence that a person reads at a glance; the journal holds the whole one.
 LARGEST = 2**53
 # JSON numbers of a browser are exact up to here.
+LATEST = 253402300799.0
+# The end of the year 9999: no date beyond it can be written.
+
+_ID = re.compile(r"[0-9A-Za-z_.-]{1,80}")
+
+K = TypeVar("K")
 
 
 def clean(text: str, limit: int = NAME_LIMIT) -> str:
     """One visible line of at most `limit` characters."""
-    kept: list[str] = []
-    marks = 0
-    for character in text[: 4 * limit]:
-        kind = unicodedata.category(character)
-        marks = marks + 1 if kind in ("Mn", "Me") else 0
-        if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
-            kept.append(" ")
-        elif kind[0] != "C" and marks <= 2:  # letters carry at most two marks in living scripts; towers of them leave the line
-            kept.append(character)
-    line = " ".join("".join(kept).split())
+    text = text[: 4 * limit]
+    if not (text.isascii() and text.isprintable()):
+        text = _visible(text)
+    line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def prose(text: str, limit: int) -> str:
+    """As `clean`, but the lines stay lines."""
+    lines = (clean(line, limit) for line in text[: 4 * limit].splitlines())
+    whole = "\n".join(lines).strip()
+    return whole if len(whole) <= limit else whole[: limit - 1].rstrip() + "…"
+
+
+def proper(peer: str) -> bool:
+    """Whether this can be a peer id."""
+    return _ID.fullmatch(peer) is not None
 
 
 def number(value: float, low: float = 0.0, high: float = float(LARGEST)) -> float:
     """`value` inside [low, high]; `low` when it is not a number."""
-    return min(max(value, low), high) if not math.isnan(value) else low
+    if low <= value <= high:
+        return value
+    return high if value > high else low
+
+
+def whole(value: float) -> int:
+    """`value` as a count."""
+    return int(number(value))
+
+
+def moment(at: float) -> float:
+    """`at` as unix seconds that a date exists for."""
+    return float(number(at, 0.0, LATEST))
+
+
+def count(into: MutableMapping[K, int], new: Mapping[K, int]) -> None:
+    """Add counts, each at most LARGEST."""
+    for key, more in new.items():
+        into[key] = min(into.get(key, 0) + whole(more), LARGEST)
 
 
 def duration(seconds: float) -> str:
@@ -44,3 +76,16 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.1f} s"
+
+
+def _visible(text: str) -> str:
+    kept: list[str] = []
+    marks = 0
+    for character in text:
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in ("Mn", "Me") else 0
+        if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
+            kept.append(" ")
+        elif kind[0] != "C" and marks <= 2:  # letters carry at most two marks in living scripts; towers of them leave the line
+            kept.append(character)
+    return "".join(kept)

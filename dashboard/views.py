@@ -122,7 +122,8 @@ class Claims(View):
 
 
 class Row(View):
-    """A peer."""
+    """A peer. In an update, rows are those that said something or were counted; `status`, `lag` and `share` of the others follow
+    from the time, the newest release and the totals."""
 
     id: str
     name: str
@@ -192,7 +193,7 @@ class Flow(View):
     target: str
     purpose: Literal["rollouts", "weights", "gradients", "other"]
     rate: float
-    """Bytes per second."""
+    """Bytes per second; 0 for learners that averaged and did not tell how many bytes that took."""
     relayed: bool
 
 
@@ -312,3 +313,16 @@ class InviteView(View):
     word: str
     command: str
     expires: float
+
+
+class HealthView(View):
+    status: Literal["ok", "quiet"]
+    """`ok` while the window hears the swarm, and always in a replay."""
+    quiet: float
+    """Seconds since it heard anything."""
+
+
+class RefusedView(View):
+    """Why there is no answer, and what to do."""
+
+    detail: str

@@ -319,7 +319,7 @@ def schema_text() -> str:
         keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
         if not keys:
             continue
-        docs = _field_docs(kind)
+        docs = field_docs(kind)
         lines += ["", *(f"# {line}" for line in textwrap.wrap(_own_doc(kind), 116)), f"[{table}]"]
         for key in keys:
             name = key.rpartition(".")[2]
@@ -384,7 +384,7 @@ def _own_doc(kind: type) -> str:
     return "" if kind.__doc__ == Section.__doc__ else doc.replace("\n", " ")
 
 
-def _field_docs(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """Field -> the text under it in the source."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)

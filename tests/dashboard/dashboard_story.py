@@ -50,6 +50,13 @@ def heard(peer: PeerId, version: int, at: float, **how: object) -> happened.Hear
     return happened.Heard(at=at, peer=SEED, subject=peer, beat=beat(peer, version, at, **how))  # type: ignore[arg-type]
 
 
+def released(version: int, at: float, publisher: PeerId | None = None) -> Release:
+    return Release(
+        version=version, weights=digest(version), manifest=digest(version), size=200_000, parent=digest(version - 1),
+        publisher=publisher or min(LEARNERS), learners=2, groups=32, released=at,
+    )  # fmt: skip
+
+
 def story(versions: int, start: float, seconds: float = 0.6) -> Iterator[happened.AnyEvent]:
     """A run of `versions` releases, `seconds` apart, as the seed's journal tells it."""
     rng = random.Random(versions)
@@ -96,8 +103,4 @@ def _step(version: int, at: float, seconds: float, rng: random.Random) -> Iterat
             at=at, peer=learner, verdicts={"admit": 16, refused: int(rng.random() < 0.3)}, versions=Counter(map(str, lags)),
             seconds=bounds, samplers={str(SAMPLERS[0]): {"admit": 16}},
         )  # fmt: skip
-    release = Release(
-        version=version, weights=digest(version), manifest=digest(version), size=200_000, parent=digest(version - 1),
-        publisher=min(LEARNERS), learners=2, groups=32, released=at,
-    )  # fmt: skip
-    yield happened.Released(at=at, peer=min(LEARNERS), release=release)
+    yield happened.Released(at=at, peer=min(LEARNERS), release=released(version, at))

@@ -8,88 +8,43 @@ import sys
 import unicodedata
 
 import msgspec
-from dashboard_story import EVALUATOR, HOSTILE, LEARNERS, SAMPLERS, SEED, beat, digest, heard, story, who
+import pytest
+from dashboard_happenings import Reader, folded, happenings, strange
+from dashboard_story import EVALUATOR, HOSTILE, LEARNERS, SAMPLERS, SEED, beat, digest, heard, released, story, who
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.series import LIMIT, Series
-from dashboard.state import LINES, PEERS, State, fold
-from dashboard.text import clean
+from dashboard.state import CURVES, State, fold
+from dashboard.text import clean, prose
 from swarm import events as happened
-from swarm.config import Run
-from swarm.types import PeerId, Release, Role, Verdict
-
-peers = st.sampled_from([*LEARNERS, *SAMPLERS, SEED])
-versions = st.integers(-1, 40) | st.just(2**60)
-times = st.floats(0, 1e6)
-verdicts = st.sampled_from(Verdict)
-words = st.text(st.characters(codec="utf-8") | st.sampled_from("\u202e\u200b\x1b\n"), max_size=60)
-numbers = st.floats(-1e300, 1e300)
-labels = st.sampled_from(["admit", "stale", "17", "0.25", "-3", "nan", "1e999", "²", "x" * 40])
-counts = st.dictionaries(labels, st.integers(-5, 2**62), max_size=4)
-samplers = st.dictionaries(peers | words, counts, max_size=2)
-digests = versions.map(lambda version: digest(abs(version)))
-beats = st.builds(beat, peers, versions, times, words, versions)
-metrics = st.dictionaries(st.sampled_from(["reward", "kl", "__proto__", "X"]), numbers, max_size=3)
-
-
-def event(kind: type[happened.Event], **fields: st.SearchStrategy[object]) -> st.SearchStrategy[happened.Event]:
-    return st.builds(kind, at=times, peer=peers, **fields)
-
-
-releases = st.builds(
-    Release, version=versions, weights=digests, manifest=st.just(digest(0)),
-    size=st.just(1), parent=st.just(digest(0)), publisher=peers, learners=st.just(1), groups=st.integers(0, 40), released=times,
-)  # fmt: skip
-happenings = st.one_of(
-    event(happened.Started, name=words, role=st.sampled_from(Role), version=versions, hardware=words),
-    event(happened.Left, name=words, reason=words),
-    event(happened.Heard, subject=peers, beat=beats),
-    event(happened.Lost, subject=peers, silent=numbers),
-    event(happened.Counted, verdicts=counts, versions=counts, seconds=counts, samplers=samplers),
-    event(happened.Judged, group=words, sampler=peers, verdict=verdicts, detail=words, versions=versions, seconds=numbers),
-    event(
-        happened.Trained, version=versions, groups=st.integers(-1, 99), members=st.integers(0, 9), metrics=metrics,
-        gather=numbers, learn=numbers, average=numbers, step=numbers,
-    ),
-    event(happened.Moved, version=versions, state=words, cause=words),
-    event(happened.Averaged, version=versions, members=st.lists(peers, max_size=3).map(tuple), seconds=numbers),
-    event(happened.Released, release=releases),
-    event(happened.Adopted, version=versions, weights=digests, fetch=numbers, load=numbers, age=numbers),
-    event(happened.Snapped, version=versions, mine=st.just(digest(1)), theirs=st.just(digest(2))),
-    event(happened.Evaluated, version=versions, accuracy=numbers, tasks=st.integers(-1, 999)),
-    event(happened.Faulted, part=words, detail=words),
-    event(happened.Noted, level=words, text=words),
-)
-
-
-def folded(*told: happened.Event) -> State:
-    state = State()
-    for one in told:
-        fold(state, one)
-    return state
+from swarm.config import History, Run
+from swarm.types import Link, PeerId, Role, Verdict
 
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_folding_a_journal_equals_folding_the_live_feed(told: list[happened.Event]) -> None:
     replayed = [happened.from_line(happened.to_line(one)) for one in told]
-    assert folded(*replayed).view(5e5) == folded(*told).view(5e5)
+    assert folded(*replayed).view(50.0) == folded(*told).view(50.0)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(happenings, min_size=1, max_size=40), st.data())
 def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(told: list[happened.Event], data: st.DataObject) -> None:
-    state, reader = State(), Reader()
+    history = History(points=6, events=20, peers=4, samples=2, columns=4)
+    state, reader = State(history=history), Reader()
     for one in told:
         fold(state, one)
         if data.draw(st.booleans()):
-            reader.take(state.view(5e5, reader.revision))
-    reader.take(state.view(5e5, reader.revision))
+            reader.take(state.view(50.0, reader.revision))
+    reader.take(state.view(50.0, reader.revision))
     fresh = Reader()
-    fresh.take(state.view(5e5))
-    assert reader.rest["head"] == fresh.rest["head"]
-    assert (reader.names, reader.lines, reader.curves) == (fresh.names, fresh.lines, fresh.curves)
+    fresh.take(state.view(50.0))
+    mine, theirs = reader.shows(history.samples), fresh.shows(history.samples)
+    reader.lines = {number: line for number, line in reader.lines.items() if number in fresh.lines}
+    assert reader.lines == fresh.lines
+    assert mine[:2] + mine[3:] == theirs[:2] + theirs[3:]
 
 
 def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> None:
@@ -98,64 +53,71 @@ def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> 
         fold(state, happened.Evaluated(at=1.0, peer=EVALUATOR, version=number, accuracy=number / 9999, tasks=1))
         if number % 70 == 0 or number == LIMIT + 299:
             reader.take(state.view(2.0, reader.revision))
-    assert reader.curves["accuracy"] == dict(state.series["accuracy"].points())
-    assert not reader.rest["full"], "a view after the thinning is a difference again"
-    for number in range(PEERS + 60):
+    assert reader.curves["accuracy"].keys() >= {x for x, _, _ in state.series["accuracy"].points()[-140:]}
+    assert reader.rest is not None and not reader.rest.full, "a view after the thinning is a difference again"
+    most = state.history.peers
+    for number in range(most + 60):
         fold(state, heard(PeerId(f"peer{number}"), 1, 1.0))
-        if number > PEERS - 2:
+        if number > most - 2:
             reader.take(state.view(2.0, reader.revision))
-    assert len(reader.names) == PEERS and reader.names.keys() == state.peers.keys()
-
-
-class Reader:
-    """What app.js does with views."""
-
-    def __init__(self) -> None:
-        self.revision = 0
-        self.names: dict[str, object] = {}
-        self.lines: dict[int, object] = {}
-        self.curves: dict[str, dict[int, float]] = {}
-        self.rest: dict[str, object] = {}
-
-    def take(self, view: dict) -> None:
-        if view["full"]:
-            self.names, self.lines, self.curves = {}, {}, {}
-        self.revision, self.rest = view["revision"], view
-        for row in view["peers"]:
-            self.names[row["id"]] = (row["name"], row["version"], row["gone"], row["state"], row["verdicts"])
-        self.lines |= {line["id"]: line for line in view["events"]}
-        for name, points in view["series"].items():
-            self.curves.setdefault(name, {}).update(points)
+            assert not reader.rest.full, "dropped rows are told as gone"
+    assert len(reader.peers) == most and reader.peers.keys() == state.peers.keys()
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_a_view_is_strict_json_without_control_or_bidi_characters(told: list[happened.Event]) -> None:
-    view = folded(*told).view(5e5)
-    text = json.dumps(view, allow_nan=False, ensure_ascii=False)
+    view = folded(*told).view(50.0)
+    text = json.dumps(msgspec.to_builtins(view), allow_nan=False, ensure_ascii=False)
     assert not {character for character in text if unicodedata.category(character)[0] == "C"}
 
 
-def test_memory_is_bounded_after_a_hundred_thousand_events() -> None:
-    state = State()
+def test_memory_is_bounded_after_twenty_thousand_events() -> None:
+    history = History(points=200, events=100, peers=200, samples=4, releases=80, columns=40)
+    state = State(history=history)
     sizes = []
-    for number in range(100_000):
-        at, peer, ones = float(number), PeerId(f"peer{number}"), {str(number): 1}
-        told: happened.Event = (
-            heard(peer, number, at, role=Role.SAMPLER),
-            happened.Trained(
-                at=at, peer=LEARNERS[0], version=number, groups=1, members=1, metrics={f"m{number}": 1.0, "kl": 0.1},
-                gather=0, learn=0, average=0, step=0,
-            ),
-            happened.Noted(at=at, peer=SEED, level="info", text=f"{number}"),
-            happened.Counted(at=at, peer=SEED, verdicts=ones, versions=ones, seconds=ones, samplers={f"s{number}": ones}),
-            happened.Adopted(at=at, peer=LEARNERS[1], version=number, weights=digest(number), fetch=0, load=0, age=0),
-        )[number % 5]  # fmt: skip
-        fold(state, told)
-        if number in (50_000, 99_999):
+    for number in range(20_000):
+        fold(state, _ever_new(number))
+        if number in (10_000, 19_999):
             sizes.append(_deep_size(state))
-    assert len(state.peers) <= PEERS and len(state.lines) <= LINES
+    assert len(state.peers) <= history.peers and len(state.events()) <= history.events
+    assert len(state.series) <= CURVES + 5 and max(len(curve.xs) for curve in state.series.values()) <= history.points
+    assert len(state.releases) <= history.releases and len(state.samples.view(0)) <= history.samples
+    assert state.heat_view().columns <= history.columns and len(state.heat_view().rows) <= history.peers
     assert sizes[1] < sizes[0] * 1.1 and sizes[1] < 20e6
+
+
+MANY = tuple(PeerId(f"learner{number}") for number in range(90))
+
+
+def _ever_new(number: int) -> happened.Event:
+    """An event of some kind in which everything that can be new is."""
+    at, peer, ones, version = float(number), PeerId(f"peer{number}"), {str(number): 1}, number // 11
+    received = {f"x{number}": number, "weights": number}
+    texts = (f"{number}" * 50,) * 80
+    makes = (
+        lambda: heard(peer, number, at, role=Role.LEARNER if number % 2 else Role.SAMPLER),
+        lambda: happened.Trained(
+            at=at, peer=LEARNERS[0], version=number, groups=1, members=1, metrics={f"m{number}": 1.0, "kl": 0.1},
+            gather=0, learn=0, average=0, step=0,
+        ),
+        lambda: happened.Noted(at=at, peer=SEED, level="info", text=f"{number} " * 400),
+        lambda: happened.Counted(at=at, peer=SEED, verdicts=ones, versions=ones, seconds=ones, samplers={f"s{number}": ones}),
+        lambda: happened.Adopted(at=at, peer=peer, version=number, weights=digest(number), fetch=0, load=0, age=number),
+        lambda: happened.Released(at=at, peer=SEED, release=released(version, at, publisher=peer)),
+        lambda: happened.Moved(at=at, peer=peer, version=number, state="learning", cause=""),
+        lambda: happened.Averaged(at=at, peer=peer, version=number, members=MANY, seconds=1.0),
+        lambda: happened.Shown(
+            at=at, peer=peer, group=f"{number}", sampler=peer, version=1, prompt=texts[0], answer="", completions=texts,
+            rewards=(),
+        ),
+        lambda: happened.Transferred(
+            at=at, peer=peer, seconds=1.0, sent={}, received=received,
+            links={f"peer{number + other}": Link(received=received) for other in range(80)},
+        ),
+        lambda: happened.CaughtUp(at=at, peer=peer, version=version + 2, behind=1),
+    )  # fmt: skip
+    return makes[number % len(makes)]()
 
 
 def _deep_size(root: object) -> int:
@@ -177,16 +139,16 @@ def test_judged_and_counted_of_one_learner_are_counted_once() -> None:
     )
     counted = happened.Counted(at=2, peer=learner, verdicts=stale, versions={}, seconds={}, samplers={sampler: stale})
     state = folded(heard(sampler, 1, 0.5), judged, judged, judged, counted)
-    assert state.verdicts == {"stale": 3}
+    assert state.tally.verdicts == {"stale": 3}
     assert state.peers[SAMPLERS[0]].verdicts == {"stale": 3}
-    assert [(line.count, line.news.level) for line in state.lines][-1] == (3, "warning")
+    assert [(line.count, line.level) for line in state.events()][-1] == (3, "warning")
 
 
 def test_lag_is_counted_from_the_newest_release_in_versions_and_seconds() -> None:
     state = folded(*story(50, start=1000.0), heard(SAMPLERS[2], 10, 1040.0, seq=99, start=1000.0))
-    row = next(row for row in state.rows(now=1040.0) if row["id"] == SAMPLERS[2])
-    assert row["lag_versions"] == 40
-    assert row["lag_seconds"] == 1040.0 - (1000.0 + 10 * 0.6)
+    row = state.row(SAMPLERS[2], now=1040.0)
+    assert row is not None and row.lag == 40
+    assert row.released == 1000.0 + 10 * 0.6
 
 
 def test_a_claimed_version_does_not_move_the_newest_once_a_release_is_known() -> None:
@@ -216,12 +178,13 @@ def test_a_late_heartbeat_does_not_bring_back_a_peer_that_left_but_a_new_start_d
 
 def test_learners_with_different_weights_of_one_version_are_told_apart() -> None:
     state = folded(heard(LEARNERS[0], 3, 1.0), heard(LEARNERS[1], 3, 1.0), heard(LEARNERS[0], 4, 2.0, seq=1))
-    assert state.agreement.view()["same"] == 1
+    assert state.agreement.view().same == 1
     other = msgspec.structs.replace(beat(LEARNERS[1], 4, 2.0, seq=1), weights=digest(77))
     fold(state, happened.Heard(at=2.0, peer=SEED, subject=LEARNERS[1], beat=other))
-    assert state.agreement.view()["different"] == 1
+    assert state.agreement.view().different == 1
     fold(state, happened.Snapped(at=3.0, peer=LEARNERS[1], version=4, mine=digest(77), theirs=digest(4)))
-    assert state.agreement.view() | {"digests": None} == {"same": 2, "different": 0, "version": 4, "digests": None, "learners": 2}
+    view = state.agreement.view()
+    assert (view.same, view.different, view.version, view.learners) == (2, 0, 4, 2)
 
 
 def test_one_version_trained_by_two_learners_is_one_point_weighted_by_groups() -> None:
@@ -232,8 +195,10 @@ def test_one_version_trained_by_two_learners_is_one_point_weighted_by_groups() -
         )
 
     state = folded(trained(LEARNERS[0], 30, 1.0), trained(LEARNERS[1], 10, 0.0))
-    assert state.series["reward"].points() == [(7, 0.75)]
-    assert state.trained == 40
+    assert state.series["reward"].points() == ((7, 1.0, 0.75),)
+    assert state.tally.trained == 40
+    rows = {row.id: row.share for row in state.rows(now=1.0)}
+    assert state.peers[LEARNERS[0]].trained == 30 and set(rows.values()) == {None}, "an unknown role has no share"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(-10, 10)), min_size=1, max_size=300), st.integers(1, 20))
@@ -242,8 +207,8 @@ def test_a_thinned_curve_keeps_order_range_and_limit(points: list[tuple[int, flo
     curve = Series()
     for turn in range(times):
         for version, value in points:
-            curve.add(version + 5001 * turn, value, 1.0, 1)
-    assert curve.versions == sorted(set(curve.versions)) and len(curve.versions) <= LIMIT
+            curve.add(version + 5001 * turn, 0.0, value, 1.0, 1)
+    assert curve.xs == sorted(set(curve.xs)) and len(curve.xs) <= LIMIT
     low, high = min(value for _, value in points), max(value for _, value in points)
     assert all(low - 1e-9 <= value <= high + 1e-9 for value in curve.values)
 
@@ -264,3 +229,69 @@ def test_accuracy_before_and_after_are_those_of_the_first_and_the_last_version()
     state = folded(*story(30, start=0.0), happened.Evaluated(at=99, peer=EVALUATOR, version=20, accuracy=0.1, tasks=256))
     assert state.accuracies["first"] == (0, 0.352)
     assert state.accuracies["last"][0] == 30
+
+
+def test_prose_keeps_its_lines_and_loses_its_tricks() -> None:
+    assert prose("a\u202e b\n\x1b[31mc\r\n  d", 99) == "a b\n[31mc\nd"
+    assert len(prose("x" * 999, 50)) == 50 and prose("x" * 999, 50).endswith("…")
+
+
+@given(st.lists(happenings, max_size=6), strange)
+@settings(max_examples=60, deadline=None)
+def test_an_event_of_an_impossible_peer_changes_nothing(told: list[happened.Event], peer: PeerId) -> None:
+    state = folded(*told)
+    before = state.view(50.0)
+    fold(state, happened.Left(at=1.0, peer=PeerId(f"{peer} \u202e"), name="", reason=""))
+    assert state.view(50.0) == before
+
+
+def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
+    state = State()
+    for second in range(6):
+        ahead = msgspec.structs.replace(beat(SAMPLERS[0], 1, 1000.0 + second, seq=second), at=1000.0 + second + 7200)
+        fold(state, happened.Heard(at=1000.0 + second, peer=SEED, subject=SAMPLERS[0], beat=ahead))
+        row = state.row(SAMPLERS[0], 1006.0)
+        assert row is not None and row.skew == (7200.0 if second >= 4 else None)
+    fold(state, happened.Moved(at=1005.0 + 7200, peer=SAMPLERS[0], version=1, state="sampling", cause=""))
+    fold(state, happened.Faulted(at=1e12, peer=SAMPLERS[0], part="dht", detail=""))
+    assert state.last == 1005.0 and state.events()[-1].at == 1005.0
+
+
+def test_a_sentence_about_a_broken_round_names_its_members_and_is_about_them() -> None:
+    reason = f"{LEARNERS[1]} sent no part within 5 s"
+    state = folded(
+        heard(LEARNERS[1], 1, 1.0, name="calm-owl"), happened.RoundBroke(at=1.5, peer=LEARNERS[0], version=2, reason=reason)
+    )
+    line = state.events()[-1]
+    assert "calm-owl sent no part" in line.text and "12D3" not in line.text
+    assert set(line.peers) == set(LEARNERS)
+    assert state.events(peer=LEARNERS[1])[-1] == line and state.events(peer=SAMPLERS[0]) == ()
+
+
+def test_shares_are_parts_of_all_groups() -> None:
+    state = folded(*story(9, start=0.0))
+    for sampler, groups in ((SAMPLERS[0], 0), (SAMPLERS[1], 9 * 32)):
+        counts = {"admit": groups, "expired": 4, "stale": 2}
+        fold(state, happened.Counted(at=9, peer=SEED, verdicts=counts, versions={}, seconds={}, samplers={sampler: counts}))
+    rows = {row.id: row for row in state.rows(9.0)}
+    assert rows[SAMPLERS[0]].share == rows[SAMPLERS[1]].share == rows[LEARNERS[0]].share == 0.5
+    assert rows[SAMPLERS[1]].admitted == 9 * 32 and rows[SAMPLERS[1]].refused == {"expired": 4, "stale": 2}
+    assert rows[SEED].share is None
+
+
+def test_the_pulse_is_taken_once_a_slot_and_not_while_nobody_speaks() -> None:
+    state = folded(*(heard(LEARNERS[0], 3, 1000.0 + 2 * beats, seq=beats) for beats in range(10)))
+    fold(state, heard(SAMPLERS[0], 1, 5000.0))
+    peers = state.series["peers"]
+    assert peers.by == "time" and peers.points() == tuple((at, at, 1.0) for at in (1005, 1010, 1015, 1020))
+    assert state.series["groups_per_second"].last() == 11.5 and state.series["busy"].last() == 0.83
+
+
+@pytest.mark.parametrize("name", ["peers", "busy", "__proto__", "Reward", "x" * 40])
+def test_a_learner_cannot_draw_a_curve_of_a_strange_name(name: str) -> None:
+    state = folded(
+        happened.Trained(
+            at=1, peer=LEARNERS[0], version=7, groups=1, members=1, metrics={name: 9.0}, gather=0, learn=0, average=0, step=0
+        )
+    )
+    assert name not in state.series

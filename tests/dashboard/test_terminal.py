@@ -36,6 +36,7 @@ def test_the_live_view_fits_and_has_every_peer(width: int) -> None:
     assert all(len(line) <= width for line in text.splitlines())
     assert all(peer.name[:10] in text for peer in state.peers.values())
     assert "version 60" in text and "2 of 3 samplers" in text and "◌ lost" in text and "reward" in text
+    assert text.index("silent") < text.index("●"), "what is wrong comes before the peers"
 
 
 def test_an_empty_state_renders() -> None:
@@ -49,7 +50,7 @@ def test_the_summary_has_what_a_demo_ends_with() -> None:
     assert "60 released" in text and "1,920 trained" in text and "1,920 admitted" in text
     assert "35.2% -> " in text and "the same weights in all 20 compared versions" in text
     assert "out/model" in text and "out/journal.jsonl" in text
-    assert f"{state.verdicts['stale']} stale" in text
+    assert f"{state.tally.verdicts['stale']} stale" in text
     bars = [int(line.split()[-1].replace(",", "")) for line in text.splitlines() if "█" in line]
     assert sum(bars) <= 1920 <= sum(bars) + 60, "the histogram holds the trained groups; bins too small for a bar are left"
 
@@ -64,7 +65,7 @@ def test_a_hostile_name_is_no_markup_and_no_escape() -> None:
 def test_a_sparkline_rises_with_its_curve_and_keeps_its_width() -> None:
     curve = Series()
     for version in range(500):
-        curve.add(version, version / 500, 1.0, 1)
+        curve.add(version, 0.0, version / 500, 1.0, 1)
     line = sparkline(curve, 40)
     assert len(line) == 40 and list(line) == sorted(line, key=SPARKS.index) and line[0] == SPARKS[0] and line[-1] == SPARKS[-1]
 

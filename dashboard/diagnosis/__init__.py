@@ -1,0 +1,46 @@
+"""What is wrong, in plain sentences with cause and next step; nothing when all is well.
+
+    State (with its Recent) + now -> Situation -> one rule after the other -> problems, errors first
+
+Rules are small functions of a Situation, in the order of what their finding costs the swarm; a problem keeps its key while it
+lasts. Pure: the same state and time give the same problems. What counts as long follows from the run's pace and from what was
+usual in the last minutes; a peer that has just come is given time. False alarms are worse than late ones: a rule that cannot be
+sure says nothing. Not handled here: what was wrong earlier (the list of events tells that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dashboard.diagnosis import learners, learning, presence, samplers
+from dashboard.diagnosis.situation import Situation
+from dashboard.views import Problem
+
+if TYPE_CHECKING:
+    from dashboard.state import State
+
+LONGEST = 24
+# Problems at once: more than a person reads; those that cost least are left out.
+
+RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
+    presence.lost, presence.absent, learners.stopped, learners.split, learners.stuck, learning.weights, learning.divergence,
+    learning.gradients, learning.reward, learning.signal, learners.broken, learners.differing, samplers.unfetched, samplers.late,
+    samplers.refused, presence.faults, presence.disk, presence.clocks, samplers.idle, presence.distrust,
+)  # fmt: skip
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+def diagnose(state: State, now: float) -> tuple[Problem, ...]:
+    """Everything that is wrong at `now`, worst first."""
+    situation = Situation(state, now)
+    if situation.silent_window:
+        return tuple(presence.deaf(situation))  # whatever else would be said is older than it looks
+    if situation.over:
+        return ()
+    found = [problem for rule in RULES for problem in rule(situation)]
+    return tuple(sorted(found, key=lambda problem: _ORDER[problem.level])[:LONGEST])
+
+
+__all__ = ["RULES", "Situation", "diagnose"]

@@ -1,0 +1,103 @@
+"""Rules about learning itself, from the newest versions' figures: importance weights, divergence, gradients, reward, signal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean, median, pstdev
+
+from dashboard.diagnosis.situation import Situation, problem
+from dashboard.recent import STRETCH
+from dashboard.views import Problem
+
+LAST = 5
+# Versions over which a figure is averaged: one batch's alone scatters.
+COLLAPSED = 1.5
+# Times 1/G: so small an effective sample size means that one completion of a group has all the weight. Healthy runs with G = 8
+# stay above 0.6.
+ZERO = 0.9
+# Share of samples without any weight; healthy runs stay below 0.4.
+NATS = 2.0
+# Per token, between sampler and learner: healthy runs stay below 0.7 over five versions.
+EXPLODED = 10.0
+# Times the median of the versions before.
+FLAT = 0.99
+# Share of groups in which all rewards are equal.
+
+
+def _last(s: Situation, name: str, count: int = LAST) -> float | None:
+    values = s.recent.metric(name, count)
+    return fmean(values) if len(values) == count else None
+
+
+def weights(s: Situation) -> Iterator[Problem]:
+    """Importance weights that collapsed."""
+    ess, zero, group = _last(s, "ess"), _last(s, "zero"), s.run.sampling.group_size
+    if zero is not None and zero >= ZERO:
+        text = f"The importance weights collapsed: {zero:.0%} of the samples of the last {LAST} versions have weight zero."
+    elif ess is not None and ess * group <= COLLAPSED:
+        text = f"The importance weights collapsed: of a group's {group} completions {ess * group:.2g} count (last {LAST} steps)."
+    else:
+        return
+    lag = s.recent.metric("lag_versions", LAST)
+    age = f" Groups are {fmean(lag):.3g} versions old when they are trained on." if lag else ""
+    yield problem("weights", "error", (
+        text, f"The samplers' policies are too far from the learners' for the objective {s.run.objective.name} to correct.{age}",
+        "Let groups be younger (`run.window.versions`), take smaller steps (`run.optimizer.lr`), or an objective with a gentler "
+        "trust region (`swarm objectives`).",
+    ))  # fmt: skip
+
+
+def divergence(s: Situation) -> Iterator[Problem]:
+    """Samplers and learners that drifted apart, while the weights still hold."""
+    kl = _last(s, "kl")
+    if kl is None or kl < NATS:
+        return
+    yield problem("kl", "warning", (
+        f"Samplers and learners have drifted apart: {kl:.2g} nats per token over the last {LAST} versions.",
+        "Groups are too old for the size of the steps, or a sampler's engine computes other log-probabilities than the learner.",
+        "Lower `run.optimizer.lr` or `run.window.versions`; if only one sampler is old or new, look at its engine first.",
+    ))  # fmt: skip
+
+
+def gradients(s: Situation) -> Iterator[Problem]:
+    """A gradient norm far beyond the usual."""
+    norms = s.recent.metric("grad_norm")
+    newest, before = norms[-3:], norms[:-3]
+    if len(before) < STRETCH or (middle := median(before)) <= 0.0:
+        return
+    if sum(norm >= EXPLODED * middle for norm in newest) < 2:
+        return
+    yield problem("gradient", "warning", (
+        f"The gradient exploded: its norm is {max(newest):.3g}, where {middle:.3g} is usual.",
+        f"Clipping at {s.run.optimizer.grad_clip:g} keeps the steps small, but their direction is that of a few samples.",
+        "If the reward falls too: lower `run.optimizer.lr`, and go on from an older checkpoint.",
+    ))  # fmt: skip
+
+
+def reward(s: Situation) -> Iterator[Problem]:
+    """A reward far below what it has been."""
+    best, start, rewards = s.recent.best, s.recent.start, s.recent.metric("reward", 2 * STRETCH)
+    if best is None or start is None or len(rewards) < 2 * STRETCH:
+        return
+    now = fmean(rewards[STRETCH:])
+    fall = max(0.5 * (best - start), 0.5 * abs(best), 2 * pstdev(rewards))
+    if best - max(now, fmean(rewards)) <= fall:
+        return
+    yield problem("reward", "error", (
+        f"The reward collapsed: {now:.3g} over the last {STRETCH} versions, it has been {best:.3g}.",
+        "The policy unlearned: steps too large for how old the groups are, or a reward that it learned to cheat.",
+        "Read the newest samples; then lower `run.optimizer.lr` or `run.window.versions` and go on from an older checkpoint.",
+    ))  # fmt: skip
+
+
+def signal(s: Situation) -> Iterator[Problem]:
+    """Groups without any difference in reward teach nothing."""
+    flat, mean = _last(s, "flat", 2 * LAST), _last(s, "reward", 2 * LAST)
+    if flat is None or mean is None or flat < FLAT:
+        return
+    yield problem("flat", "warning", (
+        f"Nothing is left to learn from: all completions of a group have equal rewards in {flat:.0%} of the groups (last "
+        f"{2 * LAST} versions), {mean:.3g} in the mean.",
+        "The advantage of every completion is zero: the tasks are all solved, or none of them ever is.",
+        "Choose harder tasks (or easier ones), or a larger `run.sampling.group_size`; if all is solved, the run is done.",
+    ))  # fmt: skip

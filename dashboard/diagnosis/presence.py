@@ -1,0 +1,212 @@
+"""Rules about who is here, and whether it is sound: silent peers, missing roles, clocks, broken parts, disks, strange frames."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem, some
+from dashboard.peer import Peer
+from dashboard.recent import Fault
+from dashboard.text import duration
+from dashboard.views import Level, Problem
+from swarm.types import PeerId, Role
+
+FIRST_COME = 60.0
+# Seconds in which the first peer of a role may come: on a busy machine a learner takes half a minute to load.
+GOODBYE = 5.0
+# Seconds after a farewell before its role is missed: a peer that is started again, or the end of a run.
+SKEW = 2.0
+# Seconds that a clock may be off: hivemind refuses a join at 3.
+BACKLOG = 6
+# Heartbeats after a pause of this window before clocks are judged: those that waited meanwhile are old.
+MEND = 5.0
+# Seconds in which a supervised part is replaced.
+MOMENTARY = {"disk", "mail"}
+# Parts whose faults are single failures: nothing says that they are over, except that no more come.
+RECURS = 60.0
+# Seconds after which a single failure is over.
+FRAMES = 10
+# Frames of one sender in a minute that were not believed: fewer are a joiner, a restart, a damaged line.
+
+_ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
+
+
+def deaf(s: Situation) -> Iterator[Problem]:
+    """This window itself is cut off."""
+    clock = s.recent.clock or s.now
+    yield problem("deaf", "error", (
+        f"This window has heard nothing for {duration(s.now - clock)}: what it shows is that old.",
+        "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal ends here.",
+        "Look at the process and the log of the peer that serves this page, and start it again.",
+    ), since=clock)  # fmt: skip
+
+
+def lost(s: Situation) -> Iterator[Problem]:
+    """Peers that were here and fell silent without a farewell."""
+    if len(s.silent) <= MANY:
+        for peer, silence in s.silent:
+            yield _silent(s, peer, silence)
+        return
+    peers = [peer for peer, _ in s.silent]
+    roles = Counter(peer.role for peer in peers)
+    counts = listed([some(count, str(role)) for role, count in roles.most_common()], most=5)
+    missing = [f"no {role} is left" for role in roles if role in _ROLES and not s.alive[role]]
+    alone = not any(peer.id != s.recent.me for role in Role for peer in s.alive[role])
+    shortest = min(silence for _, silence in s.silent)
+    yield problem("lost many", "error" if missing else "warning", (
+        f"{len(peers)} peers have been silent for {duration(shortest)} or longer: {counts}, among them {s.names(peers)}"
+        + (f"; {listed(missing)}." if missing else "."),
+        "Nobody else is heard either, so it may be this window's own network." if alone
+        else "So many at once have something in common: a site, a machine, a network or a relay.",
+        "Look at this machine's network first." if alone
+        else "Look for what they share; those that come back go on where the swarm is, without a restart.",
+    ), peers, max(peer.heard for peer in peers))  # fmt: skip
+
+
+def _silent(s: Situation, peer: Peer, silence: float) -> Problem:
+    cost, level = _cost(s, peer)
+    missed = int(silence / (LONGEST_BEAT * s.beat))
+    sure = silence > s.patience or peer.gone == "lost"
+    return problem(f"lost {peer.id}", level, (
+        f"{str(peer.role).capitalize()} {peer.name} has been silent for {duration(silence)}: {cost}.",
+        "It said no goodbye: its process was killed, or its machine or network is down." if sure
+        else f"It missed {some(missed, 'heartbeat')}; after {duration(s.patience)} of silence it counts as lost.",
+        _restart(peer.role),
+    ), [peer], peer.heard)  # fmt: skip
+
+
+def _cost(s: Situation, peer: Peer) -> tuple[str, Level]:
+    others = len(s.alive[peer.role])
+    match peer.role:
+        case Role.LEARNER if others == 0:
+            return "no learner is left, so nothing is trained", "error"
+        case Role.LEARNER:
+            return f"the other {_count(others, 'learner averages', 'learners average')} without it", "warning"
+        case Role.SAMPLER if others == 0:
+            return "no sampler is left, so no new groups come", "error"
+        case Role.SAMPLER:
+            return f"the other {_count(others, 'sampler goes', 'samplers go')} on without its groups", "warning"
+        case Role.SEED if others == 0:
+            return "the others train on, but nobody new can join and nobody keeps the run's history", "error"
+        case Role.EVALUATOR:
+            return "nobody measures the held-out accuracy" if others == 0 else "there are fewer to measure accuracy", "warning"
+    return "the others go on without it", "warning"
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return one if count == 1 else f"{count} {many}"
+
+
+def _restart(role: Role) -> str:
+    if role is Role.SEED:
+        return "On its machine, read the end of its log in the run folder; then start the run again there with the same folder."
+    return "On its machine, read the end of its log in the run folder; then `swarm join` again: it goes on where the swarm is."
+
+
+def absent(s: Situation) -> Iterator[Problem]:
+    """A role without which the swarm stands still, and nobody silent whom `lost` names."""
+    listening = s.now - s.recent.began if s.recent.beating else 0.0
+    costs = {
+        Role.LEARNER: "nothing is trained", Role.SAMPLER: "no groups come and nothing can be trained",
+        Role.SEED: "nobody new can join and nobody keeps the run's history",
+    }  # fmt: skip
+    for role, cost in costs.items():
+        if s.alive[role] or any(peer.role is role for peer, _ in s.silent):
+            continue
+        level: Level = "error" if role is not Role.SEED else "warning"
+        if (last := s.left.get(role)) is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):
+            yield problem(f"no {role}", level, (
+                f"No {role} is here: {cost}.",
+                f"{last.name}, the last one, left {duration(s.now - last.heard)} ago.", _invite(role),
+            ), [last], last.heard)  # fmt: skip
+        elif last is None and listening > max(FIRST_COME, 2 * s.grace):
+            yield problem(f"no {role}", level, (
+                f"No {role} is here: {cost}.", f"None was heard in the {duration(listening)} that this window listens.",
+                _invite(role),
+            ), since=s.recent.began)  # fmt: skip
+
+
+def _invite(role: Role) -> str:
+    if role is Role.SEED:
+        return "Start the run again where it was started, with the same folder."
+    return f"Start one with `swarm join INVITE`; `swarm invite --role {role}` prints an invite."
+
+
+def clocks(s: Situation) -> Iterator[Problem]:
+    """Clocks that disagree with the window's."""
+    patient = s.now - s.listening > BACKLOG * LONGEST_BEAT * s.beat
+    here = [peer for role in Role for peer in s.alive[role] if peer.id != s.recent.me]
+    suspects = [peer for peer in here if peer.clocks and abs(peer.clocks[-1]) > SKEW] if patient else []
+    off = [(peer, skew) for peer in suspects if (skew := peer.skew) is not None and abs(skew) > SKEW]
+    if len(off) > max(2, 2 * len(here) // 3):
+        middle = sorted(skew for _, skew in off)[len(off) // 2]
+        yield problem("clock", "warning", (
+            f"This window's clock is {_ahead(-middle)} the clocks of {len(off)} of {len(here)} peers.",
+            "So many cannot be wrong at once: the clock of this machine is off.",
+            "Turn on time synchronisation (NTP) on this machine: ages and lags on this page are wrong by as much.",
+        ), [peer for peer, _ in off])  # fmt: skip
+        return
+    for peer, skew in off:
+        yield problem(f"clock {peer.id}", "warning", (
+            f"The clock of {peer.name} is {_ahead(skew)} this window's.",
+            "Its machine does not synchronise its time: the ages of its groups are wrong by as much, and with 3 s it is refused "
+            "when it joins again.",
+            "Turn on time synchronisation (NTP) on its machine, for example `timedatectl set-ntp true`.",
+        ), [peer])  # fmt: skip
+
+
+def _ahead(skew: float) -> str:
+    return f"{duration(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
+
+
+def _broken(s: Situation, momentary: bool) -> Iterator[tuple[Peer, str, Fault]]:
+    for (peer_id, part), fault in s.recent.faults.items():
+        peer = s.state.peers.get(peer_id)
+        if peer is not None and peer_id in s.here and (part in MOMENTARY) is momentary:
+            yield peer, part, fault
+
+
+def faults(s: Situation) -> Iterator[Problem]:
+    """Parts of a peer that broke and are not back."""
+    for peer, part, fault in _broken(s, momentary=False):
+        if s.now - fault.since > MEND and s.now - fault.last < 600.0:
+            yield problem(f"fault {peer.id} {part}", "warning", (
+                f"{part} of {peer.name} broke {duration(s.now - fault.since)} ago and is not back: {fault.detail}",
+                "Its supervision tries again and again and has not succeeded.",
+                f"Look at the log of {peer.name}; if it goes on, start that peer again.",
+            ), [peer], fault.since)  # fmt: skip
+    for peer, part, fault in _broken(s, momentary=True):
+        if part == "mail" and s.now - fault.last < RECURS:
+            yield problem(f"fault {peer.id} {part}", "warning", (
+                f"{peer.name} failed to answer a message {duration(s.now - fault.last)} ago: {fault.detail}",
+                "That is a bug of this program, not of the peer that asked.",
+                f"Keep the log of {peer.name} and report it.",
+            ), [peer], fault.since)  # fmt: skip
+
+
+def disk(s: Situation) -> Iterator[Problem]:
+    """Disks that take no more; a learner tries again at its next checkpoint."""
+    again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
+    for peer, part, fault in _broken(s, momentary=True):
+        if part == "disk" and s.now - fault.last < max(RECURS, again):
+            yield problem(f"disk {peer.id}", "warning", (
+                f"The disk of {peer.name} takes no more: {fault.detail}",
+                "It is full, read-only or failing. The peer trains on, but after a crash it would have lost what is not written.",
+                "Make room on that disk; the next checkpoint or release is written by itself.",
+            ), [peer], fault.since)  # fmt: skip
+
+
+def distrust(s: Situation) -> Iterator[Problem]:
+    """Senders whose frames are refused in numbers."""
+    for sender, known in s.recent.distrust.items():
+        count = sum(s.now - at < 60.0 for at in known.marks)
+        if count < FRAMES:
+            continue
+        peer = s.state.peers.get(PeerId(sender))
+        least = "At least " if count == known.marks.maxlen else ""
+        yield problem(f"distrust {sender}", "warning", (
+            f"{least}{count} frames ({known.kind}) of {s.name(sender)} were not believed in the last minute.",
+            f"The last one: {known.reason}",
+            "They do no harm. If you know its owner: both must run the same version, with an invite of this run.",
+        ), [peer] if peer else [], known.marks[0])  # fmt: skip

@@ -1,0 +1,163 @@
+"""What the rules of a diagnosis look at: who is there, who is silent, what is usual. Made once per diagnosis, in one pass.
+
+Silence is counted from the last heartbeat, or from when this window began to listen (again). Suspicion comes after three missed
+heartbeats or the run's patience, whichever is shorter: whoever is killed is named before the roster gives it up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable
+from statistics import median
+from typing import TYPE_CHECKING
+
+from dashboard.peer import Peer
+from dashboard.recent import Trace
+from dashboard.text import clean
+from dashboard.views import Level, Problem
+from swarm.types import PeerId, Release, Role
+
+if TYPE_CHECKING:
+    from dashboard.state import State
+
+LONGEST_BEAT = 1.25
+# Heartbeats come at the run's pace plus up to a quarter of jitter.
+MISSED = 3
+# Heartbeats in a row that gossip does not lose while a peer is well.
+HISTORY = 600.0
+# Seconds after which a peer that is gone is history: the table and the events still have it.
+GRACE = 30.0
+# Seconds in which a peer that has just come may still warm up; ten heartbeats where those are slow.
+BYTES_PER_SECOND = 5e6
+# The slowest link that is expected to carry weights: a 40 Mbit/s home line.
+MINUTE = 60.0
+# Seconds of verdicts that a sampler is judged by; thirty heartbeats where those are slow.
+LATEST, ENOUGH = 8.0, 8
+# Seconds, and groups, that are enough of it: a trouble is told soon after it began, and no longer than that after it is over.
+MANY = 4
+# Peers that are named one by one; more with the same trouble share one problem.
+
+
+class Situation:
+    def __init__(self, state: State, now: float) -> None:
+        self.state, self.now, self.run, self.recent = state, now, state.run, state.recent
+        self.beat = self.run.pace.beat
+        self.patience = self.run.pace.patience
+        self.suspicion = min(MISSED * LONGEST_BEAT * self.beat, self.patience)
+        self.grace = max(GRACE, 10.0 * self.beat)
+        end, length = self.recent.pause
+        self.listening = max(self.recent.began, end if length > 2.0 * LONGEST_BEAT * self.beat else 0.0)
+        """Since when this window hears without a gap."""
+        self.alive: dict[Role, list[Peer]] = {role: [] for role in Role}
+        self.silent: list[tuple[Peer, float]] = []
+        """Peers that should be here, and the seconds of their silence; without those that are history."""
+        self.here: set[PeerId] = set()
+        """Ids of those alive."""
+        self.left: dict[Role, Peer] = {}
+        """Who said goodbye last."""
+        for peer in state.peers.values():
+            self._sort_in(peer)
+        self.newest: Release | None = state.newest
+        self.version = state.version
+        self.usual = self._usual()
+        self.judged = {peer.id: judged for peer in self.samplers() if (judged := self._verdicts(peer.id)) is not None}
+        """The newest groups by verdict, of samplers of which any was refused of late."""
+
+    def _sort_in(self, peer: Peer) -> None:
+        if peer.gone == "left":
+            self.left[peer.role] = peer
+            return
+        silence = self.now - max(peer.heard, self.listening) if peer.beating else 0.0
+        if silence <= self.suspicion:
+            self.alive[peer.role].append(peer)
+            self.here.add(peer.id)
+        elif peer.role is not Role.OBSERVER and peer.id != self.recent.me and silence <= self.patience + HISTORY:
+            self.silent.append((peer, self.now - peer.heard))
+
+    def _usual(self) -> float | None:
+        """Seconds from one version to the next of late; None before there are a few. Version 0 waits for everybody to come."""
+        times = [at for version, at in sorted(self.recent.releases.items()) if version > 0][-20:]
+        return median(b - a for a, b in itertools.pairwise(times)) if len(times) > 3 else None
+
+    def _verdicts(self, peer: PeerId) -> dict[str, int] | None:
+        span = max(MINUTE, 30 * self.beat)
+        trace = self.recent.traces.get(peer)
+        if trace is None or self.now - trace.refused > span:
+            return None
+        judged: dict[str, int] = {}
+        for start, counts in reversed(trace.verdicts):
+            if self.now - start > span:
+                break
+            for verdict, groups in counts.items():
+                judged[verdict] = judged.get(verdict, 0) + groups
+            if self.now - start >= LATEST and sum(judged.values()) >= ENOUGH:
+                break
+        judged["admit"] = max(judged.get("admit", 0) - judged.get("expired", 0), 0)  # what expired was admitted before
+        return judged
+
+    @property
+    def silent_window(self) -> bool:
+        """This window has not even heard itself."""
+        clock = self.recent.clock
+        return self.recent.beating and clock is not None and self.now - clock > max(10.0, self.suspicion) and not self.over
+
+    @property
+    def over(self) -> bool:
+        """The run is complete, or everybody said goodbye: whatever ends then is not wrong."""
+        stop = self.run.stop.versions
+        here = any(self.alive[role] for role in Role if role is not Role.OBSERVER) or self.silent
+        farewell = bool(self.left) and not here and not self.alive[Role.OBSERVER]
+        return farewell or 0 < stop <= self.version or any(peer.state == "complete" for peer in self.alive[Role.SEED])
+
+    def learners(self) -> list[Peer]:
+        return self.alive[Role.LEARNER]
+
+    def samplers(self) -> list[Peer]:
+        return self.alive[Role.SAMPLER]
+
+    def trace(self, peer: Peer) -> Trace:
+        """What was noticed of it; a peer that is not traced any more has just come, as far as that goes."""
+        return self.recent.traces.get(peer.id) or Trace(self.now, since=self.now, worked=self.now)
+
+    def settled(self, peer: Peer) -> bool:
+        """It has been here for long enough to be well."""
+        trace = self.recent.traces.get(peer.id)
+        return trace is not None and self.now - trace.first > self.grace
+
+    def since(self, peer: Peer) -> float:
+        """Seconds since it came into its state, as far as this window could see it."""
+        return self.now - max(self.trace(peer).since, self.listening)
+
+    def versions(self, seconds: float) -> int:
+        """How many versions usually come in so many seconds."""
+        return math.ceil(seconds / self.usual) if self.usual else 0
+
+    def transfer(self) -> float:
+        """Seconds that the newest release's bytes may take."""
+        return self.newest.size / BYTES_PER_SECOND if self.newest else 0.0
+
+    def name(self, peer: PeerId) -> str:
+        return self.state.name(peer)
+
+    def names(self, peers: Iterable[Peer]) -> str:
+        return listed([peer.name for peer in peers])
+
+
+def problem(
+    key: str, level: Level, sentences: tuple[str, str, str], peers: Collection[Peer] = (), since: float | None = None
+) -> Problem:
+    """`sentences` are what is wrong, why, and what to do."""
+    text, cause, todo = (clean(sentence, 400) for sentence in sentences)
+    ids = tuple(str(peer.id) for peer in peers)[:64]
+    return Problem(key=key, level=level, text=text, cause=cause, todo=todo, peers=ids, since=since)
+
+
+def listed(names: list[str], most: int = 3) -> str:
+    """`a`, `a and b`, `a, b and 7 more`."""
+    shown = names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
+
+
+def some(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

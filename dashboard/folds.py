@@ -1,0 +1,174 @@
+"""What each kind of event changes in a State.
+
+One function an event: (state, event, when it happened by the window's clock). They clean what peers wrote and hand it to the part
+that keeps it. Judged, Sampled and other kinds without a function here are told as sentences, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dashboard import pulse
+from dashboard.peer import told_verdicts
+from dashboard.rounds import Mean, members
+from dashboard.sentences import News
+from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, whole
+from swarm import events as happened
+from swarm.identity import human_name
+from swarm.types import PeerId, Role
+
+if TYPE_CHECKING:
+    from dashboard.state import State
+
+
+def _started(state: State, event: happened.Started, at: float) -> None:
+    known = state.peers.get(event.peer)
+    again = known is not None and known.introduced
+    name = clean(event.name) or human_name(event.peer)
+    if known is None or known.gone or again:
+        _join(state, event.peer, at, name, event.role, again)
+    peer = state.touch(event.peer, at)
+    peer.name, peer.role, peer.gone = name, event.role, ""
+    peer.version, peer.hardware, peer.since = whole(event.version), clean(event.hardware, 80), moment(event.at)
+    peer.introduced = True
+    state.at(peer, peer.version, at)
+
+
+def _join(state: State, peer: PeerId, at: float, name: str, role: Role, again: bool = False) -> None:
+    text = f"{name} {'started again' if again else 'is here'}: {role}."
+    state.say(at, News(f"joined {peer}", "info", text, (peer,)))
+
+
+def _left(state: State, event: happened.Left, at: float) -> None:
+    state.touch(event.peer, at).gone = "left"
+
+
+def _heard(state: State, event: happened.Heard, at: float) -> None:
+    known = state.peers.get(event.subject)
+    if known is None:
+        if not proper(event.subject):
+            return
+    elif known.gone == "left" and event.beat.incarnation <= known.order[0]:
+        return  # gossip delivers the last beats of a peer after its farewell
+    peer = state.touch(event.subject, at)
+    if not peer.hear(event.beat, at):
+        return
+    if known is None:
+        _join(state, peer.id, at, peer.name, peer.role)
+    elif peer.gone:
+        state.say(at, News(f"back {peer.id}", "info", f"{peer.name} is back.", (peer.id,)))
+    peer.gone = ""
+    state.at(peer, peer.version, at)
+    if peer.role is Role.LEARNER:
+        state.agreement.show(peer.version, peer.id, event.beat.weights)
+        state.rounds.move(peer.id, peer.state.lower(), peer.version, at, moment(event.beat.at))
+
+
+def _lost(state: State, event: happened.Lost, at: float) -> None:
+    peer = state.peers.get(event.subject)
+    if peer is not None and not peer.gone:
+        peer.gone, peer.revision = "lost", state.revision
+
+
+def _counted(state: State, event: happened.Counted, at: float) -> None:
+    state.tally.take(event.verdicts, event.versions, event.seconds)
+    for sampler, verdicts in event.samplers.items():
+        peer = state.peers.get(PeerId(sampler))
+        if peer is not None:
+            count(peer.verdicts, told_verdicts(verdicts))
+            peer.revision = state.revision
+
+
+def _transferred(state: State, event: happened.Transferred, at: float) -> None:
+    state.flows.take(event, state.last)
+    for source, link in event.links.items():
+        peer = state.peers.get(PeerId(source))
+        if peer is not None and peer.id != event.peer:
+            peer.reached(link, state.last)
+            peer.revision = state.revision
+
+
+def _shown(state: State, event: happened.Shown, at: float) -> None:
+    state.samples.take(event, at, state.revision)
+
+
+def _moved(state: State, event: happened.Moved, at: float) -> None:
+    peer = state.touch(event.peer, at)
+    peer.state = clean(event.state).lower()
+    state.rounds.move(peer.id, peer.state, whole(event.version), at, moment(event.at))
+
+
+def _averaged(state: State, event: happened.Averaged, at: float) -> None:
+    state.plot("average_seconds", event.version, at, event.seconds)
+    mean = Mean(whole(event.version), members(event.members), number(event.seconds), at)
+    state.rounds.average(event.peer, mean)
+    state.flows.averaged(mean.members, state.last)
+    if state.members and mean.members != state.members:
+        names = clean(", ".join(map(state.name, mean.members)), 200)
+        text = f"{len(mean.members)} learners now average in {duration(mean.seconds)}: {names}."
+        state.say(at, News("members", "info", text, mean.members))
+    state.members = mean.members
+
+
+def _trained(state: State, event: happened.Trained, at: float) -> None:
+    peer = state.touch(event.peer, at)
+    peer.version = max(peer.version, whole(event.version))
+    groups = whole(event.groups)
+    peer.trained = min(peer.trained + groups, LARGEST)
+    state.tally.trained = min(state.tally.trained + groups, LARGEST)
+    state.at(peer, peer.version, at)
+    for name, value in (event.metrics | {"groups": float(groups), "members": float(whole(event.members))}).items():
+        if name not in pulse.NAMES:
+            state.plot(name, event.version, at, value, weight=max(groups, 1))
+
+
+def _released(state: State, event: happened.Released, at: float) -> None:
+    release = event.release
+    if not 0 <= release.version < LARGEST or not proper(release.publisher):
+        return
+    known = state.releases.get(release.version)
+    if known is None or known.groups < release.groups:
+        state.releases[release.version] = release
+        state.spreads.release(release, at, state.revision)
+        for peer in state.peers.values():
+            if peer.version == release.version:  # its row can tell now how old that is
+                peer.revision = state.revision
+    while len(state.releases) > state.history.releases:
+        del state.releases[min(state.releases)]
+
+
+def _adopted(state: State, event: happened.Adopted, at: float) -> None:
+    peer = state.touch(event.peer, at)
+    peer.version = whole(event.version)
+    state.at(peer, peer.version, at, age=event.age)
+    if peer.role is Role.LEARNER:
+        state.agreement.show(peer.version, peer.id, event.weights)
+
+
+def _snapped(state: State, event: happened.Snapped, at: float) -> None:
+    state.agreement.show(whole(event.version), event.peer, event.theirs)
+
+
+def _caught_up(state: State, event: happened.CaughtUp, at: float) -> None:
+    peer = state.touch(event.peer, at)
+    peer.version = max(peer.version, whole(event.version))
+    state.at(peer, peer.version, at)
+
+
+def _evaluated(state: State, event: happened.Evaluated, at: float) -> None:
+    accuracy, version = number(event.accuracy, high=1.0), whole(event.version)
+    state.plot("accuracy", event.version, at, accuracy, weight=max(number(event.tasks), 1.0))
+    first, last = state.accuracies.get("first"), state.accuracies.get("last")
+    if first is None or version < first[0]:
+        state.accuracies["first"] = (version, accuracy)
+    if last is None or version >= last[0]:
+        state.accuracies["last"] = (version, accuracy)
+
+
+FOLDS: dict[type[happened.Event], Callable[..., None]] = {
+    happened.Started: _started, happened.Left: _left, happened.Heard: _heard, happened.Lost: _lost, happened.Counted: _counted,
+    happened.Transferred: _transferred, happened.Shown: _shown, happened.Moved: _moved, happened.Averaged: _averaged,
+    happened.Trained: _trained, happened.Released: _released, happened.Adopted: _adopted, happened.Snapped: _snapped,
+    happened.CaughtUp: _caught_up, happened.Evaluated: _evaluated,
+}  # fmt: skip

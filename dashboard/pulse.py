@@ -1,0 +1,52 @@
+"""The swarm's pulse: figures of all peers together, once in each slot of time.
+
+    peers               alive, of any role
+    groups_per_second   trained, by the learners' claims
+    tokens_per_second   sampled, by the samplers' claims
+    busy                mean share of the learners' time spent computing
+    lag_max             versions that the last peer is behind the newest release
+
+Taken when time enters the next slot, of the moment where the slot before ended: a slot in which nobody spoke has no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dashboard.peer import MOVING, Peer
+from dashboard.text import moment
+from swarm.types import Role
+
+NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")
+SLOT = 5
+# Seconds: two heartbeats, so that everybody alive has spoken.
+
+
+class Pulse(msgspec.Struct):
+    slot: int = -1
+
+    def enter(self, now: float) -> int | None:
+        """Unix seconds at which the slot before ended, when `now` is in another one."""
+        before, self.slot = self.slot, int(now) // SLOT
+        return (before + 1) * SLOT if self.slot != before and before >= 0 else None
+
+    def mend(self) -> None:
+        """Make fit what was read from elsewhere."""
+        self.slot = int(moment(self.slot * SLOT)) // SLOT if self.slot >= 0 else -1
+
+
+def measure(peers: Iterable[Peer], now: float, patience: float, newest: int) -> dict[str, float]:
+    alive = [peer for peer in peers if peer.status(now, patience) == "alive"]
+    learners = [peer for peer in alive if peer.role is Role.LEARNER]
+    lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING]
+    figures = {
+        "peers": float(len(alive)), "groups_per_second": sum(peer.rate for peer in learners),
+        "tokens_per_second": sum(peer.tokens for peer in alive if peer.role is Role.SAMPLER),
+    }  # fmt: skip
+    if learners:
+        figures["busy"] = sum(peer.busy for peer in learners) / len(learners)
+    if lags:
+        figures["lag_max"] = float(max(lags))
+    return figures

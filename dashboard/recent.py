@@ -1,0 +1,291 @@
+"""The last minutes of a swarm, for telling what is wrong: what each peer is at and since when, and what befell it.
+
+Every event comes in through `take`; nothing goes out: dashboard.diagnosis reads. Times are arrivals by the window's own clock
+(that of the newest heartbeat's receiver), so that a peer whose clock is off cannot age anything. Memory is bounded whatever the
+events say: so many peers, so many marks of each. Not kept in a snapshot: a few minutes fill it again. Not handled here: what
+State has (who is there, curves, digests), and what counts as long: that is relative to the run's pace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from dashboard.text import LARGEST, clean, number
+from swarm import events as happened
+from swarm.types import PeerId
+
+TRACES = 1000
+# Peers, as many as State has rows for.
+MARKS = 8
+# Rounds, steps and snaps kept of a peer: enough to see a habit.
+SLOT = 4.0
+# Seconds of verdicts that are kept as one.
+SLOTS = 15
+# Of these make the minute that a sampler is judged by at most.
+VERSIONS = 64
+# Releases and steps that are remembered one by one.
+STRETCH = 20
+# Versions over which a reward is compared with the best: a batch's reward alone scatters by several percent.
+SENDERS = 128
+# Peers whose frames were not believed, and faults that are open: more are told as events alone.
+PAUSE = 2.0
+# Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use beats every second.
+
+_VERDICTS = frozenset(("admit", "stale", "expired", "duplicate", "over-quota", "malformed", "untrusted"))
+
+
+@dataclass(slots=True)
+class Trace:
+    """What was noticed of one peer since it last started."""
+
+    first: float
+    """When it was first heard of."""
+    incarnation: int = -1
+    state: str = ""
+    since: float = 0.0
+    """When it came into that state, or to that version in it."""
+    version: int = -1
+    done: int = 0
+    worked: float = 0.0
+    """When `done` last grew."""
+    behind: float | None = None
+    """Of a learner: since when it tries to take a release."""
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
+    rounds: deque[tuple[float, frozenset[PeerId]]] = field(default_factory=lambda: deque(maxlen=MARKS))
+    snaps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
+    verdicts: deque[tuple[float, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=SLOTS))
+    """Of a sampler: (start of a slot, its groups by verdict)."""
+    refused: float = 0.0
+    """When a group of it was last refused, or expired."""
+    together: int = 1
+    """Members of its last step."""
+
+    def at(self, state: str, version: int, now: float) -> None:
+        if (state, version) != (self.state, self.version):
+            self.state, self.version, self.since = state, version, now
+
+    def count(self, verdicts: dict[str, int], now: float) -> None:
+        if not self.verdicts or now - self.verdicts[-1][0] > SLOT:
+            self.verdicts.append((now, {}))
+        slot = self.verdicts[-1][1]
+        for verdict, groups in verdicts.items():
+            if groups and verdict in _VERDICTS:
+                slot[verdict] = slot.get(verdict, 0) + int(number(groups))
+                self.refused = now if verdict != "admit" else self.refused
+
+
+@dataclass(slots=True)
+class Step:
+    """One version's training: means over its learners, weighted by their groups."""
+
+    groups: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def mean(self, name: str) -> float | None:
+        return self.sums[name] / self.groups if name in self.sums else None
+
+
+@dataclass(slots=True)
+class Fault:
+    since: float
+    last: float
+    detail: str
+
+
+@dataclass(slots=True)
+class Distrust:
+    """Frames of one sender that were not believed."""
+
+    kind: str = ""
+    reason: str = ""
+    marks: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MARKS))
+
+
+class Recent:
+    """Changed by `take` alone."""
+
+    METRICS = ("reward", "kl", "ess", "zero", "flat", "grad_norm", "lag_versions")
+    """Those of Trained that tell whether learning is sound."""
+
+    def __init__(self) -> None:
+        self.clock: float | None = None
+        """The newest arrival; None before any event."""
+        self.began = 0.0
+        self.beating = False
+        """A heartbeat was heard: silence means something."""
+        self.pause = (0.0, 0.0)
+        """(end, seconds) of the last long stretch without any heartbeat."""
+        self.me: PeerId | None = None
+        """Who listens, when that is a peer itself."""
+        self.traces: dict[PeerId, Trace] = {}
+        self.releases: dict[int, float] = {}
+        """Newest versions -> arrival of their release."""
+        self.first: deque[float] = deque(maxlen=STRETCH)
+        """Seconds from releases to the first sampler that had them."""
+        self._fetched = -1
+        self.steps: dict[int, Step] = {}
+        """By version, the newest ones."""
+        self.best: float | None = None
+        """Highest mean reward of STRETCH versions in a row."""
+        self.start: float | None = None
+        """The first such mean."""
+        self.averaging: deque[float] = deque(maxlen=STRETCH)
+        """Seconds of the last rounds."""
+        self.learning: deque[float] = deque(maxlen=STRETCH)
+        """Seconds of the last gradients."""
+        self.averaged: deque[float] = deque(maxlen=VERSIONS)
+        self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
+        """(when, learner, reason)."""
+        self.faults: dict[tuple[PeerId, str], Fault] = {}
+        """(peer, part) -> what broke and did not recover."""
+        self.distrust: dict[PeerId, Distrust] = {}
+
+    def take(self, event: happened.Event) -> None:
+        """Take note of one event."""
+        heard = isinstance(event, happened.Heard)
+        if heard or not self.beating:
+            self._tick(event.at, heard)
+        notice = _NOTICES.get(type(event))
+        if notice is not None:
+            notice(self, event, self.clock if self.clock is not None else event.at)
+
+    def _tick(self, at: float, heard: bool) -> None:
+        if (heard and not self.beating) or self.clock is None:
+            self.beating, self.began = heard, at
+        elif (gap := at - self.clock) > PAUSE and (2 * gap > self.pause[1] or at - self.pause[0] > 600.0):
+            self.pause = (at, gap)  # a much shorter one, such as the time between two heartbeats, leaves the long one in memory
+        self.clock = at
+
+    def trace(self, peer: PeerId, now: float) -> Trace:
+        known = self.traces.pop(peer, None) or Trace(now, since=now, worked=now)
+        self.traces[peer] = known  # whoever said nothing for longest comes first, and goes first
+        if len(self.traces) > TRACES:
+            del self.traces[next(iter(self.traces))]
+        return known
+
+    def _heard(self, event: happened.Heard, now: float) -> None:
+        beat, peer = event.beat, event.subject
+        if event.peer == peer:
+            self.me = peer
+        trace = self.trace(peer, now)
+        if beat.incarnation > trace.incarnation:
+            if trace.incarnation >= 0:
+                del self.traces[peer]
+                trace = self.trace(peer, now)
+                self._mend(peer)
+            trace.incarnation = beat.incarnation
+        trace.at(clean(beat.state).lower(), int(number(beat.version, low=-1)), now)
+        done = int(number(beat.done))
+        if done != trace.done:
+            trace.done, trace.worked = done, now
+
+    def _moved(self, event: happened.Moved, now: float) -> None:
+        trace = self.trace(event.peer, now)
+        trace.at(clean(event.state).lower(), int(number(event.version, low=-1)), now)
+        if event.cause == "ahead seen" and trace.behind is None:
+            trace.behind = now
+        elif event.cause in ("loaded", "stepped", "stepped as publisher"):
+            trace.behind = None
+
+    def _counted(self, event: happened.Counted, now: float) -> None:
+        for sampler, verdicts in event.samplers.items():
+            if (trace := self.traces.get(PeerId(sampler))) is not None:
+                trace.count(verdicts, now)
+
+    def _averaged(self, event: happened.Averaged, now: float) -> None:
+        self.averaged.append(now)
+        self.averaging.append(number(event.seconds))
+        self.trace(event.peer, now).rounds.append((now, frozenset(event.members[:64])))
+
+    def _broke(self, event: happened.RoundBroke, now: float) -> None:
+        self.broken.append((now, event.peer, clean(event.reason, 120)))
+
+    def _trained(self, event: happened.Trained, now: float) -> None:
+        trace = self.trace(event.peer, now)
+        trace.steps.append(now)
+        trace.together, trace.behind = int(number(event.members)), None
+        self.learning.append(number(event.learn))
+        if not 0 <= event.version < LARGEST:
+            return
+        step = self.steps.get(event.version)
+        if step is None:
+            if len(self.steps) >= VERSIONS and event.version < min(self.steps):
+                return  # too late to count
+            step = self.steps[event.version] = Step()
+            self._close_stretch()
+        groups = max(number(event.groups), 1.0)
+        step.groups += groups
+        for name in self.METRICS:
+            if name in event.metrics:
+                step.sums[name] = step.sums.get(name, 0.0) + groups * number(event.metrics[name], low=-1e12, high=1e12)
+
+    def _close_stretch(self) -> None:
+        """A version began: the ones before it are complete."""
+        rewards = self.metric("reward", STRETCH + 1)[-STRETCH:]
+        if len(rewards) == STRETCH:
+            mean = fmean(rewards)
+            self.start = mean if self.start is None else self.start
+            self.best = mean if self.best is None else max(self.best, mean)
+        if len(self.steps) > VERSIONS:
+            del self.steps[min(self.steps)]
+
+    def metric(self, name: str, most: int = VERSIONS) -> list[float]:
+        """Means of the newest versions, oldest first; of the last one not all learners may have told."""
+        newest = sorted(self.steps)[-most:]
+        return [mean for version in newest if (mean := self.steps[version].mean(name)) is not None]
+
+    def _released(self, event: happened.Released, now: float) -> None:
+        version = event.release.version
+        if version in self.releases or not 0 <= version < LARGEST:
+            return
+        self.releases[version] = event.at if event.peer == self.me else now
+        if len(self.releases) > VERSIONS:
+            del self.releases[min(self.releases)]
+
+    def _adopted(self, event: happened.Adopted, now: float) -> None:
+        released = self.releases.get(event.version)
+        if event.version > self._fetched and released is not None:
+            self._fetched = event.version
+            self.first.append(max(now - released, 0.0))
+
+    def _snapped(self, event: happened.Snapped, now: float) -> None:
+        self.trace(event.peer, now).snaps.append(now)
+
+    def _faulted(self, event: happened.Faulted, now: float) -> None:
+        key, detail = (event.peer, clean(event.part)), clean(event.detail, 160)
+        known = self.faults.pop(key, None)
+        self.faults[key] = Fault(known.since if known else now, now, detail)
+        if len(self.faults) > SENDERS:
+            del self.faults[next(iter(self.faults))]
+
+    def _recovered(self, event: happened.Recovered, now: float) -> None:
+        self.faults.pop((event.peer, clean(event.part)), None)
+
+    def _mend(self, peer: PeerId) -> None:
+        """A peer that started again or left has none of its old faults."""
+        for key in [key for key in self.faults if key[0] == peer]:
+            del self.faults[key]
+
+    def _came_or_left(self, event: happened.Event, now: float) -> None:
+        self._mend(event.peer)
+
+    def _rejected(self, event: happened.Rejected, now: float) -> None:
+        if event.sender == event.peer:
+            return
+        self.distrust[event.sender] = known = self.distrust.pop(event.sender, None) or Distrust()
+        known.kind, known.reason = clean(event.kind), clean(event.reason, 120)
+        known.marks.append(now)
+        if len(self.distrust) > SENDERS:
+            del self.distrust[next(iter(self.distrust))]
+
+
+_NOTICES: dict[type[happened.Event], Callable[..., None]] = {
+    happened.Heard: Recent._heard, happened.Moved: Recent._moved, happened.Counted: Recent._counted,
+    happened.Averaged: Recent._averaged, happened.RoundBroke: Recent._broke, happened.Trained: Recent._trained,
+    happened.Released: Recent._released, happened.Adopted: Recent._adopted, happened.Snapped: Recent._snapped,
+    happened.Faulted: Recent._faulted, happened.Recovered: Recent._recovered, happened.Started: Recent._came_or_left,
+    happened.Left: Recent._came_or_left, happened.Rejected: Recent._rejected,
+}  # fmt: skip

@@ -1,0 +1,214 @@
+"""A journal as a source: any moment of it, or all of it again at any speed.
+
+    journal -> Replay -> moment(at)              the state as it was
+                      -> updates(at, speed)      views, while the journal's clock runs `speed` times as fast as ours
+
+Journal time is the Timeline's: the clock of whoever kept the journal, which never goes back; an event of somebody else's clock
+is placed where it arrived. Events before the keeper's first own stamp are placed there. While the journal is read once, the state
+is kept every so many events; a moment is the nearest kept state before it, and the events after that. Readers have states of
+their own; those that only look share the last few. At the end of the journal a reader stays there. Not handled here: journals
+that still grow (`swarm status` and the live page follow those).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dashboard.feed import PAUSE, PULSE
+from dashboard.recent import Recent
+from dashboard.snapshot import dump, load
+from dashboard.source import Moment
+from dashboard.state import State, fold
+from dashboard.text import number
+from dashboard.views import Span
+from swarm.config import History, Run
+from swarm.events import AnyEvent, Event, from_line
+
+STRIDE = 4096
+# Events between two kept states: as many as are folded in a tenth of a second.
+STATES = 256
+# Kept states; a longer journal has them further apart.
+MOMENTS = 4
+# States that are shared by those who ask for single moments: a page asks for several things of one moment.
+READERS = 8
+# Streams: each has a state of its own.
+FASTEST = 1000.0
+# Journal seconds per second: beyond it a run is over before a person has seen anything.
+
+_json = msgspec.json.Encoder()
+
+
+class Kept(NamedTuple):
+    """The state after so many events."""
+
+    packed: bytes
+    recent: Recent
+
+
+class JournalFile:
+    """The events of a journal on the disk; only where each line begins is held. A torn last line is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._starts = array("Q", [0])
+        with open(path, "rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._starts.append(self._starts[-1] + len(line))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def between(self, start: int, end: int) -> Iterator[AnyEvent]:
+        with open(self._path, "rb") as file:
+            file.seek(self._starts[start])
+            for _ in range(start, end):
+                yield from_line(file.readline())
+
+
+class Memory:
+    """Events that are held as they are."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def between(self, start: int, end: int) -> Iterator[Event]:
+        return iter(self._events[start:end])
+
+
+class Track:
+    """A journal by time: which events had come at a moment, and the state then."""
+
+    def __init__(self, events: JournalFile | Memory, run: Run | None, history: History | None) -> None:
+        self._events, self._run, self._history = events, run, history
+        self.stride = max(STRIDE, len(events) // STATES)
+        self.times = array("d")
+        """By event: its journal time; never falls."""
+        self._kept: list[Kept] = []
+        self._read()
+
+    def place(self, at: float) -> int:
+        """How many events had come."""
+        return bisect_right(self.times, at)
+
+    def quiet(self, place: int, now: float) -> float:
+        return max(now - self.times[place - 1], 0.0) if place else 0.0
+
+    def state(self, place: int) -> State:
+        """A new state, after the first `place` events."""
+        nearest = min(place // self.stride, len(self._kept) - 1)
+        if nearest < 0:
+            return State(self._run, self._history)
+        kept = self._kept[nearest]
+        state = load(kept.packed, self._run, self._history)
+        state.recent = copy.deepcopy(kept.recent)
+        self.fold(state, nearest * self.stride, place)
+        return state
+
+    def fold(self, state: State, start: int, end: int) -> None:
+        for event in self._events.between(start, end):
+            fold(state, event)
+
+    def _read(self) -> None:
+        """Fold the journal once: the time of each event, and the states that are kept."""
+        state = State(self._run, self._history)
+        early = 0
+        for place, event in enumerate(self._events.between(0, len(self._events))):
+            if place % self.stride == 0:
+                self._kept.append(Kept(dump(state), copy.deepcopy(state.recent)))
+            fold(state, event)
+            if state.timeline.keeper is None:
+                early = place + 1
+            self.times.append(state.last)
+        if 0 < early < len(self.times):
+            self.times[:early] = array("d", [self.times[early]] * early)
+
+
+class Replay:
+    live = False
+
+    def __init__(self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None) -> None:
+        self._track = Track(JournalFile(events) if isinstance(events, Path) else Memory(events), run, history)
+        times = self._track.times
+        self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)
+        self._moments: OrderedDict[int, State] = OrderedDict()
+        """By the number of events folded."""
+        self._closed = False
+        self.readers = 0
+
+    @property
+    def full(self) -> bool:
+        return self.readers >= READERS
+
+    def moment(self, at: float | None = None) -> Moment:
+        """The state after all events up to `at`; of the end without it."""
+        now = self._within(at, self.span.last)
+        place = self._track.place(now)
+        if place not in self._moments:
+            self._moments[place] = self._track.state(place)
+            if len(self._moments) > MOMENTS:
+                self._moments.popitem(last=False)
+        self._moments.move_to_end(place)
+        return Moment(self._moments[place], now, self._track.quiet(place, now), self.span)
+
+    async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
+        loop = asyncio.get_running_loop()
+        begin, start = self._within(at, self.span.first), loop.time()
+        speed = number(speed, 0.0, FASTEST)
+        reader = _Reader(self._track, self.span, begin)
+        yield reader.view(begin)
+        told = start
+        while not self._closed:
+            await asyncio.sleep(PAUSE - loop.time() % PAUSE)
+            now = min(begin + (loop.time() - start) * speed, self.span.last)
+            if reader.move(now) or loop.time() - told >= PULSE:
+                told = loop.time()
+                yield reader.view(now)
+
+    def open(self) -> None:
+        self._closed = False
+
+    def close(self) -> None:
+        """End all streams within a quarter of a second."""
+        self._closed = True
+
+    def _within(self, at: float | None, otherwise: float) -> float:
+        return otherwise if at is None else number(at, self.span.first, self.span.last)
+
+
+class _Reader:
+    """A position in the journal, with a state of its own."""
+
+    def __init__(self, track: Track, span: Span, at: float) -> None:
+        self._track, self._span = track, span
+        self._place = track.place(at)
+        self._state = track.state(self._place)
+        self._seen = 0
+        """Revision that the reader has."""
+
+    def move(self, now: float) -> bool:
+        """Whether anything happened until `now`."""
+        place, before = self._track.place(now), self._place
+        if place - before > self._track.stride:
+            self._state = self._track.state(place)
+        else:
+            self._track.fold(self._state, before, place)
+        self._place = place
+        return place > before
+
+    def view(self, now: float) -> str:
+        view = self._state.view(now, self._seen, self._track.quiet(self._place, now), self._span)
+        self._seen = self._state.revision
+        return _json.encode(view).decode()

@@ -1,0 +1,100 @@
+"""Where each learner is in its averaging round, and the rounds that ended.
+
+In come Moved, the state words of learners' heartbeats and Averaged; of the words about one learner the newest by its own clock
+counts, and the time shown is the window's. Words that are no phase change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dashboard.peer import Peer
+from dashboard.text import moment, number, proper, whole
+from dashboard.views import PhaseView, RoundView
+from swarm.types import PeerId
+
+PHASES = ("gathering", "learning", "matching", "stepping", "releasing", "catching up", "stopped")
+LEARNERS = 64
+# Learners that are followed, and members of a round that are named: more than a strip shows.
+
+
+class Phase(msgspec.Struct):
+    state: str
+    since: float
+    """By the window's clock."""
+    version: int
+    told: float
+    """By the learner's clock."""
+
+
+class Mean(msgspec.Struct):
+    """A round that ended."""
+
+    version: int
+    members: tuple[PeerId, ...]
+    seconds: float
+    at: float
+
+
+class Rounds(msgspec.Struct):
+    phases: dict[PeerId, Phase] = {}
+    averaged: dict[PeerId, Mean] = {}
+    """Learner -> the last round that it reported."""
+
+    def move(self, learner: PeerId, state: str, version: int, at: float, told: float) -> None:
+        """`at` by the window's clock, `told` by the learner's."""
+        known = self.phases.get(learner)
+        if state not in PHASES or (known is not None and told < known.told):
+            return
+        if known is not None and known.state == state and known.version == version:
+            known.told = told
+            return
+        self.phases.pop(learner, None)
+        self.phases[learner] = Phase(state, at, version, told)
+        if len(self.phases) > LEARNERS:
+            del self.phases[next(iter(self.phases))]
+
+    def average(self, learner: PeerId, mean: Mean) -> None:
+        self.averaged.pop(learner, None)
+        self.averaged[learner] = mean
+        if len(self.averaged) > LEARNERS:
+            del self.averaged[next(iter(self.averaged))]
+
+    def drop(self, peer: PeerId) -> None:
+        self.phases.pop(peer, None)
+        self.averaged.pop(peer, None)
+
+    def view(self, learners: Iterable[Peer]) -> RoundView:
+        """`learners`: those alive."""
+        strip = [
+            PhaseView(peer=peer.id, name=peer.name, state=phase.state, since=phase.since, version=phase.version)
+            for peer in learners
+            if (phase := self.phases.get(peer.id)) is not None
+        ]
+        strip.sort(key=lambda phase: (phase.name, phase.peer))
+        last = max(self.averaged.values(), key=lambda mean: (mean.at, mean.version), default=None)
+        if last is None:
+            return RoundView(learners=tuple(strip))
+        return RoundView(
+            learners=tuple(strip), last_version=last.version, last_members=last.members, last_seconds=last.seconds,
+            last_at=last.at,
+        )  # fmt: skip
+
+    def mend(self) -> None:
+        """Make fit what was read from elsewhere."""
+        phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
+        self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in PHASES}
+        for phase in self.phases.values():
+            phase.since, phase.version, phase.told = moment(phase.since), whole(phase.version), moment(phase.told)
+        self.averaged = {
+            peer: Mean(whole(mean.version), members(mean.members), number(mean.seconds), moment(mean.at))
+            for peer, mean in averaged
+            if proper(peer)
+        }
+
+
+def members(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Of a round, as somebody told them."""
+    return tuple(sorted(peer for peer in set(peers) if proper(peer)))[:LEARNERS]

@@ -1,0 +1,60 @@
+"""The newest trained groups, for reading: prompts, completions and what the learner made of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dashboard.text import LARGEST, clean, moment, number, proper, prose, whole
+from dashboard.views import Sample
+from swarm import events as happened
+from swarm.types import PeerId
+
+COMPLETIONS = 64
+# Of a group: the largest that is in use.
+PROMPT, COMPLETION = 2000, 1000
+# Characters that are read on a page; one event carries at most 4 KiB.
+
+
+class Samples(msgspec.Struct):
+    most: int = 24
+    kept: list[tuple[int, Sample]] = []
+    """(revision, group), oldest first."""
+
+    def take(self, event: happened.Shown, at: float, revision: int) -> None:
+        sample = Sample(
+            id=event.group, at=at, sampler=event.sampler, learner=event.peer, version=event.version, prompt=event.prompt,
+            answer=event.answer, completions=event.completions, rewards=event.rewards, advantages=event.advantages,
+            weights=event.weights,
+        )  # fmt: skip
+        self._keep(revision, _fit(sample))
+
+    def view(self, since: int) -> tuple[Sample, ...]:
+        """Those told after revision `since`, oldest first."""
+        return tuple(sample for revision, sample in self.kept if revision > since)
+
+    def mend(self, most: int) -> None:
+        """Make fit what was read from elsewhere."""
+        kept, self.kept, self.most = self.kept, [], most
+        for revision, sample in kept[-most:]:
+            self._keep(whole(revision), _fit(sample))
+
+    def _keep(self, revision: int, sample: Sample) -> None:
+        self.kept = [entry for entry in self.kept if entry[1].id != sample.id][1 - self.most or self.most :]
+        self.kept.append((revision, sample))
+
+
+def _fit(sample: Sample) -> Sample:
+    return Sample(
+        id=clean(sample.id, 80), at=moment(sample.at), sampler=_peer(sample.sampler), learner=_peer(sample.learner),
+        version=whole(sample.version), prompt=prose(sample.prompt, PROMPT), answer=prose(sample.answer, COMPLETION),
+        completions=tuple(prose(text, COMPLETION) for text in sample.completions[:COMPLETIONS]),
+        rewards=_numbers(sample.rewards), advantages=_numbers(sample.advantages), weights=_numbers(sample.weights),
+    )  # fmt: skip
+
+
+def _peer(peer: str) -> PeerId:
+    return PeerId(peer if proper(peer) else clean(peer, 80))
+
+
+def _numbers(values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(float(number(value, -LARGEST, LARGEST)) for value in values[:COMPLETIONS])

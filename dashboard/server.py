@@ -1,0 +1,192 @@
+"""A page on a port: serves an application inside the caller's event loop, for clients of any manners.
+
+In comes the application of dashboard.app, out goes a Server that is to be closed. Signals stay with the caller. uvicorn knows no
+deadline for a request's head and none for a client that does not read, so a connection here has both:
+
+    connected --head complete--> answering --answered--> waiting for the next head
+    closed after HEAD seconds without a whole head, however its bytes trickle, or when it reads less than PORTION in STALL seconds
+
+Connections without a request make room for new ones, the oldest first, so that half-open ones never keep anybody out. Not handled
+here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+TRIES = 50
+# Ports after the wanted one that are tried: more pages than anybody runs on one machine.
+GRACE = 2
+# Seconds that open answers get when the server closes; streams end by themselves in a quarter of one.
+CONNECTIONS = 256
+# Open connections in all, streams included: keeps file descriptors for the swarm.
+WAITING = 64
+# Of them without a request: browsers keep six each, and a head takes one round trip.
+HEAD = 5.0
+# Seconds for a request's head, and between an answer and the next head.
+STALL = 30.0
+# Seconds in which a client that is sent much must read PORTION of it.
+PORTION = 64 << 10
+# Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away.
+
+log = logging.getLogger(__name__)
+log.setLevel(logging.ERROR)
+# A stranger's broken request is a warning in uvicorn, and a line each is more than a log needs; our own errors stay.
+
+
+class PortTaken(OSError):
+    """The page's port is in use; the message says which and what to do."""
+
+
+class Server:
+    """A page that is being served."""
+
+    def __init__(self, server: uvicorn.Server, app: FastAPI, listener: socket.socket) -> None:
+        self._server, self._source = server, app.state.source
+        host, self.port = listener.getsockname()[:2]
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        self.url = f"http://{shown}:{self.port}/"
+        self._task = asyncio.create_task(server.serve(sockets=[listener]), name="page")
+
+    async def wait_started(self) -> None:
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.01)
+        if self._task.done():
+            await self._task
+
+    async def close(self) -> None:
+        """Stop listening and end the streams; returns when the port is free, in at most about GRACE seconds."""
+        self._source.close()
+        self._server.should_exit = True
+        await self._task
+
+
+async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
+    """Listen on `host`:`port` (0: any) and answer until `close`.
+
+    A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such address, port below
+    1024) is raised as it is.
+    """
+    listener = _listen(host, port, free)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, http=_Connection,
+        timeout_keep_alive=int(HEAD), timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS,
+    )  # fmt: skip
+    app.state.hosts.bind(host)
+    app.state.source.open()
+    server = Server(_Quiet(config), app, listener)
+    await server.wait_started()
+    return server
+
+
+def _listen(host: str, port: int, free: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, min(port + TRIES, 65536)) if free and port else (port,):
+        try:
+            return socket.create_server((host, candidate), family=family, backlog=64)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    tried = f"ports {port} to {min(port + TRIES, 65536) - 1} of {host} are" if free else f"port {port} of {host} is"
+    raise PortTaken(errno.EADDRINUSE, f"{tried} in use: stop the other program or choose one with `--set peer.page.port=0`")
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn that leaves the signals to the host, which has more to shut down than a page."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Alarm:
+    """Calls `ring` when it is not stopped in time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
+        self._loop, self._ring = loop, ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def ends(self) -> float | None:
+        """By the loop's clock; None while it is stopped."""
+        return self._timer.when() if self._timer else None
+
+    def start(self, seconds: float) -> None:
+        self.stop()
+        self._timer = self._loop.call_later(seconds, self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Connection(H11Protocol):
+    """HTTP/1.1 to one client, with the deadlines that the module's docstring draws."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = log
+        self.head = _Alarm(self.loop, self._close)
+        """Runs while no request is being answered."""
+        self._stall = _Alarm(self.loop, self._hurry)
+        """Runs while the client has much to read."""
+        self._unread = 0
+        """Bytes that it had to read when the alarm was started."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # asyncio leaves it out for a listener of ours: a head and its body would wait 40 ms for each other.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.head.start(HEAD)
+        waiting = [(ends, peer) for peer in self.connections if isinstance(peer, _Connection) and (ends := peer.head.ends)]
+        if len(waiting) > WAITING:
+            _, oldest = min(waiting, key=lambda pair: pair[0])
+            oldest.transport.abort()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.head.stop()
+
+    def on_response_complete(self) -> None:
+        self.head.start(HEAD)
+        super().on_response_complete()  # stops it again when the client has sent its next request already
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stall.stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.head.stop()
+        self._stall.stop()
+        super().connection_lost(exc)
+
+    def _close(self) -> None:
+        if self.transport.get_write_buffer_size():  # of the last answer, which a slow client may still be reading
+            self._expect()
+        self.transport.close()
+
+    def _expect(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._stall.start(STALL)
+
+    def _hurry(self) -> None:
+        if self.transport.get_write_buffer_size() > self._unread - PORTION:
+            self.transport.abort()
+        else:
+            self._expect()

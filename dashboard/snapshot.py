@@ -1,0 +1,175 @@
+"""A State as bytes, for a restart and for peers that join late.
+
+The parts of a State are typed structs, so the form is the type: msgpack, zstd. `load` takes bytes that may come from a stranger:
+sizes are checked before anything is decoded or allocated, types while decoding, and every part is mended to the bounds and the
+cleanliness that the fold keeps. Afterwards `fold` goes on as if it had never stopped. Not kept: the last minutes by which
+dashboard.diagnosis tells what is wrong; they fill again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import zstandard
+
+from dashboard import pulse
+from dashboard.agreement import Agreement
+from dashboard.flows import Flows
+from dashboard.heat import Heat
+from dashboard.lines import Lines
+from dashboard.peer import Peer
+from dashboard.rounds import Rounds, members
+from dashboard.samples import Samples
+from dashboard.series import Series
+from dashboard.spread import KEPT, Spreads
+from dashboard.state import CURVES, State, curve_name
+from dashboard.tally import Tally
+from dashboard.text import LARGEST, number, proper, whole
+from dashboard.timeline import Timeline
+from swarm.config import History, Run
+from swarm.types import PeerId, Release
+
+FORM = 1
+# Of the bytes: another one is not read.
+LARGEST_DUMP = 64 << 20
+# Bytes when unpacked: ten times a state whose every container is full.
+COARSEST = 64
+# Points of a curve: below that a smaller state has no shape left.
+WINDOW = 8 << 20
+# Bytes that unpacking may look back: what this level of zstd uses at most.
+PIECE = 1 << 20
+# Bytes unpacked at a time.
+LEVEL = 3
+# Of zstd: a state of 500 peers packs in tens of milliseconds.
+
+
+class SnapshotError(ValueError):
+    """These bytes are no state; the message says why."""
+
+
+class Kept(msgspec.Struct, kw_only=True):
+    """What of a State is kept; fields are named as there."""
+
+    form: int = FORM
+    revision: int
+    timeline: Timeline
+    peers: list[Peer]
+    releases: list[Release]
+    accuracies: dict[str, tuple[int, float]]
+    series: dict[str, Series]
+    pulse: pulse.Pulse
+    agreement: Agreement
+    tally: Tally
+    rounds: Rounds
+    flows: Flows
+    spreads: Spreads
+    heat: Heat
+    lines: Lines
+    samples: Samples
+    members: tuple[PeerId, ...]
+
+
+_PARTS = ("timeline", "pulse", "agreement", "tally", "rounds", "flows", "spreads", "heat", "lines", "samples")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+def dump(state: State, limit: int | None = None) -> bytes:
+    """The state as bytes, at most `limit`: curves get coarser, then the oldest groups, sentences, lags and releases stay away."""
+    kept = _keep(state)
+    packed = _pack(kept)
+    if limit is not None and len(packed) > limit:
+        kept = _decoder.decode(_encoder.encode(kept))  # the state's own parts stay as they are
+        while len(packed) > limit:
+            if not _shrink(kept):
+                raise SnapshotError(f"a state of {len(packed)} bytes cannot be made to fit {limit}: give it more room")
+            packed = _pack(kept)
+    return packed
+
+
+def load(data: bytes, run: Run | None = None, history: History | None = None) -> State:
+    """The state that these bytes tell. Raises SnapshotError when they tell none."""
+    try:
+        kept = _decoder.decode(_unpack(data))
+    except (msgspec.DecodeError, zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
+    if kept.form != FORM:
+        raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
+    state = State(run, history)
+    _mend(kept, state.history)
+    state.revision = state.reset = kept.revision
+    for name in _PARTS:
+        setattr(state, name, getattr(kept, name))
+    state.peers = {peer.id: peer for peer in kept.peers}
+    state.releases = {release.version: release for release in kept.releases}
+    state.accuracies, state.series, state.members = kept.accuracies, kept.series, kept.members
+    return state
+
+
+def _keep(state: State) -> Kept:
+    parts = {name: getattr(state, name) for name in _PARTS}
+    return Kept(
+        revision=state.revision, peers=list(state.peers.values()), releases=list(state.releases.values()),
+        accuracies=state.accuracies, series=state.series, members=state.members, **parts,
+    )  # fmt: skip
+
+
+def _pack(kept: Kept) -> bytes:
+    return zstandard.ZstdCompressor(level=LEVEL).compress(_encoder.encode(kept))
+
+
+def _unpack(data: bytes) -> bytes:
+    """A declared size is not believed: the stream is read against our own budget."""
+    reader = zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(data)
+    pieces: list[bytes] = []
+    size = 0
+    while piece := reader.read(PIECE):
+        size += len(piece)
+        if size > LARGEST_DUMP:
+            raise SnapshotError(f"this state has more than {LARGEST_DUMP} bytes when unpacked, which no state has")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _shrink(kept: Kept) -> bool:
+    """Make it smaller by what is missed least. False when there is nothing left."""
+    longest = max((len(curve.xs) for curve in kept.series.values()), default=0)
+    if longest > COARSEST:
+        for curve in kept.series.values():
+            if len(curve.xs) > longest // 2:
+                curve.thin()
+    elif kept.samples.kept:
+        kept.samples.kept = kept.samples.kept[len(kept.samples.kept) // 2 + 1 :]
+    elif kept.lines.kept:
+        kept.lines.kept = kept.lines.kept[len(kept.lines.kept) // 2 + 1 :]
+    elif kept.heat.rows:
+        kept.heat.rows = {}
+    elif len(kept.releases) > KEPT:
+        kept.releases = sorted(kept.releases, key=lambda release: release.version)[-KEPT:]
+    else:
+        return False
+    return True
+
+
+def _mend(kept: Kept, history: History) -> None:
+    """Bring everything to the bounds and the cleanliness of a fold, by the limits of this window."""
+    kept.revision = whole(kept.revision)
+    kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.mend()]
+    for peer in kept.peers:
+        peer.revision = min(whole(peer.revision), kept.revision)
+    sane = (release for release in kept.releases if 0 <= release.version < LARGEST and proper(release.publisher))
+    known = {release.version: release for release in sane}
+    kept.releases = [known[version] for version in sorted(known)[-history.releases :]]
+    kept.accuracies = {
+        when: (whole(version), number(accuracy, high=1.0))
+        for when, (version, accuracy) in kept.accuracies.items()
+        if when in ("first", "last")
+    }
+    curves = {name: curve for name, curve in kept.series.items() if curve_name(name) and curve.mend(history.points)}
+    kept.series = dict(list(curves.items())[: CURVES + len(pulse.NAMES)])
+    kept.members = members(kept.members)
+    for part in (kept.timeline, kept.pulse, kept.agreement, kept.tally, kept.rounds, kept.flows):
+        part.mend()
+    kept.spreads.mend(history.peers)
+    kept.heat.mend(history.columns, history.peers)
+    kept.lines.mend(history.events)
+    kept.samples.mend(history.samples)

@@ -1,0 +1,112 @@
+"""How releases reach everybody: for each of the newest ones, the seconds until each peer had it or a newer one.
+
+In come releases and the version that a peer shows to have, with the time; out goes first, median and last. A peer counts once
+for a release, when it passes it: whoever is first seen at a version had it since nobody knows when, and is not timed. A claim to
+have a version that does not exist yet waits for the release, for the next two versions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median_low
+
+import msgspec
+
+from dashboard.text import clean, moment, number, proper, whole
+from dashboard.views import ReleaseView
+from swarm.types import Release
+
+KEPT = 64
+# Releases that are followed: a spread that takes longer than as many versions is over.
+EARLY = 2
+# Versions beyond the newest release that a peer may be at: events of a step overtake the release by this much.
+SLOWEST = 1e7
+# Seconds; more is a clock that is wrong.
+
+
+class Spread(msgspec.Struct):
+    """Of one release."""
+
+    since: float
+    """When it was released, by whichever clock is earlier: the publisher's or the window's."""
+    seconds: list[float] = []
+    """Until each timed peer had it."""
+    revision: int = 0
+
+
+class Spreads(msgspec.Struct):
+    most: int = 1000
+    """Peers that are followed."""
+    known: dict[int, Spread] = {}
+    reached: dict[str, int] = {}
+    """Peer -> the newest release that it had."""
+    early: dict[str, tuple[int, float]] = {}
+    """Peer -> (version ahead of the newest release, when it was told)."""
+
+    def release(self, release: Release, now: float, revision: int) -> None:
+        if release.version in self.known:  # one that was trained on more groups took its place
+            self.known[release.version].revision = revision
+            return
+        newest = max(self.known, default=-1)
+        if release.version < newest - KEPT:
+            return
+        self.known[release.version] = Spread(min(moment(release.released), now), [], revision)
+        while len(self.known) > KEPT:
+            del self.known[min(self.known)]
+        self.reach(release.publisher, release.version, now, revision, age=0.0)
+        for peer, (version, at) in list(self.early.items()):
+            if version <= max(newest, release.version):
+                del self.early[peer]
+                self.reach(peer, version, at, revision)
+
+    def reach(self, peer: str, version: int, at: float, revision: int, age: float | None = None) -> None:
+        """`peer` has `version` at `at`; `age` when it timed itself how long after the release that was."""
+        newest = max(self.known, default=-1)
+        if newest < version <= newest + EARLY and len(self.early) < self.most:
+            self.early.setdefault(peer, (version, at))
+        version = min(version, newest)
+        before = self.reached.get(peer)
+        if before is None:
+            if len(self.reached) >= self.most:
+                return
+            before = version - 1 if age is not None else version
+            self.reached[peer] = before
+        if version <= before:
+            return
+        self.reached[peer] = version
+        for passed in [passed for passed in self.known if before < passed <= version]:
+            spread = self.known[passed]
+            own = age if age is not None and passed == version else at - spread.since
+            if len(spread.seconds) < self.most:
+                spread.seconds.append(round(number(own, high=SLOWEST), 3))
+                spread.revision = revision
+
+    def drop(self, peer: str) -> None:
+        self.reached.pop(peer, None)
+        self.early.pop(peer, None)
+
+    def changed(self, version: int) -> int:
+        """Revision at which this release last reached somebody."""
+        return self.known[version].revision if version in self.known else 0
+
+    def view(self, release: Release, at: Mapping[int, int], of: int) -> ReleaseView:
+        """`at`: version -> peers alive that use it; `of`: peers alive that use a policy."""
+        spread = self.known.get(release.version)
+        seconds = spread.seconds if spread else []
+        return ReleaseView(
+            version=release.version, released=moment(release.released), publisher=release.publisher,
+            weights=clean(release.weights[:12]), size=whole(release.size), groups=whole(release.groups),
+            learners=whole(release.learners), of=of,
+            have=sum(peers for version, peers in at.items() if version >= release.version),
+            first=min(seconds, default=None), median=median_low(seconds) if seconds else None, last=max(seconds, default=None),
+        )  # fmt: skip
+
+    def mend(self, most: int) -> None:
+        """Make fit what was read from elsewhere."""
+        self.most = most
+        self.known = {version: self.known[version] for version in sorted(self.known)[-KEPT:]}
+        for spread in self.known.values():
+            spread.since, spread.revision = moment(spread.since), whole(spread.revision)
+            spread.seconds = [number(seconds, high=SLOWEST) for seconds in spread.seconds[:most]]
+        self.reached = {peer: version for peer, version in list(self.reached.items())[:most] if proper(peer)}
+        self.early = {peer: told for peer, told in list(self.early.items())[:most] if proper(peer)}

@@ -1,0 +1,51 @@
+"""What learners counted: verdicts, and how old the groups were that were trained on.
+
+Counted alone is taken, which every learner emits for all of its groups; Judged, which only the learner's own journal has, is
+told as a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from dashboard.peer import told_verdicts
+from dashboard.text import count, number, whole
+from dashboard.views import LagView
+
+OLDEST = 1024
+# Versions of lag that are told apart: beyond any admission window in use.
+
+
+class Tally(msgspec.Struct):
+    verdicts: dict[str, int] = {}
+    versions: dict[int, int] = {}
+    """Lag at training in versions -> groups."""
+    seconds: dict[float, int] = {}
+    """Age at training in seconds, as the upper bound of a power of two -> groups."""
+    trained: int = 0
+    """Groups in all optimizer steps."""
+
+    def take(self, verdicts: dict[str, int], versions: Mapping[str, int], seconds: Mapping[str, int]) -> None:
+        count(self.verdicts, told_verdicts(verdicts))
+        for lag, groups in versions.items():
+            if lag.isdecimal() and len(lag) < 10:
+                count(self.versions, {min(int(lag), OLDEST): groups})
+        for bound, groups in seconds.items():
+            try:
+                power = math.ceil(math.log2(number(float(bound), 2**-4, 2**20)))
+            except ValueError:
+                continue
+            count(self.seconds, {2.0**power: groups})
+
+    def view(self) -> LagView:
+        return LagView(versions=tuple(sorted(self.versions.items())), seconds=tuple(sorted(self.seconds.items())))
+
+    def mend(self) -> None:
+        """Make fit what was read from elsewhere."""
+        verdicts, versions, seconds = self.verdicts, self.versions, self.seconds
+        self.verdicts, self.versions, self.seconds, self.trained = {}, {}, {}, whole(self.trained)
+        as_told = {str(lag): groups for lag, groups in versions.items()}
+        self.take(verdicts, as_told, {str(bound): groups for bound, groups in seconds.items()})

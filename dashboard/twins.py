@@ -1,0 +1,219 @@
+"""The JSON twins of everything that the page shows, for scripts: one address a block, read-only.
+
+In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves also go as CSV, an
+invite as a QR code, the figures as Prometheus metrics. A live window answers of now and refuses `at`; a replay takes `at` and
+answers of then. Parameters that a twin does not know are ignored, as they are elsewhere on the web. Not handled here: the stream
+and the page (dashboard.app), who may ask (dashboard.safety).
+"""
+
+# Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on the source.
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import segno
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from dashboard import metrics, pulse, views
+from dashboard.openapi import Answers, answers, refusals
+from dashboard.series import Point, Series
+from dashboard.source import Moment, Source
+from dashboard.text import LARGEST
+from swarm.types import PeerId
+
+SILENT = 10.0
+# Seconds without any news: several heartbeats of every peer are missing. The page worries at the same time.
+CURVES = 64
+# Names in one question: more curves than a state keeps.
+
+Absent = SkipJsonSchema[None]
+"""A parameter may be left out; it cannot be null, which a query has no word for."""
+Instant = Annotated[float, Field(ge=0, lt=LARGEST, allow_inf_nan=False)]
+Duration = Annotated[float, Field(gt=0, lt=LARGEST, allow_inf_nan=False)]
+CurveName = Annotated[str, Field(min_length=1, max_length=32)]
+
+After = Annotated[int, Query(ge=0, lt=LARGEST, description="A revision that an earlier answer gave; 0 for all.")]
+At = Annotated[Instant | Absent, Query(description="Unix seconds of the journal; its end when absent, or when later.")]
+Names = Annotated[list[CurveName], Query(default_factory=list, max_length=CURVES, description="Again for each; absent: all.")]
+Window = Annotated[Duration | Absent, Query(description="Seconds back from the curve's newest point; absent: all of it.")]
+
+
+class Csv(Response):
+    media_type = "text/csv"
+
+
+class Svg(Response):
+    media_type = "image/svg+xml"
+
+
+class Exposition(Response):
+    media_type = CONTENT_TYPE_LATEST
+
+
+class Twins(APIRouter):
+    """Every twin answers GET and HEAD; the description shows GET."""
+
+    def twin(self, path: str, responses: Answers, kind: type[Response] = JSONResponse) -> Callable[[Any], Any]:
+        def add(answer: Any) -> Any:
+            text = responses[200]["description"]
+            self.add_api_route(path, answer, methods=["GET"], description=text, responses=responses, response_class=kind)
+            self.add_api_route(path, answer, methods=["HEAD"], response_class=kind, include_in_schema=False)
+            return answer
+
+        return add
+
+
+def twins(source: Source, invite: views.InviteView | None) -> APIRouter:
+    router = Twins()
+    moment = _live(source) if source.live else _replayed(source)
+    _swarm(router, moment)
+    _curves(router, moment)
+    _whole(router, source, moment)
+    _joining(router, invite)
+    return router
+
+
+async def timeless(request: Request) -> None:
+    """Of a live window, nobody can ask for another time."""
+    if "at" in request.query_params:
+        raise HTTPException(422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was")
+
+
+def _live(source: Source) -> Callable[..., Any]:
+    async def moment(_: Annotated[None, Depends(timeless)]) -> Moment:
+        return source.moment()
+
+    return moment
+
+
+def _replayed(source: Source) -> Callable[..., Any]:
+    async def moment(at: At = None) -> Moment:
+        return source.moment(at)
+
+    return moment
+
+
+def _swarm(router: Twins, moment: Callable[..., Any]) -> None:
+    Now = Annotated[Moment, Depends(moment)]
+
+    @router.twin("/api/peers", answers(tuple[views.Row, ...], "All peers, by role and name."))
+    async def peers(now: Now) -> Response:
+        return _json(now.state.rows(now.now))
+
+    @router.twin("/api/peers/{id}", answers(views.PeerView, "A peer, and what happened to it.", 404))
+    async def peer(now: Now, id: Annotated[str, Path(max_length=64, description="Its peer id.")]) -> Response:
+        row = now.state.row(PeerId(id), now.now)
+        if row is None:
+            raise HTTPException(404, "no peer of this id is known here: /api/peers lists those that are")
+        return _json(views.PeerView(peer=row, events=now.state.events(peer=PeerId(id))))
+
+    @router.twin("/api/releases", answers(tuple[views.ReleaseView, ...], "Releases and how they spread, newest last."))
+    async def releases(now: Now) -> Response:
+        return _json(now.state.release_views(now.now))
+
+    @router.twin("/api/problems", answers(tuple[views.Problem, ...], "What is wrong now; empty when all is well."))
+    async def problems(now: Now) -> Response:
+        return _json(now.state.problems(now.now))
+
+    @router.twin("/api/events", answers(views.EventsView, "Sentences told or repeated after a revision, oldest first."))
+    async def events(now: Now, after: After = 0) -> Response:
+        return _json(views.EventsView(revision=now.state.revision, events=now.state.events(after)))
+
+
+def _curves(router: Twins, moment: Callable[..., Any]) -> None:
+    Now = Annotated[Moment, Depends(moment)]
+
+    @router.twin("/api/series", answers(views.SeriesView, "One curve.", 404))
+    async def series(now: Now, name: Annotated[CurveName, Query()], window: Window = None) -> Response:
+        points = _points(_curve(now, name), window)
+        return _json(views.SeriesView(name=name, by="time" if name in pulse.NAMES else "version", points=points))
+
+    @router.twin("/api/series.csv", _file("Points of curves, a line each: name, x, at, value.", 404), Csv)
+    async def series_csv(now: Now, name: Names, window: Window = None) -> Response:
+        curves = {one: _curve(now, one) for one in name or sorted(now.state.series)}
+        rows = ((one, *point) for one, curve in curves.items() for point in _points(curve, window))
+        headers = {"Content-Disposition": 'attachment; filename="swarm-curves.csv"'}
+        return Csv(_csv(("name", "x", "at", "value"), rows), headers=headers)
+
+
+def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
+    Now = Annotated[Moment, Depends(moment)]
+
+    @router.twin("/api/state", answers(views.StateView, "Everything that the page shows."))
+    async def state(now: Now) -> Response:
+        return _json(now.state.view(now.now, quiet=now.quiet, replay=now.span))
+
+    @router.twin("/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown."))
+    async def samples(now: Now) -> Response:
+        return _json(now.state.samples.view(0))
+
+    @router.twin("/api/heat", answers(views.HeatView, "Version lag by peer and time."))
+    async def heat(now: Now) -> Response:
+        return _json(now.state.heat_view())
+
+    @router.twin("/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm."))
+    async def healthz(now: Now) -> Response:
+        ok = now.quiet < SILENT or not source.live
+        return _json(views.HealthView(status="ok" if ok else "quiet", quiet=now.quiet))
+
+    @router.twin("/metrics", _file("The figures in Prometheus's text format."), Exposition)
+    async def prometheus(now: Now) -> Response:
+        return Exposition(metrics.exposition(now, source.readers))
+
+
+def _joining(router: Twins, invite: views.InviteView | None) -> None:
+    def shown() -> views.InviteView:
+        if invite is None:
+            raise HTTPException(404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)")
+        return invite
+
+    @router.twin("/api/invite", answers(views.InviteView, "How to join the swarm.", 404))
+    async def joining() -> Response:
+        return _json(shown())
+
+    @router.twin("/api/invite.svg", _file("The invite's word as a QR code.", 404), Svg)
+    async def qr_code() -> Response:
+        drawn = io.BytesIO()
+        # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else no phone reads it.
+        code = segno.make_qr(shown().word, error="m")
+        code.save(drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True)
+        return Svg(drawn.getvalue())
+
+
+def _curve(now: Moment, name: str) -> Series:
+    curve = now.state.series.get(name)
+    if curve is None:
+        raise HTTPException(404, "no curve of this name: /api/state lists them under `series`")
+    return curve
+
+
+def _points(curve: Series, window: float | None) -> tuple[Point, ...]:
+    since = max(curve.times, default=0.0) - window if window is not None else 0.0
+    return tuple(point for point in curve.points() if point[1] >= since)
+
+
+_FORMULA = re.compile(r"^[=+\-@\t\r]")
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """As RFC 4180 has it. Text that a spreadsheet would run as a formula is quoted for it."""
+    written = io.StringIO(newline="")
+    writer = csv.writer(written)
+    writer.writerow(header)
+    writer.writerows([_FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return written.getvalue()
+
+
+def _file(text: str, *errors: int) -> Answers:
+    return {200: {"description": text}} | refusals(*errors)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,135 @@
+"""Live views for many readers: shared, paced, and without a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from dashboard_happenings import Reader
+from dashboard_story import SAMPLERS, heard, story
+
+from dashboard import feed as feeds
+from dashboard.feed import MANY, Feed
+from dashboard.state import State
+from dashboard.views import StateView
+from swarm.types import PeerId
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fed(versions: int = 5) -> tuple[Feed, Clock]:
+    clock = Clock()
+    feed = Feed(State(), clock)
+    for event in story(versions, start=clock.now - 0.6 * versions):
+        feed(event)
+    return feed, clock
+
+
+async def next_view(updates: AsyncIterator[str]) -> dict:  # type: ignore[type-arg]
+    async with asyncio.timeout(5):
+        return json.loads(await anext(updates))  # type: ignore[no-any-return]
+
+
+def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = State.view
+
+    def counted(self: State, now: float, since: int = 0, quiet: float = 0.0, replay: None = None) -> StateView:
+        made.append(since)
+        return original(self, now, since, quiet, replay)
+
+    monkeypatch.setattr(State, "view", counted)
+    monkeypatch.setattr(feeds, "PAUSE", 1.0)  # one tick in this test, however busy the machine
+
+    async def scene() -> None:
+        feed, _ = fed()
+        readers = [feed.updates() for _ in range(10)]
+        texts = [await anext(reader) for reader in readers]
+        assert len(made) <= 2 and len(set(texts)) == len(made)
+
+    asyncio.run(scene())
+
+
+def test_a_stream_begins_with_everything_and_goes_on_with_what_changed() -> None:
+    async def scene() -> None:
+        feed, _ = fed()
+        updates = feed.updates()
+        first = await next_view(updates)
+        assert first["full"] and len(first["peers"]) == 7
+        feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6))
+        second = await next_view(updates)
+        assert not second["full"] and [row["id"] for row in second["peers"]] == [SAMPLERS[0]]
+        assert second["revision"] > first["revision"] and second["releases"] == first["releases"][-1:]
+        feed.close()
+        assert [view async for view in updates] == []
+
+    asyncio.run(scene())
+
+
+def test_a_reader_that_was_far_behind_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "BEHIND", 0.4)
+
+    async def scene() -> None:
+        feed, _ = fed()
+        slow = feed.updates()
+        assert (await next_view(slow))["full"]
+        for seq in range(5):
+            feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6 + seq))
+            await asyncio.sleep(0.2)
+        assert (await next_view(slow))["full"]
+
+    asyncio.run(scene())
+
+
+def test_updates_come_less_often_while_many_rows_change() -> None:
+    async def scene() -> None:
+        feed, _ = fed()
+        updates = feed.updates()
+        await anext(updates)
+        for number in range(MANY + 1):
+            feed(heard(PeerId(f"peer{number}"), 5, 100.0))
+        await anext(updates)
+        feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6))
+        began = asyncio.get_running_loop().time()
+        await anext(updates)
+        assert asyncio.get_running_loop().time() - began > 0.6
+
+    asyncio.run(scene())
+
+
+def test_silence_is_told() -> None:
+    async def scene() -> None:
+        feed, clock = fed()
+        updates = feed.updates()
+        assert (await next_view(updates))["quiet"] == 0
+        clock.now += 30
+        assert (await next_view(updates))["quiet"] == 30
+        assert feed.moment().quiet == 30 and feed.moment().span is None
+
+    asyncio.run(scene())
+
+
+def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
+    async def scene() -> None:
+        import msgspec
+
+        feed, clock = Feed(State(), Clock()), Reader()
+        updates = feed.updates()
+        for place, event in enumerate(story(40, start=70.0)):
+            feed(event)
+            if place % 40 == 0:
+                clock.take(msgspec.json.decode(await anext(updates), type=StateView))
+        clock.take(msgspec.json.decode(await anext(updates), type=StateView))
+        fresh = Reader()
+        fresh.take(feed.state.view(100.0))
+        assert clock.shows(24) == fresh.shows(24)
+
+    asyncio.run(scene())

@@ -1,0 +1,254 @@
+"""The page on a port: which one, how it closes, and what clients without manners get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+from dashboard_story import SAMPLERS, heard, story
+
+from dashboard import server as serving
+from dashboard.app import create_app
+from dashboard.feed import Feed
+from dashboard.server import PortTaken, Server, serve
+from dashboard.state import State
+
+ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def fed(versions: int = 1) -> Feed:
+    feed = Feed(State())
+    for event in story(versions, start=time.time() - 0.6 * versions):
+        feed(event)
+    return feed
+
+
+@asynccontextmanager
+async def page(feed: Feed | None = None) -> AsyncIterator[Server]:
+    server = await serve(create_app(feed or fed()), "127.0.0.1", 0, free=False)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def run(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+async def ask(server: Server, path: str = "healthz") -> httpx2.Response:
+    async with httpx2.AsyncClient() as client:
+        return await client.get(server.url + path)
+
+
+def test_a_taken_port_moves_on_only_when_asked() -> None:
+    async def scene() -> None:
+        async with page() as first:
+            with pytest.raises(PortTaken, match=f"port {first.port} of 127.0.0.1 is in use: .*peer.page.port=0") as refused:
+                await serve(create_app(fed()), "127.0.0.1", first.port, free=False)
+            assert refused.value.errno == errno.EADDRINUSE
+            second = await serve(create_app(fed()), "127.0.0.1", first.port, free=True)
+            assert first.port < second.port < first.port + 50
+            assert (await ask(second)).json()["status"] == "ok"
+            await second.close()
+        again = await serve(create_app(fed()), "127.0.0.1", first.port, free=False)
+        await again.close()
+
+    run(scene)
+
+
+def test_serving_leaves_signals_to_the_host() -> None:
+    async def scene() -> None:
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        async with page():
+            assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+    run(scene)
+
+
+def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again() -> None:
+    async def scene() -> None:
+        feed = fed(3)
+        for _ in range(2):
+            server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
+            async with httpx2.AsyncClient() as client, client.stream("GET", server.url + "stream") as answer:
+                views = (json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: "))
+                assert (await anext(views))["full"]
+                before = time.monotonic()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(server.close())
+                    assert [view async for view in views] == []
+                assert time.monotonic() - before < 1.5, "streams end by themselves, not by the server's patience"
+
+    run(scene)
+
+
+def test_an_error_of_ours_is_in_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        feed = fed()
+        feed.state.view = lambda *_, **__: 1 / 0  # type: ignore[method-assign, assignment, misc]
+        async with page(feed) as server:
+            answer = await ask(server, "api/state")
+            assert answer.status_code == 500 and "division" not in answer.text
+
+    run(scene)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_body_does_not_wait_for_the_head_to_be_acknowledged() -> None:
+    async def scene() -> None:
+        async with page() as server, httpx2.AsyncClient() as client:
+            await client.get(server.url + "healthz")
+            (connection,) = server._server.server_state.connections
+            wired = connection.transport.get_extra_info("socket")
+            assert wired.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(scene)
+
+
+async def fate(port: int, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:
+    """What a client that sends `parts` hears, and after how many seconds it is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    before = time.monotonic()
+
+    async def talk() -> None:
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(pause)
+
+    talking = asyncio.create_task(talk())
+    heard = b""
+    with contextlib.suppress(ConnectionError):  # closed while bytes of ours are on their way
+        while part := await reader.read(65536):
+            heard += part
+    took = time.monotonic() - before
+    talking.cancel()
+    writer.close()
+    return heard, took
+
+
+def test_a_connection_without_a_whole_request_is_closed_after_five_seconds_while_others_are_served() -> None:
+    async def scene() -> None:
+        trickle = [bytes([letter]) for letter in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 200]
+        async with page() as server:
+            silent = asyncio.create_task(fate(server.port))
+            half = asyncio.create_task(fate(server.port, ASK[:-2]))
+            slow = asyncio.create_task(fate(server.port, *trickle, pause=0.1))
+            idle = asyncio.create_task(fate(server.port, ASK))
+            drip = asyncio.create_task(fate(server.port, ASK, *trickle, pause=0.1))
+            endless = asyncio.create_task(fate(server.port, ASK[:-2] + b"Content-Length: 99999\r\n\r\n", *trickle, pause=0.1))
+            while not silent.done():
+                answer = await ask(server)
+                assert answer.status_code == 200 and answer.elapsed.total_seconds() < 2
+                await asyncio.sleep(0.3)
+            for fated in (silent, half, slow):
+                heard, took = await fated
+                assert (heard, 4 < took < 6) == (b"", True), took
+            for fated in (idle, drip, endless):
+                heard, took = await fated
+                assert heard.startswith(b"HTTP/1.1 200 OK") and 4 < took < 6, took
+
+    run(scene)
+
+
+def test_half_open_connections_do_not_keep_anybody_out() -> None:
+    async def scene() -> None:
+        async with page() as server:
+            held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * serving.CONNECTIONS)]
+            for _, writer in held:
+                writer.write(ASK[:20])
+            await asyncio.sleep(0.2)
+            before = time.monotonic()
+            assert (await ask(server)).status_code == 200
+            assert time.monotonic() - before < 2, "before the half-open ones run out"
+            for _, writer in held:
+                writer.close()
+
+    run(scene)
+
+
+def test_a_pipelined_request_is_answered() -> None:
+    async def scene() -> None:
+        async with page() as server:
+            heard, took = await fate(server.port, ASK * 2 + ASK[:-2] + b"Connection: close\r\n\r\n")
+            assert heard.count(b"HTTP/1.1 200 OK") == 3 and took < 4
+
+    run(scene)
+
+
+async def deaf(server: Server) -> socket.socket:
+    """A client of the stream that does not read, over buffers of the kernel that hold next to nothing."""
+    for listener in server._server.servers[0].sockets:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", server.port))
+    await loop.sock_sendall(client, b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return client
+
+
+def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        feed, made = fed(300), 0
+        plain = feed.updates
+
+        async def updates() -> AsyncIterator[str]:
+            nonlocal made
+            async for view in plain():
+                made += 1
+                yield view
+
+        monkeypatch.setattr(feed, "updates", updates)
+        async with page(feed) as server:
+            client = await deaf(server)
+            for number in range(40):
+                feed(heard(SAMPLERS[0], 50, time.time(), seq=10**6 + number))
+                await asyncio.sleep(0.05)
+            assert feed.readers == 1 and 1 <= made <= 4, "four updates a second were due"
+            before = time.monotonic()
+        assert time.monotonic() - before < 6
+        client.close()
+
+    run(scene)
+
+
+def test_a_reader_that_never_reads_loses_its_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "STALL", 1.0)
+
+    async def scene() -> None:
+        feed = fed(300)
+        async with page(feed) as server:
+            client = await deaf(server)
+            await asyncio.sleep(0.5)
+            assert feed.readers == 1
+            await asyncio.sleep(2)
+            assert feed.readers == 0
+            client.close()
+
+    run(scene)
+
+
+def test_a_page_on_all_addresses_answers_to_every_address_and_the_machines_name() -> None:
+    async def scene() -> None:
+        server = await serve(create_app(fed()), "0.0.0.0", 0, free=False)
+        try:
+            names = {"10.1.2.3": 200, "[fe80::1]:80": 200, socket.gethostname(): 200, "evil.example": 421}
+            async with httpx2.AsyncClient() as client:
+                for name, status in names.items():
+                    got = await client.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": name})
+                    assert got.status_code == status, name
+        finally:
+            await server.close()
+
+    run(scene)

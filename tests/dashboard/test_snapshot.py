@@ -1,0 +1,110 @@
+"""A kept state goes on as if it had never stopped, fits where it must, and believes nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import zstandard
+from dashboard_happenings import folded, happenings
+from dashboard_story import SAMPLERS, heard, story
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboard import snapshot
+from dashboard.snapshot import SnapshotError, dump, load
+from dashboard.state import State, fold
+from dashboard.views import StateView
+from swarm import events as happened
+from swarm.config import History
+
+SMALL = History(points=6, events=9, peers=4, samples=2, columns=4)
+
+
+def apart_from_problems(view: StateView) -> StateView:
+    return msgspec.structs.replace(view, problems=())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(happenings, max_size=30), st.lists(happenings, max_size=15))
+def test_a_state_that_was_kept_goes_on_as_if_it_had_never_stopped(
+    before: list[happened.Event], after: list[happened.Event]
+) -> None:
+    state = State(history=SMALL)
+    for event in before:
+        fold(state, event)
+    again = load(dump(state), history=SMALL)
+    for event in after:
+        fold(state, event)
+        fold(again, event)
+    assert apart_from_problems(again.view(50.0)) == apart_from_problems(state.view(50.0))
+    assert again.heat_view() == state.heat_view() and again.revision == state.revision
+
+
+def test_a_reader_from_before_the_restart_is_told_everything_anew() -> None:
+    state = folded(*story(5, start=0.0))
+    again = load(dump(state))
+    assert again.view(3.0, since=state.revision - 4).full
+    fold(again, heard(SAMPLERS[0], 5, 3.0, seq=99))
+    assert not again.view(3.0, since=state.revision).full
+
+
+@pytest.mark.parametrize("limit", [40_000, 20_000, 12_000])
+def test_a_state_gets_coarser_until_it_fits(limit: int) -> None:
+    state = folded(*story(700, start=0.0))
+    assert len(dump(state)) > limit
+    before = state.view(420.0)
+    packed = dump(state, limit)
+    assert len(packed) <= limit and apart_from_problems(state.view(420.0)) == apart_from_problems(before)
+    again = load(packed)
+    assert again.peers.keys() == state.peers.keys() and again.tally.trained == state.tally.trained
+    assert again.series["reward"].xs[-1] == state.series["reward"].xs[-1]
+
+
+def test_a_state_that_cannot_fit_says_so() -> None:
+    with pytest.raises(SnapshotError, match="cannot be made to fit"):
+        dump(folded(*story(5, start=0.0)), limit=100)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+    with pytest.raises(SnapshotError):
+        load(data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_damaged_state_is_refused_or_fit_to_be_shown(data: st.DataObject) -> None:
+    plain = bytearray(snapshot._unpack(dump(folded(*story(3, start=0.0)))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        plain[data.draw(st.integers(0, len(plain) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        state = load(zstandard.ZstdCompressor().compress(bytes(plain)), history=SMALL)
+    except SnapshotError:
+        return
+    for event in story(4, start=5.0):
+        fold(state, event)
+    msgspec.json.encode(state.view(9.0))
+    assert len(state.peers) <= SMALL.peers and all(len(curve.xs) <= SMALL.points for curve in state.series.values())
+
+
+def test_a_state_that_unpacks_to_more_than_any_state_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "LARGEST_DUMP", 1 << 20)
+    with pytest.raises(SnapshotError, match="when unpacked"):
+        load(zstandard.ZstdCompressor().compress(bytes(64 << 20)))
+
+
+def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
+    state = folded(*story(40, start=0.0))
+    peer = state.peers[SAMPLERS[0]]
+    peer.name, peer.busy, peer.hardware = "evil\u202e" * 99, 7.0, "\x1b[31m"
+    again = load(dump(state), history=SMALL)
+    assert len(again.peers) == SMALL.peers and len(again.events()) <= SMALL.events
+    row = load(dump(state)).row(SAMPLERS[0], 1.0)
+    assert row is not None and len(row.name) == 40 and "\u202e" not in row.name
+    assert row.claims.busy == 1.0 and row.claims.hardware == "[31m"
+
+
+def test_a_state_of_another_form_is_refused_with_both_numbers() -> None:
+    kept = msgspec.structs.replace(snapshot._keep(State()), form=99)
+    with pytest.raises(SnapshotError, match=r"form 99.*form 1"):
+        load(snapshot._pack(kept))
