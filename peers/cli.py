@@ -13,22 +13,20 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from peers import words
 from peers.errors import USAGE, WrongUsage, guarded
-
-if TYPE_CHECKING:
-    from swarm.config import Loaded
 
 ROLES = ("auto", "sampler", "learner", "evaluator")
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    return guarded(lambda: run(sys.argv[1:] if words is None else words))
+def main(said: Sequence[str] | None = None) -> int:
+    return guarded(lambda: run(sys.argv[1:] if said is None else said))
 
 
-def run(words: Sequence[str]) -> int:
-    args = parser().parse_args(words)
+def run(said: Sequence[str]) -> int:
+    args = parser().parse_args(said)
     if args.command is None:
         parser().print_help(sys.stderr)
         return USAGE
@@ -43,58 +41,75 @@ def run(words: Sequence[str]) -> int:
 
 
 def up(args: argparse.Namespace) -> int:
-    loaded = _load(args, args.config)
-    _check_objective(loaded)
+    loaded = words.load(args, args.config)
+    words.check_objective(loaded)
     from peers import up as program
 
-    return program.up(loaded, _folder_of(args, loaded))
+    return program.up(loaded, words.folder_of(args, loaded))
 
 
 def start(args: argparse.Namespace) -> int:
-    loaded = _load(args, args.config)
-    _check_objective(loaded)
+    loaded = words.load(args, args.config)
+    words.check_objective(loaded)
     from peers import launch
 
-    return launch.start(loaded, _folder_of(args, loaded), not args.no_page)
+    return launch.start(loaded, words.folder_of(args, loaded), not args.no_page)
 
 
 def join(args: argparse.Namespace) -> int:
-    loaded = _load(args, args.config)
-    _refuse_run_settings(loaded)
+    loaded = words.load(args, args.config)
+    words.refuse_run_settings(loaded)
     word = " ".join(args.invite)
-    _read_invite(word)  # offline, before anything slow is imported
+    words.read_invite(word)  # offline, before anything slow is imported
     from peers import launch
     from swarm.types import Role
 
     return launch.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
 
 
+def dashboard(args: argparse.Namespace) -> int:
+    loaded = words.load_window(args)
+    word = " ".join(args.invite)
+    words.read_invite(word)
+    from peers import window
+
+    return window.dashboard(word, loaded.config, args.folder)
+
+
+def replay(args: argparse.Namespace) -> int:
+    loaded = words.load_window(args)
+    from peers import window
+
+    return window.replay(args.journal, loaded.config, args.speed)
+
+
 def status(args: argparse.Namespace) -> int:
+    loaded = words.load(args, None)
     word = " ".join(args.invite) or None
     if word is not None:
-        _read_invite(word)
-    folder = args.folder if word is not None else _only_folder(args)
+        words.read_invite(word)
+    folder = args.folder if word is not None else words.only_folder(args)
     from peers import status as program
 
-    return program.status(folder, word, args.watch, args.json)
+    return program.status(folder, word, loaded.config, args.watch, args.json)
 
 
 def leave(args: argparse.Namespace) -> int:
-    folder = _only_folder(args)
+    folder = words.only_folder(args)
     from peers import status as program
 
     return program.leave(folder)
 
 
 def export(args: argparse.Namespace) -> int:
-    folder = _only_folder(args)
+    folder = words.only_folder(args)
     from peers import status as program
 
     return program.export(folder, args.target)
 
 
 def invite_(args: argparse.Namespace) -> int:
-    folder = _only_folder(args)
+    folder = words.only_folder(args)
     from peers import runfolder
     from swarm.types import Role
 
@@ -141,7 +156,7 @@ def objectives(args: argparse.Namespace) -> int:
 def config_show(args: argparse.Namespace) -> int:
     from swarm import config
 
-    loaded = _load(args, args.config)
+    loaded = words.load(args, args.config)
     values = {key: config.value(loaded.config, key) for key in loaded.origins}
     if args.json:
         print(json.dumps({key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()}, indent=2))
@@ -154,8 +169,8 @@ def config_show(args: argparse.Namespace) -> int:
 
 
 def config_check(args: argparse.Namespace) -> int:
-    loaded = _load(args, args.config)
-    _check_objective(loaded)
+    loaded = words.load(args, args.config)
+    words.check_objective(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
     print(json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default")
@@ -171,66 +186,6 @@ def config_schema(args: argparse.Namespace) -> int:
     keys = config.SCHEMA.keys
     print(json.dumps({k: {"default": config.SCHEMA.default(k), "wants": layers.describe(keys[k].type)} for k in keys}, indent=2))
     return 0
-
-
-# --- words to arguments -------------------------------------------------------------------------------------------------
-
-
-def _load(args: argparse.Namespace, path: Path | None) -> Loaded:
-    from swarm import config
-
-    sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
-    return config.load(path, sets, os.environ)
-
-
-def _refuse_run_settings(loaded: Loaded) -> None:
-    """A joiner's run half comes from the swarm; only where its model lies may differ."""
-    for key, origin in loaded.origins.items():
-        if key.startswith("run.") and origin != "default" and key != "run.model.name":
-            raise WrongUsage(f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out")
-
-
-def _read_invite(word: str) -> None:
-    import time
-
-    from swarm import invite
-
-    invite.read(word, time.time())
-
-
-def _check_objective(loaded: Loaded) -> None:
-    from swarm.layers import ConfigError
-    from swarm.learn import objectives as methods
-
-    chosen = loaded.config.run.objective
-    try:
-        methods.trainable(chosen.name, chosen.options)
-    except ValueError as error:
-        raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
-
-
-def _folder_of(args: argparse.Namespace, loaded: Loaded) -> Path:
-    from peers.runfolder import default_path
-
-    return args.folder or default_path(loaded.config.run.name)
-
-
-def _only_folder(args: argparse.Namespace) -> Path:
-    """`--folder`, or the one run that lives on this machine."""
-    from peers.runfolder import default_path
-
-    runs = default_path("any").parent
-    if args.folder is not None:
-        if not args.folder.is_dir():
-            raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
-        return Path(args.folder)
-    found = sorted(spec.parent for spec in runs.glob("*/spec"))
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
-    names = ", ".join(path.name for path in found)
-    raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
 
 
 # --- the parser ---------------------------------------------------------------------------------------------------------
@@ -287,9 +242,10 @@ def _add_reading(commands: Any) -> None:
     it = _command(commands, "status", status, "show what a swarm is doing", "swarm status --watch")
     it.add_argument("invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine")
     it.add_argument("--watch", action="store_true", help="go on showing it")
+    _add_windows(commands)
     about = "print a word that invites to the run on this machine"
     it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
-    it.add_argument("--role", choices=ROLES[1:], default="sampler", help="what it invites as (default: sampler)")
+    it.add_argument("--role", choices=(*ROLES[1:], "observer"), default="sampler", help="what it invites as (default: sampler)")
     it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
     _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
@@ -299,10 +255,34 @@ def _add_reading(commands: Any) -> None:
     _add_bench(commands)
 
 
+def _add_windows(commands: Any) -> None:
+    about = "join a swarm as an observer and serve its page"
+    it = _command(commands, "dashboard", dashboard, about, "swarm dashboard swarm1... --port 8080")
+    it.add_argument("invite", metavar="INVITE", nargs="+", help="any invite of a public swarm, an observer's of a private one")
+    _page(it)
+    about = "serve the page over the journal of a finished run"
+    it = _command(commands, "replay", replay, about, "swarm replay demo-run --speed 10")
+    it.add_argument("journal", metavar="JOURNAL", type=Path, help="a journal.jsonl, or a run's folder")
+    it.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)")
+    _page(it)
+
+
+def _page(it: argparse.ArgumentParser) -> None:
+    it.add_argument("--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)")
+    it.add_argument("--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)")
+
+
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not 0 <= speed <= 1000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000")
+    return speed
+
+
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
-    rows = "join, groups, averaging, scoring, tokens, memory; without one, all of them (about ten minutes)"
+    rows = "join, groups, averaging, tokens, memory, scoring, dashboard; without one, all of them (about a quarter of an hour)"
     it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness")
     it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
     it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")

@@ -68,7 +68,7 @@ _BY_NAME = {
     "swarm.layers.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.identity.IdentityError": CANNOT,
-    "dashboard.app.PortTaken": CANNOT,
+    "dashboard.server.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,

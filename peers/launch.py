@@ -3,8 +3,8 @@
     key -> node (p2pd, DHT: forks) -> spec and model files -> averager (forks) -> model (torch) -> role
     and back: the role leaves, then the averager, then the node, each with a deadline
 
-hivemind forks, so its parts come before torch computes anything. SIGINT or SIGTERM once: finish the group or step and leave;
-twice: now.
+hivemind forks, so its parts come before torch computes anything; an observer has neither torch nor forks. SIGINT or SIGTERM
+once: finish the group or step and leave; twice: now.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,17 @@ from typing import Any
 
 import msgspec
 
+from dashboard.views import InviteView
 from peers import hardware, policies, runfolder, specification
 from peers.departure import Departure, run_until_signalled
-from peers.errors import CannotHere, Refusal
+from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.evaluator import Evaluator
 from peers.frames import Frames, MemberMail
 from peers.host import Host, Self
+from peers.page import loopback, page, private_invite, public_invite
 from peers.runfolder import Corner, RunFolder
 from peers.seed import Seed
+from peers.watch import Watch
 from swarm import events
 from swarm import invite as invites
 from swarm.config import Config, Listen, Loaded, Page, Run, from_run_dict
@@ -37,7 +40,7 @@ from swarm.core.trust import Trust, needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
-from swarm.net.blobs import Blobs
+from swarm.net import slim
 from swarm.net.ports import NetError, Ports, Unreachable
 from swarm.tasks import base as tasks
 from swarm.types import Digest, Membership, PeerId, Role
@@ -46,44 +49,77 @@ GOODBYE = 10.0
 # Seconds for each part to end: a forked process that hangs is killed by then.
 
 
-def start(loaded: Loaded, folder: Path | None, page: bool) -> int:
+def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
     """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
     config = loaded.config
     path = folder or runfolder.default_path(config.run.name)
     run = runfolder.create(path, config.run, policies.folder(config.run))
-    return run_until_signalled(lambda departure: _seed(run, config, page, departure))
+    return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
 
 
 def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> int:
     """`swarm join`: take part in the run that the invite names. Returns an exit code."""
     invite = invites.read(word, time.time())
+    path = _folder_of(invite, folder)
+    chosen = role or invite.role or Role.SAMPLER
+    if chosen in (Role.OBSERVER, Role.SEED):
+        raise WrongUsage(f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm")
+    return run_until_signalled(lambda departure: _join(invite, chosen, loaded.config, path, departure))
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a program that watches a swarm is given."""
+
+    watch: Watch
+    invite: Invite
+    run: Run
+    told: bool
+    """Somebody told what happened before."""
+    leaving: asyncio.Event
+    """A signal came. A run that is complete goes on being watched."""
+
+
+def observe(word: str, folder: Path | None, config: Config, look: Callable[[Window], Awaitable[None]]) -> int:
+    """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
+    invite = invites.read(word, time.time())
+    path = _folder_of(invite, folder)
+
+    async def program(departure: Departure) -> None:
+        with _place(runfolder.free_corner(path, Role.OBSERVER)) as place:
+            async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
+                run = await specification.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
+                host = _host(place, run, Role.OBSERVER, config, node, Nobody(), _membership(invite, Role.OBSERVER, run, place))
+                watch, leaving = Watch(host, place.folder), asyncio.Event()
+                departure.leave = leaving.set
+
+                async def role() -> None:
+                    told = await watch.catch_up(_peers_of(invite))
+                    await look(Window(watch, invite, host.config.run, told, leaving))
+
+                async with watch.kept():
+                    await host.run(role)
+
+    return run_until_signalled(program)
+
+
+def _folder_of(invite: Invite, folder: Path | None) -> Path:
+    """Where this machine keeps the invite's run."""
     path = folder or runfolder.default_path(invite.run[:12])
     if (here := runfolder.read(path)) is not None and here.digest != invite.run:
         raise Refusal(
             f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder"
         )
-    return run_until_signalled(
-        lambda departure: _join(invite, role or invite.role or Role.SAMPLER, loaded.config, path, departure)
-    )
+    return path
 
 
-def observe(word: str, folder: Path | None, sink: Callable[[events.Event, Run], None], seconds: float | None) -> int:
-    """Join as an observer and hand every event to `sink`, for so many seconds or until a signal. Returns an exit code."""
-    invite = invites.read(word, time.time())
-    path = folder or runfolder.default_path(invite.run[:12])
-
-    async def program(departure: Departure) -> None:
-        with _place(runfolder.free_corner(path, Role.OBSERVER)) as place:
-            async with _node(place, invite.run, Listen(dial_only=True), invite.addresses) as node:
-                run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, None)
-                host = _host(place, run, Role.OBSERVER, Config(), node, Nobody(), invite.admit(place.keyring.me))
-                departure.leave = host.leave
-                place.bus.add(lambda event: sink(event, host.config.run))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await host.run(host.stop.wait)
-
-    return run_until_signalled(program)
+def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
+    """What the invite makes of this peer. Raises Refusal when that is not enough."""
+    membership = invite.admit(place.keyring.me) if invite.role is role else None
+    if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
+        one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
+        raise Refusal(f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role {role.value}`)")
+    return membership
 
 
 def _peers_of(invite: Invite) -> list[PeerId]:
@@ -125,12 +161,15 @@ def _place(corner: Corner) -> Iterator[Place]:
 
 
 @asynccontextmanager
-async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str]) -> AsyncIterator[Any]:
-    """A running node under supervision."""
-    import torch
+async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False) -> AsyncIterator[Any]:
+    """A running node under supervision; a `light` one is without torch."""
+    if light:
+        slim.enter()
+    else:
+        import torch
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
     from swarm.net.hive import Node
 
     listen = _kept_port(listen, place.folder / "port")
@@ -171,29 +210,25 @@ def _host(
     mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
     ports = Ports(
         clock=node.clock, board=node.board, gossip=node.gossip, mail=mail, averager=averager, work=node.work,
-        keyring=place.keyring, addresses=node.addresses,
+        keyring=place.keyring, addresses=node.addresses, relayed=node.relayed,
     )  # fmt: skip
     who = Self(
         name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
         hardware=hardware.describe(),
         membership=membership, observes=role in (Role.SEED, Role.OBSERVER),
     )  # fmt: skip
-
-    def blame(peer: PeerId, reason: str) -> None:
-        place.bus.emit(events.Rejected(at=time.time(), peer=place.keyring.me, sender=peer, kind="blobs", reason=reason))
-
     shelf = place.folder / "blobs" if role is Role.SEED else None
-    blobs = Blobs(mail, folder=shelf, keep=config.run.release.keep, on_bad=blame)
-    return Host(who, config, ports, frames, place.bus, trust, blobs, node.mail.remember)
+    return Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
 
 
-async def _seed(run: RunFolder, config: Config, page: bool, departure: Departure) -> None:
+async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
     with _place(run.corner("seed")) as place:
         async with _node(place, run.digest, config.peer.listen, ()) as node:
             host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
             await specification.serve(node.mail, run)
             departure.leave = host.leave
-            async with _page(run, host, config.peer.page) if page else contextlib.nullcontext():
+            watch, settings = Watch(host, place.folder), config.peer.page
+            async with watch.kept(), _page(run, node.addresses(), watch, settings) if paged else contextlib.nullcontext():
                 _print_invites(run, node.addresses())
                 await host.run(Seed(host, _genesis(run), place.folder).run)
 
@@ -212,34 +247,32 @@ def _print_invites(run: RunFolder, addresses: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def _page(run: RunFolder, host: Host, settings: Page) -> AsyncIterator[None]:
-    """The dashboard in the seed's own process, over what the seed observes."""
-    from dashboard.app import create_app, serve
-    from dashboard.feed import Feed
-    from dashboard.state import State
+async def _page(run: RunFolder, addresses: Sequence[str], watch: Watch, settings: Page) -> AsyncIterator[None]:
+    """The page in the seed's own process."""
+    async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
+        write_durably(run.path / "page", url.encode())
+        try:
+            yield
+        finally:
+            (run.path / "page").unlink(missing_ok=True)
 
-    feed = Feed(State(host.config.run))
-    host.bus.add(feed)
-    server = await serve(create_app(feed), settings.host, settings.port, settings.free)
-    write_durably(run.path / "page", server.url.encode())
-    print(f"page: {server.url}", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        (run.path / "page").unlink(missing_ok=True)
-        await server.close()
+
+def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
+    """In a private run the word makes members: it is for the page of this machine's own browser alone."""
+    if not settings.invite:
+        return None
+    if not run.spec.run["private"]:
+        return public_invite(run.digest, addresses)
+    alone = loopback(settings.host) and not settings.hosts
+    return private_invite(run.invite(Role.SAMPLER, addresses), time.time()) if alone else None
 
 
 async def _join(invite: Invite, role: Role, config: Config, path: Path, departure: Departure) -> None:
     with _place(runfolder.free_corner(path, role)) as place:
-        membership = invite.admit(place.keyring.me) if invite.role is role else None
         async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, model)
-            if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
-                raise Refusal(
-                    f"this invite does not admit a {role.value}: ask the run's owner for one (`swarm invite --role {role.value}`)"
-                )
+            membership = _membership(invite, role, run, place)
             await specification.serve(node.mail, run)
             who = f"{role.value} {human_name(place.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
-import json
 import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 
@@ -22,25 +23,26 @@ from peers.frames import Frames
 from peers.runfolder import RunFolder
 from peers.up import Tail
 from swarm import wire
-from swarm.config import Run, from_run_dict
-from swarm.events import Event
+from swarm.config import Config, from_run_dict
 from swarm.identity import open_key
 from swarm.types import Manifest, Release
 
 LISTEN = 5.0
-# Seconds that an observer listens before it reports: two heartbeats of every peer.
+# Seconds that an observer listens when nobody tells it what was: two heartbeats of every peer.
+LOOK = 0.5
+# Seconds between two pictures.
 LEAVE_PATIENCE = 20.0
 
 
-def status(folder: Path | None, word: str | None, watch: bool, as_json: bool) -> int:
+def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
     """What the run on this machine is doing, from its journals; with an invite, what a swarm elsewhere is doing."""
     if word is not None:
-        return _observe(word, folder, watch, as_json)
+        return _observe(word, folder, config, watch, as_json)
     assert folder is not None
     run = runfolder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
-    state = State(from_run_dict(run.spec.run))
+    state = State(from_run_dict(run.spec.run), config.peer.history)
     seed = folder / "peers" / "seed" / "journal.jsonl"
     tails = [Tail(seed)] if seed.exists() else [Tail(path) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
 
@@ -56,36 +58,39 @@ def status(folder: Path | None, word: str | None, watch: bool, as_json: bool) ->
     with Live(console=Console(), refresh_per_second=4) as live:
         while True:
             live.update(render(state, time.time(), live.console.width))
-            time.sleep(0.5)
+            time.sleep(LOOK)
             read()
 
 
 def _show(state: State, as_json: bool) -> None:
     now = time.time()
     if as_json:
-        print(json.dumps(state.view(now)))
+        print(msgspec.json.encode(state.view(now, quiet=max(now - state.last, 0.0))).decode())
     else:
         console = Console()
         console.print(render(state, now, console.width))
 
 
-def _observe(word: str, folder: Path | None, watch: bool, as_json: bool) -> int:
-    """Join as an observer and fold what is heard: for LISTEN seconds, or until a signal."""
+def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
+    """Join as an observer: show what a seed tells, or what is heard in LISTEN seconds; with `watch` until a signal."""
     from peers import launch
 
-    state = State()
-    screen = Live(console=Console(), refresh_per_second=4) if watch else None
+    async def look(window: launch.Window) -> None:
+        if watch:
+            with Live(console=Console(), refresh_per_second=4) as live:
+                while not window.leaving.is_set():
+                    live.update(render(window.watch.state, time.time(), live.console.width))
+                    await _wait(window.leaving, LOOK)
+        elif not window.told:
+            await _wait(window.leaving, LISTEN)
+        _show(window.watch.state, as_json)
 
-    def heard(event: Event, run: Run) -> None:
-        state.run = run
-        fold(state, event)
-        if screen is not None:
-            screen.update(render(state, time.time(), screen.console.width))
+    return launch.observe(word, folder, config, look)
 
-    with screen or nullcontext():
-        code = launch.observe(word, folder, heard, None if watch else LISTEN)
-    _show(state, as_json)
-    return code
+
+async def _wait(leaving: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(leaving.wait(), seconds)
 
 
 def leave(folder: Path) -> int:

@@ -127,6 +127,8 @@ class Household:
         self._wait_for_invites()
         if self.signalled is not None:
             return
+        if (page := self.folder / "page").exists():  # the seed writes it before its invites
+            self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
         for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):
             for number in range(getattr(self.config.peer.swarm, count)):
                 word = (self.folder / "invites" / role).read_text()
@@ -262,12 +264,10 @@ class Tail:
 def headline(state: State, now: float) -> str:
     """The swarm in one line."""
     head = state.head(now)
-    accuracy = f"accuracy {state.accuracies['last'][1]:.1%}" if "last" in state.accuracies else "not evaluated yet"
-    reward = f"reward {head['reward']:.2f}" if isinstance(head["reward"], float) else "no reward yet"
-    roles = head["roles"]
-    assert isinstance(roles, dict)
-    peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in roles.items())
-    return f"version {head['version']}, {accuracy}, {reward}, {head['trained']} groups trained; {peers}"
+    accuracy = f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
+    reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
+    peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
+    return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"
 
 
 def _how(code: int) -> str:

@@ -1,0 +1,71 @@
+"""The page in a peer's own process: served over what the peer watches, with a word for those who want to join.
+
+In come a Source and the settings of `[peer.page]`, out goes a page that answers until the block ends; its address is said on
+stderr. Invariant: no page shows a word that makes members of roles that the public may not have. Not handled here: what the page
+says (dashboard), who may look at it (a proxy, where it is not loopback alone).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from dashboard.views import InviteView
+from swarm import invite as invites
+from swarm.config import Page
+from swarm.types import Digest, Role
+
+if TYPE_CHECKING:
+    from dashboard.source import Source
+
+
+@asynccontextmanager
+async def page(source: Source, settings: Page, invite: InviteView | None, query: str = "") -> AsyncIterator[str]:
+    """Serves it. -> its address, said with `query`. Raises PortTaken."""
+    from dashboard.app import create_app  # fastapi takes half a second, and not every peer has a page
+    from dashboard.server import serve
+
+    app = create_app(source, invite, settings.hosts)
+    server = await serve(app, settings.host, settings.port, settings.free)
+    print(f"page: {server.url}{query}", file=sys.stderr, flush=True)
+    if not loopback(settings.host):
+        print(
+            f"whoever reaches port {server.port} of this machine can read the page, it has no password: bind 127.0.0.1 "
+            "(--host, or peer.page.host), or put a proxy that asks for one in front",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    try:
+        yield server.url
+    finally:
+        await server.close()
+
+
+def loopback(host: str) -> bool:
+    """Only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def public_invite(run: Digest, addresses: Sequence[str]) -> InviteView | None:
+    """A word for samplers of a public run: it makes no members, whatever the word was that its host came with."""
+    if not addresses:
+        return None
+    return _view(invites.make(run, addresses[: invites.ADDRESSES], Role.SAMPLER), invites.FOREVER)
+
+
+def private_invite(word: str, now: float) -> InviteView | None:
+    """The word itself, when it makes samplers and nothing else."""
+    try:
+        invite = invites.read(word, now)
+    except invites.InviteError:
+        return None
+    return _view(word, invite.expires) if invite.role is Role.SAMPLER else None
+
+
+def _view(word: str, expires: int) -> InviteView:
+    return InviteView(role=Role.SAMPLER.value, word=word, command=f"swarm join {word}", expires=expires)

@@ -1,0 +1,258 @@
+"""`swarm dashboard`, `swarm replay` and `swarm status INVITE` over a real swarm: what a late window shows, keeps, and refuses."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from swarm_processes import UNHURRIED, Household, Program, household, swarm
+
+from swarm import events, invite
+from swarm.types import Digest, Role
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
+    """A seed, a learner and a sampler that have trained some versions."""
+    with household(tmp_path_factory.mktemp("observed")) as it:
+        seed = it.seed()
+        it.join("learner")
+        it.join("sampler", *UNHURRIED)
+        it.wait_until(lambda: any(e.release.version >= 4 for e in seed.saw(events.Released)), 90, "nothing was learned")
+        yield it
+
+
+def window(house: Household, word: str, folder: Path, *more: str) -> Program:
+    return house.run("dashboard", "dashboard", word, "--port", "0", "--folder", str(folder), *more, folder=folder)
+
+
+def page(house: Household, program: Program, seconds: float = 30) -> str:
+    """The address that it says, once it says it."""
+
+    def said() -> re.Match[str] | None:
+        return re.search(r"page: (http://[^\s?]+)", program.log.read_text())
+
+    return house.wait_until(said, seconds, f"{program.name} served no page")[1]  # type: ignore[index, no-any-return]
+
+
+def get(url: str, path: str) -> Any:
+    with urllib.request.urlopen(url + path, timeout=10) as answer:
+        return json.load(answer)
+
+
+def rewards(state: Any) -> list[int]:
+    """Versions on the curve."""
+    return [point[0] for point in state["series"].get("reward", [])]
+
+
+def versions(url: str) -> list[int]:
+    """Versions on the whole curve, of which a view has as many points as a chart has pixels."""
+    if "reward" not in get(url, "api/state")["series"]:
+        return []
+    return [point[0] for point in get(url, "api/series?name=reward")["points"]]
+
+
+def end(program: Program) -> int:
+    program.signal(signal.SIGINT)
+    return program.process.wait(20)
+
+
+# --- a late window ------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: Household, tmp_path: Path) -> None:
+    seed = house.programs[0]
+    everybody = {program.peer for program in house.programs[:3]}
+    before = {event.version for program in house.programs[:2] for event in program.saw(events.Trained)}
+    started = time.monotonic()
+    late = window(house, house.invite("observer"), tmp_path / "late")
+    url = page(house, late)
+    connected = min(event.at for event in late.saw(events.Started))
+    state = get(url, "api/state")
+    # 1.5 s on an idle machine; the rest is for one that runs other tests.
+    assert time.time() - connected < 10, f"{time.monotonic() - started:.1f} s after the command"
+    rows = {row["id"]: row for row in state["peers"]}
+    assert everybody <= set(rows)
+    assert {rows[peer]["status"] for peer in everybody} == {"alive"}
+    assert before <= set(versions(url))
+    assert state["head"]["version"] >= max(before)
+    newest = max(event.release.version for event in seed.saw(events.Released))
+    house.wait_until(lambda: get(url, "api/state")["head"]["version"] > newest, 30, "the window does not go on")
+    assert end(late) == 130
+
+
+def test_a_window_imports_neither_torch_nor_a_model(house: Household, tmp_path: Path) -> None:
+    late = window(house, house.invite("observer"), tmp_path / "late")
+    page(house, late)
+    mapped = {Path(region.path).name for region in psutil.Process(late.pid).memory_maps()}
+    assert not [name for name in mapped if "torch" in name]
+    assert not (tmp_path / "late" / "model").exists()
+    assert {child.name() for child in late.tree()[1:]} == {"p2pd"}
+    assert end(late) == 130
+
+
+def test_a_window_that_starts_again_shows_what_it_knew(house: Household, tmp_path: Path) -> None:
+    folder = tmp_path / "late"
+    first = window(house, house.invite("observer"), folder, "--set", "peer.history.save=1")
+    url = page(house, first)
+    knew = house.wait_until(lambda: versions(url), 10, "no curve")
+    house.wait_until((folder / "peers" / "observer-1" / "history").exists, 10, "nothing was saved")
+    first.kill()
+    again = window(house, house.invite("observer"), folder)
+    assert set(knew) <= set(versions(page(house, again)))
+    assert end(again) == 130
+
+
+def test_a_damaged_history_does_not_stop_a_window(house: Household, tmp_path: Path) -> None:
+    corner = tmp_path / "late" / "peers" / "observer-1"
+    corner.mkdir(parents=True)
+    (corner / "history").write_bytes(b"no history")
+    late = window(house, house.invite("observer"), tmp_path / "late")
+    url = page(house, late)
+    assert versions(url)
+    assert [event for event in late.saw(events.Noted, level="warning") if "begins anew" in event.text]
+    assert end(late) == 130
+
+
+def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: Household, tmp_path: Path) -> None:
+    late = window(house, house.invite("learner"), tmp_path / "late")
+    shown = get(page(house, late), "api/invite")
+    said = invite.read(shown["word"], time.time())
+    assert (said.role, said.delegate) == (Role.SAMPLER, None)
+    assert said.addresses == invite.read(house.invite("learner"), time.time()).addresses
+    assert end(late) == 130
+
+
+def test_a_page_that_others_reach_says_that_it_has_no_password(house: Household, tmp_path: Path) -> None:
+    late = window(house, house.invite("observer"), tmp_path / "late", "--host", "0.0.0.0")
+    page(house, late)
+    house.wait_until(lambda: "it has no password" in late.log.read_text(), 5, "no warning")
+    assert end(late) == 130
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_named(house: Household, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = swarm("dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late"))
+    assert ran.returncode == 3, ran.stderr
+    assert f"port {port} of 127.0.0.1 is in use" in ran.stderr
+
+
+def test_a_swarm_that_does_not_answer_is_named(house: Household, tmp_path: Path) -> None:
+    peer = invite.read(house.invite("observer"), time.time()).addresses[0].rsplit("/", 1)[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{peer}"
+    ran = swarm("dashboard", invite.make(Digest("ab" * 32), [address], Role.OBSERVER), "--folder", str(tmp_path / "late"))
+    assert ran.returncode == 4, ran.stderr
+    assert "connection refused" in ran.stderr
+
+
+def test_an_invite_that_expired_is_refused(house: Household, tmp_path: Path) -> None:
+    said = invite.read(house.invite("observer"), time.time())
+    old = invite.make(said.run, said.addresses, Role.OBSERVER, int(time.time()) - 7200)
+    ran = swarm("dashboard", old, "--folder", str(tmp_path / "late"))
+    assert ran.returncode == 5, ran.stderr
+    assert "expired 2 hours ago" in ran.stderr
+
+
+def test_a_watchers_invite_does_not_make_a_sampler(house: Household, tmp_path: Path) -> None:
+    ran = swarm("join", house.invite("observer"), "--folder", str(tmp_path / "late"))
+    assert ran.returncode == 2, ran.stderr
+    assert "`swarm dashboard` with it shows the swarm" in ran.stderr
+
+
+def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: Path) -> None:
+    with household(tmp_path) as house:
+        seed = house.seed("run.private=true")
+        learner = house.join("learner")
+        house.wait_until(lambda: learner.saw(events.Started), 60, "the learner did not start")
+        late = window(house, house.invite("observer"), tmp_path / "late")
+        url = page(house, late)
+        house.wait_until(
+            lambda: {seed.peer, learner.peer} <= {row["id"] for row in get(url, "api/state")["peers"]}, 10, "not everybody"
+        )
+        assert get(url, "api/state")["run"]["private"]
+        with pytest.raises(urllib.error.HTTPError):
+            get(url, "api/invite")
+        said = invite.read(house.invite("observer"), time.time())
+        for word in (house.invite("sampler"), invite.make(said.run, said.addresses, Role.OBSERVER)):
+            ran = swarm("dashboard", word, "--port", "0", "--folder", str(tmp_path / "stranger"))
+            assert ran.returncode == 5, ran.stderr
+            assert "this invite does not admit an observer" in ran.stderr
+            assert "swarm invite --role observer" in ran.stderr
+        shown = get((house.folder / "page").read_text(), "api/invite")
+        assert invite.read(shown["word"], time.time()).role is Role.SAMPLER
+        assert end(late) == 130
+
+
+# --- other readers of the same state ------------------------------------------------------------------------------------
+
+
+def test_status_of_an_invite_tells_what_was_before(house: Household, tmp_path: Path) -> None:
+    before = {event.version for event in house.programs[1].saw(events.Trained)}
+    ran = swarm("status", house.invite("observer"), "--json", "--folder", str(tmp_path / "late"))
+    assert ran.returncode == 0, ran.stderr
+    state = json.loads(ran.stdout)
+    seen = rewards(state)
+    assert min(seen) - min(before) <= 2
+    assert max(seen) >= max(before) - 2
+    assert {program.peer for program in house.programs[:3]} <= {row["id"] for row in state["peers"]}
+
+
+def test_status_of_a_folder_tells_the_same_as_its_page(house: Household) -> None:
+    ran = swarm("status", "--json", "--folder", str(house.folder))
+    assert ran.returncode == 0, ran.stderr
+    state, shown = json.loads(ran.stdout), get((house.folder / "page").read_text(), "api/state")
+    assert set(state) == set(shown)
+    assert {row["id"] for row in state["peers"]} <= {row["id"] for row in shown["peers"]}
+    assert state["head"]["version"] <= shown["head"]["version"]
+
+
+def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
+    with household(tmp_path) as house:
+        first = house.seed("peer.history.save=0.5")
+        house.join("learner")
+        house.join("sampler", *UNHURRIED)
+        url = (house.folder / "page").read_text()
+        house.wait_until(lambda: len(versions(url)) >= 3, 90, "nothing was learned")
+        knew = versions(url)
+        time.sleep(1.5)
+        first.kill()
+        house.seed()
+        assert set(knew) <= set(versions((house.folder / "page").read_text()))
+
+
+def test_a_runs_folder_is_replayed(house: Household) -> None:
+    program = house.run("replay", "replay", str(house.folder), "--port", "0")
+    url = page(house, program)
+    state = get(url, "api/state")
+    assert state["run"]["name"] == "e2e"
+    assert state["replay"]["first"] < state["replay"]["last"] <= time.time()
+    early = get(url, f"api/state?at={state['replay']['first']}")
+    late = get(url, f"api/state?at={state['replay']['last']}")
+    assert early["head"]["version"] <= 0 < late["head"]["version"]
+    assert end(program) == 130
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no journal\n")
+    ran = swarm("replay", str(tmp_path / "file"))
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"swarm: {tmp_path / 'file'} is no journal of this program: line 1 is no event")
+    assert not ran.stdout
+    assert os.listdir(tmp_path) == ["file"]
