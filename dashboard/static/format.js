@@ -1,9 +1,10 @@
-// Figures as people read them. Times are seconds.
+// Figures as people read them. Times are seconds, sizes bytes.
 
 const DASH = "–";
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 }); // making one costs more than using it
 
 export function count(value) {
-  return value == null ? DASH : Math.round(value).toLocaleString("en");
+  return value == null ? DASH : whole.format(value);
 }
 
 export function percent(value, digits = 1) {
@@ -13,7 +14,7 @@ export function percent(value, digits = 1) {
 export function figure(value) {
   if (value == null) return DASH;
   const size = Math.abs(value);
-  if (size >= 100) return Math.round(value).toLocaleString("en");
+  if (size >= 100) return whole.format(value);
   if (size >= 10) return value.toFixed(1);
   if (size >= 0.1 || size === 0) return value.toFixed(2);
   return size >= 0.001 ? value.toFixed(4) : value.toExponential(1);
@@ -24,7 +25,22 @@ export function duration(seconds) {
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
     if (seconds >= 2 * size) return `${figure(seconds / size).replace(/\.0+$/, "")} ${unit}`;
   }
-  return seconds >= 10 ? `${Math.round(seconds)} s` : `${Math.max(seconds, 0).toFixed(1)} s`;
+  if (seconds >= 10) return `${Math.round(seconds)} s`;
+  return seconds > 0 && seconds < 0.95 ? `${Math.max(Math.round(1000 * seconds), 1)} ms` : `${Math.max(seconds, 0).toFixed(1)} s`;
+}
+
+// Whole units: for an age that counts up, where a changing fraction would only be noise.
+export function age(seconds) {
+  if (seconds == null) return DASH;
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
+  return `${Math.max(Math.floor(seconds / size), 0)} ${unit}`;
+}
+
+export function bytes(value) {
+  if (value == null) return DASH;
+  const place = value < 1 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), 5);
+  const scaled = value / 1000 ** place;
+  return `${place === 0 || scaled >= 100 ? Math.round(scaled) : scaled.toPrecision(scaled >= 10 ? 3 : 2)} ${["B", "kB", "MB", "GB", "TB", "PB"][place]}`;
 }
 
 export function some(number, noun) {

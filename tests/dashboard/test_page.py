@@ -1,12 +1,13 @@
-"""The page in a real browser: rows and curves appear through the stream, names stay text, the console stays clean."""
+"""The page in a real browser: what the stream says is on it, what peers wrote stays text, the console stays clean."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,28 +15,74 @@ import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from dashboard.app import create_app, serve
+from dashboard.app import STATIC, create_app
 from dashboard.feed import Feed
+from dashboard.server import serve
 from dashboard.state import State
+from dashboard.views import InviteView
 from swarm import events as happened
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
+CURVES = 12
+PURPOSES = ("rollouts", "weights", "gradients", "other")
+WIDE = """width => document.documentElement.scrollWidth <= width ? [] : [...document.querySelectorAll("section *")]
+    .filter((element) => element.getBoundingClientRect().right > width).map((element) => element.outerHTML.slice(0, 90))"""
+THERE = "element => element.scrollIntoView({behavior: 'instant'})"
+BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
+    .reduce((sum, value, place) => place % 4 < 3 ? sum + value : sum, 0)"""
+# Sum over all pixels: other words or cells change it too, but while the swarm is silent only the theme does.
+TABS = 400
+# Key presses until somebody who only has a keyboard has passed every control of a page with eight peers.
+PATIENCE = 20_000
+# Milliseconds that something may take to appear where other programs use the machine too.
+INVITE = InviteView(role="sampler", word="swarm1qqqq", command="swarm join swarm1qqqq", expires=2e9)
+
+Scene = Callable[[Browser], Awaitable[None]]
+Play = Callable[[Scene], None]
 
 
-@asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
+@pytest.fixture(scope="module")
+def play() -> Iterator[Play]:
+    """Runs a scene with the browser, which starts once: a start takes longer than most scenes."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.fail("this test drives a real browser and there is none: `make chromium` installs it", pytrace=False)
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=program, args=FLAGS)
+    expect.set_options(timeout=PATIENCE)
+    loop = asyncio.new_event_loop()
+    playwright = loop.run_until_complete(async_playwright().start())
+    chromium = loop.run_until_complete(playwright.chromium.launch(executable_path=program, args=FLAGS))
+
+    async def whole(scene: Scene) -> None:
         try:
-            yield chromium
+            await scene(chromium)
         finally:
-            await chromium.close()
+            for context in chromium.contexts:
+                await context.close()
+
+    yield lambda scene: loop.run_until_complete(whole(scene))
+    loop.run_until_complete(chromium.close())
+    loop.run_until_complete(playwright.stop())
+    loop.close()
+
+
+@asynccontextmanager
+async def served(feed: Feed, events: Iterable[happened.AnyEvent] = ()) -> AsyncIterator[str]:
+    for event in events:
+        feed(event)
+    server = await serve(create_app(feed, INVITE), "127.0.0.1", 0, free=False)
+    try:
+        yield server.url
+    finally:
+        await server.close()
+
+
+def past(versions: int = 120) -> list[happened.AnyEvent]:
+    """A run that ends now."""
+    return list(story(versions, start=time.time() - 0.6 * versions))
 
 
 def listen(page: Page) -> list[str]:
@@ -52,75 +99,248 @@ async def look(page: Page, name: str) -> None:
         await page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
 
 
-def test_a_swarm_appears_on_the_page_and_a_hostile_name_stays_text() -> None:
-    async def scene() -> None:
+async def census(page: Page) -> dict[str, int]:
+    """How many elements there are of each kind that the hostile name tries to make, and with a handler in their markup."""
+    kinds = ["img", "script", "td", "tr", "a", "[onerror]"]
+    return {kind: await page.locator(kind).count() for kind in kinds}
+
+
+def test_a_swarm_appears_on_the_page(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
         feed = Feed(State())
-        server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
-        async with browser() as chromium:
+        async with served(feed) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             complaints = listen(page)
-            await page.goto(server.url)
-            await expect(page.locator("#no-peers")).to_be_visible()
-            for event in story(300, start=time.time() - 180):
+            await page.goto(url)
+            await expect(page.locator("#version")).to_have_text("0")
+            for event in past(300):
                 feed(event)
-            await expect(page.locator("#peers tr")).to_have_count(7)
             await expect(page.locator("#version")).to_have_text("300")
             await expect(page.locator("#link-text")).to_have_text("live")
-            await expect(page.locator("#curves .curve")).to_have_count(6)
-            await expect(page.locator("#bars .bar")).not_to_have_count(0)
-            await expect(page.locator("#peers tr.lost")).to_contain_text("lost")
+            await expect(page.locator("#accuracy")).to_contain_text("%")
+            await expect(page.locator("#alive")).to_contain_text("6 of 7")
+            await expect(page.locator("#peer-rows tr")).to_have_count(7)
+            await expect(page.locator("#staleness .bar-mark")).not_to_have_count(0)
+            await expect(page.locator("#staleness canvas.heat-canvas")).to_have_count(1)
+            await expect(page.locator("#causes .lag-row")).to_have_count(2)
+            for section in SECTIONS:
+                await expect(page.locator(f"section#{section}")).to_have_count(1)
             await look(page, "desktop-light")
-            before = await page.locator("*").count()
-            feed(heard(who(9), 300, time.time(), name=HOSTILE))
-            feed(happened.Noted(at=time.time(), peer=who(9), level="info", text=HOSTILE))
-            await expect(page.locator("#peers tr")).to_have_count(8)
-            assert await page.locator("td img, td script, li img, li script").count() == 0
-            assert await page.evaluate("window.hacked") is None
-            row = await page.locator("#peers tr").first.locator("*").count() + 1
-            lines = await page.locator("#events li").first.locator("*").count() + 1
-            grown = await page.locator("*").count() - before
-            assert grown == row + 2 * lines, "one row and two lines, nothing else"
             assert complaints == []
-        await server.close()
 
-    asyncio.run(scene())
+    play(scene)
 
 
-def test_a_phone_and_the_dark_scroll_only_downwards() -> None:
-    async def scene() -> None:
-        feed = Feed(State())
-        server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
-        for event in story(120, start=time.time() - 72):
-            feed(event)
-        async with browser() as chromium:
+def test_the_curves_are_drawn_and_can_be_taken_home(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            complaints = listen(page)
+            await page.goto(url)
+            await page.locator("#learning").evaluate(THERE)
+            await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
+            reward = page.locator("[data-curve=reward]")
+            await expect(reward.locator(".plot")).to_have_attribute("aria-label", re.compile("at version 120.* over 120 points"))
+            await expect(reward.locator(".value")).to_have_text(re.compile(r"^0\.\d\d$"))
+            await reward.locator(".plot").focus()
+            await page.keyboard.press("ArrowLeft")
+            await expect(reward).to_contain_text("version 120")
+            await expect(page.locator("[data-curve=kl]")).to_contain_text("version 120", use_inner_text=True)
+            await page.get_by_text("by time").click()
+            await page.get_by_text("15 min").click()
+            for word, name in (("PNG", "reward.png"), ("CSV", "swarm-curves.csv")):
+                async with page.expect_download() as saved:
+                    await reward.get_by_text(word).click()
+                download = await saved.value
+                assert (await download.path()).stat().st_size > 1000, name
+            assert complaints == []
+
+    play(scene)
+
+
+def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        counts = []
+        start = time.time()
+        for name in ("plain", HOSTILE):
+            events = [
+                *past(30), heard(who(9), 30, time.time(), name=name),
+                happened.Noted(at=start, peer=who(9), level="info", text=name),
+                happened.Shown(
+                    at=start, peer=LEARNERS[0], group="g", sampler=who(9), version=29, prompt=name, answer=name,
+                    completions=(name, name), rewards=(0.0, 1.0),
+                ),
+            ]  # fmt: skip
+            async with served(Feed(State()), events) as url:
+                page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+                complaints = listen(page)
+                await page.goto(url)
+                await expect(page.locator("#peer-rows tr")).to_have_count(8)
+                await expect(page.locator("#events")).to_contain_text("plain" if name == "plain" else "<script>")
+                await page.locator("#learning").evaluate(THERE)
+                await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
+                await expect(page.locator("canvas.heat-canvas")).to_have_count(1)
+                counts.append(await census(page))
+                assert await page.evaluate("window.hacked") is None
+                assert complaints == []
+                await page.close()
+        assert counts[0] == counts[1]
+
+    play(scene)
+
+
+def test_a_phone_and_the_dark_scroll_only_downwards(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
             for name, width, scheme in (("desktop-dark", 1280, "dark"), ("phone", 390, "light"), ("phone-dark", 390, "dark")):
                 page = await chromium.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type]
                 complaints = listen(page)
-                await page.goto(server.url)
-                await expect(page.locator("#peers tr")).to_have_count(7)
+                await page.goto(url)
+                await expect(page.locator("#peer-rows tr")).to_have_count(7)
+                await expect(page.locator("#invite")).to_have_count(1)
                 await look(page, name)
-                assert await page.evaluate("document.documentElement.scrollWidth") <= width
+                assert await page.evaluate(WIDE, width) == []
                 assert complaints == []
-        await server.close()
 
-    asyncio.run(scene())
+    play(scene)
 
 
-def test_a_page_that_hears_nothing_says_so_and_recovers() -> None:
-    async def scene() -> None:
+def test_a_page_that_hears_nothing_says_so_and_recovers(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
         late = 0.0
         feed = Feed(State(), clock=lambda: time.time() + late)
-        feed(heard(LEARNERS[0], 3, time.time()))
-        server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
-        async with browser() as chromium:
+        async with served(feed, [heard(LEARNERS[0], 3, time.time())]) as url:
             page = await chromium.new_page()
-            await page.goto(server.url)
+            await page.goto(url)
             await expect(page.locator("#link-text")).to_have_text("live")
             late = 15.0
             await expect(page.locator("#link-text")).to_contain_text("the swarm is silent")
-            await expect(page.locator("#peers tr.lost")).to_have_count(1)
+            await expect(page.locator("#peer-rows tr")).to_contain_text("lost")
             feed(heard(SAMPLERS[0], 3, time.time() + late))
             await expect(page.locator("#link-text")).to_have_text("live")
-        await server.close()
 
-    asyncio.run(scene())
+    play(scene)
+
+
+def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        page = await chromium.new_page()
+        await page.clock.install()
+        async with served(Feed(State()), past(9)) as url:
+            await page.goto(url)
+            await expect(page.locator("#link-text")).to_have_text("live")
+        await page.clock.fast_forward(12_000)
+        await expect(page.locator("#link-text")).to_contain_text("this page has lost its peer")
+
+    play(scene)
+
+
+def test_a_page_too_many_says_so(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed) as url:
+            feed.readers = 1_000_000
+            page = await chromium.new_page()
+            await page.goto(url)
+            await expect(page.locator("#link-text")).to_contain_text("too many pages are open")
+
+    play(scene)
+
+
+def test_a_problem_appears_with_cause_and_next_step_and_clears(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        feed = Feed(State())
+        async with served(feed, past()) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.goto(url)
+            problem = page.locator(f"#problems li[data-key='lost {SAMPLERS[1]}']")
+            await expect(problem).to_contain_text("Cause")
+            await expect(problem).to_contain_text("Next step")
+            await expect(problem.locator(".mark-word")).to_have_text(re.compile("[▲✕] ?(warning|broken)"))
+            await expect(page.locator("#wrong [role=status]")).to_contain_text("problem")
+            await expect(page).to_have_title(re.compile(r"^\(\d\) "))
+            await look(page, "problem")
+            feed(heard(SAMPLERS[1], 120, time.time()))
+            await expect(problem).to_have_count(0)
+
+    play(scene)
+
+
+def test_the_keyboard_reaches_the_skip_link_and_the_controls_of_every_section(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.goto(url)
+            await expect(page.locator("#invite button").first).to_be_visible()
+            await page.keyboard.press("Tab")
+            await expect(page.locator(".skip")).to_be_focused()
+            await expect(page.locator(".skip")).to_be_in_viewport()
+            await page.keyboard.press("Enter")
+            reached = set()
+            for _ in range(TABS):
+                await page.keyboard.press("Tab")
+                reached.add(await page.evaluate("document.activeElement.closest('section')?.id"))
+                if "invite" in reached:
+                    break
+            assert reached >= set(SECTIONS) - {"wrong"}, "without a problem there is nothing to press there"
+
+    play(scene)
+
+
+def test_the_arrow_keys_read_the_cells_of_the_heat_map(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+            await page.goto(url)
+            readout = page.locator("#staleness .readout")
+            await expect(readout).to_contain_text("with a policy")
+            await page.locator(".heat-box").focus()
+            await page.keyboard.press("Home")
+            await expect(readout).to_have_text(re.compile(r"the .* after: (nothing heard|\d+ versions? behind)"))
+            await page.locator(".heat-box").blur()
+            await expect(readout).to_contain_text("with a policy")
+
+    play(scene)
+
+
+def test_canvases_follow_the_theme(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), past()) as url:
+            page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+            await page.goto(url)
+            for place, canvas in (("#staleness", ".heat-canvas"), ("#learning", "[data-curve=reward] canvas")):
+                await page.emulate_media(color_scheme="light")
+                await page.locator(place).evaluate(THERE)
+                light = await page.locator(canvas).evaluate(BRIGHT)
+                await page.emulate_media(color_scheme="dark")
+                await page.wait_for_function(f"light => ({BRIGHT})(document.querySelector('{canvas}')) != light", arg=light)
+
+    play(scene)
+
+
+def test_colours_contrast_in_both_themes() -> None:
+    light, dark = (palette(block) for block in re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)[:2])
+    for theme in (light, light | dark):
+        for ground in ("paper", "card"):
+            for ink in ("ink", "muted", "accent", "warning", "error", "ok"):
+                assert contrast(theme[ink], theme[ground]) >= 4.5, (ink, ground)
+            for mark in (name for name in theme if name.startswith("cause-") or name in PURPOSES):
+                assert contrast(theme[mark], theme[ground]) >= 3, (mark, ground)
+        for level in ("warning", "error"):
+            assert contrast(theme[level], theme[f"{level}-soft"]) >= 4.5, level
+
+
+def palette(block: str) -> dict[str, str]:
+    return dict(re.findall(r"--([a-z0-9-]+): #([0-9a-f]{6});", block))
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it: 1 for the same colour, 21 for black on white."""
+    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

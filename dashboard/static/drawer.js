@@ -1,0 +1,182 @@
+// Everything of one peer: what it does and why it is idle, what others counted, what it says of itself, and what happened to it.
+//
+// The address has `#peer=<id>` while the drawer is open, so that a person can hand on the link to *my* peer; Back closes it. The
+// dialog is the browser's own: it keeps the focus, Escape closes it, the focus returns to where it was.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { EventList } from "./events.js";
+import { age, bytes, count, duration, figure, percent } from "./format.js";
+import { Identicon } from "./identicon.js";
+import { Copy } from "./invite.js";
+import { ageOf, lagOf, statusOf, store, useSelect, useTick } from "./store.js";
+import { Age, Claimed, ClaimedLegend, Mark, memo } from "./ui.js";
+
+const AGAIN = 3000; // milliseconds between two questions for the peer's events
+const FLOWS = 6;
+const CAUSES = [
+  ["download", "policy download"], ["queue", "waiting to be used"], ["generation", "generation"], ["upload", "upload"], ["inbox", "learner's inbox"],
+];
+
+// What a state means, and what it waits for.
+const MEANINGS = {
+  sampling: "It writes completions.",
+  "waiting for credit": "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be done at this peer.",
+  "waiting for a policy": "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
+  gathering: "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or their groups are refused.",
+  learning: "It computes the gradient of its batch.",
+  matching: "It averages its gradient with the other learners.",
+  stepping: "It applies the averaged gradient.",
+  releasing: "It publishes the new policy, or waits for the one that does.",
+  "catching up": "It missed versions and fetches the newest policy; it trains on after that.",
+  stopped: "It trains no more.",
+  evaluating: "It judges a release on held-out tasks.",
+  "waiting for a release": "Idle: it has judged the newest release that was due.",
+  serving: "It hands out releases and the addresses of others.",
+  complete: "The run has reached its last version; it still hands out releases.",
+  leaving: "It says good-bye.",
+};
+const ABSENT = {
+  lost: "Nobody has heard it for longer than the run's patience: its machine, its process or its network is gone. It is back by itself when it is heard again.",
+  left: "It left in good order. Start it again with the same key and it is the same peer.",
+};
+
+const addressed = () => {
+  const found = /^#peer=(.+)$/.exec(location.hash);
+  return found && decodeURIComponent(found[1]);
+};
+
+export function Drawer({ id }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    const read = () => store.select(addressed());
+    if (addressed()) read();
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  useEffect(() => {
+    if (id && !dialog.current.open) dialog.current.showModal();
+    if (!id && dialog.current.open) dialog.current.close();
+    if (id && addressed() !== id) location.hash = `peer=${encodeURIComponent(id)}`;
+    if (!id && addressed()) history.replaceState(null, "", location.pathname + location.search);
+  }, [id]);
+  const outside = (event) => event.target === dialog.current && dialog.current.close();
+  return html`<dialog ref=${dialog} class="drawer" aria-labelledby="drawer-name" onClose=${() => store.select(null)} onClick=${outside}>
+    ${id && html`<div class="drawer-inner"><${Content} key=${id} id=${id} onClose=${() => dialog.current.close()} /></div>`}
+  </dialog>`;
+}
+
+function Content({ id, onClose }) {
+  const peer = useSelect(({ peers }) => peers.get(id));
+  const events = useEvents(id, peer !== undefined);
+  useTick();
+  return html`
+    <header class="drawer-head">
+      <${Identicon} id=${id} size=${44} />
+      <div><h2 id="drawer-name">${peer ? peer.name : "An unknown peer"}</h2><p class="muted">${peer?.role}</p></div>
+      <button type="button" class="button drawer-close" onClick=${onClose}>Close</button>
+    </header>
+    <${Id} id=${id} />
+    ${peer ? html`<${Doing} peer=${peer} /><${Facts} peer=${peer} /><${Flows} id=${id} /><${Claims} peer=${peer} />`
+      : html`<p class="muted">Nobody of this id was heard here yet. This page shows it as soon as somebody hears it.</p>`}
+    <section><h3>Events</h3>${events.length ? html`<${EventList} lines=${events} />` : html`<p class="muted small">none yet</p>`}</section>`;
+}
+
+function Id({ id }) {
+  const text = useRef(null);
+  return html`<div class="copy-box"><code ref=${text} tabindex="0" aria-label="Peer id">${id}</code><${Copy} text=${id} node=${text} word="Copy id" />
+    <${Copy} text=${location.href} node=${text} word="Copy link" /></div>`;
+}
+
+// Events of the peer, newest first, asked for again and again while the drawer is open.
+function useEvents(id, known) {
+  const [events, set] = useState([]);
+  useEffect(() => {
+    if (!known) return;
+    let stopped = false;
+    const ask = async () => {
+      const answer = await fetch(store.url(`/api/peers/${encodeURIComponent(id)}`)).catch(() => null);
+      if (answer?.ok && !stopped) set((await answer.json()).events.reverse());
+    };
+    ask();
+    const timer = setInterval(() => document.hidden || ask(), AGAIN);
+    return () => {
+      stopped = true;
+      clearInterval(timer);
+    };
+  }, [id, known]);
+  return events;
+}
+
+function Doing({ peer }) {
+  const problems = useSelect((state) => state.problems.filter(({ peers }) => peers.includes(peer.id)));
+  const status = statusOf(peer);
+  const silent = store.now() - peer.heard;
+  const { state } = peer.claims;
+  return html`<section class="doing">
+    <p class="doing-state">${status === "alive" ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${state || "here"}<//>`} />` : html`<${Mark} kind=${status} word=${status} />`}
+      <span class="muted small"> heard ${age(silent)} ago</span></p>
+    <p>${status === "alive" ? MEANINGS[state] ?? "" : ABSENT[status]}</p>
+    ${problems.map(({ key, level, text, cause, todo }) => html`<div key=${key} class=${`doing-problem ${level}`}>
+      <p><${Mark} kind=${level} word=${level} /> ${text}</p><p class="small"><span class="muted">Cause:</span> ${cause}</p><p class="small"><span class="muted">Next step:</span> ${todo}</p></div>`)}
+  </section>`;
+}
+
+const Term = ({ word, children }) => html`<div><dt>${word}</dt><dd>${children}</dd></div>`;
+
+function Facts({ peer }) {
+  const lag = lagOf(peer);
+  const refused = Object.entries(peer.refused).filter(([, number]) => number).sort((a, b) => b[1] - a[1]);
+  return html`<section><h3>Counted and timed by others</h3><dl class="terms">
+    ${lag != null && html`<${Term} word="Version">${count(peer.version)}<//><${Term} word="Behind">${lag ? `${count(lag)} version${lag === 1 ? "" : "s"}, ` : "newest, "}${age(ageOf(peer))} old<//>`}
+    ${peer.role === "sampler" && html`<${Term} word="Admitted">${count(peer.admitted)} groups<//>
+      <${Term} word="Refused">${refused.length ? refused.map(([verdict, number]) => html`<span key=${verdict} class="drawer-reason">${count(number)} ${verdict}</span>`) : "none"}<//>`}
+    ${peer.share != null && html`<${Term} word="Share of the work">${percent(peer.share)}<//>`}
+    <${Term} word="Round trip">${peer.rtt == null ? "not timed" : duration(peer.rtt)}<//>
+    <${Term} word="Route">${peer.relayed == null ? "not known" : peer.relayed ? "⤳ relayed by a third peer" : "direct"}<//>
+    <${Term} word="Clock">${peer.skew == null ? "not compared" : Math.abs(peer.skew) < 0.05 ? "right" : `${duration(Math.abs(peer.skew))} ${peer.skew > 0 ? "ahead" : "behind"}`}<//>
+  </dl></section>`;
+}
+
+function Claims({ peer }) {
+  const { claims, role } = peer;
+  const done = { learner: "Groups trained", sampler: "Groups sampled", evaluator: "Versions judged" }[role];
+  const say = (word, value) => html`<${Term} word=${word}><${Claimed}>${value}<//><//>`;
+  return html`<section><h3>Claimed by itself</h3><dl class="terms">
+    ${say("Hardware", claims.hardware || "–")}
+    <${Term} word="Started"><${Claimed}><${Age} at=${claims.since} /><//><//>
+    ${done && say(done, count(claims.done))}
+    ${done && say("Rate", `${figure(claims.rate)}/s`)}
+    ${role === "sampler" && say("Tokens", `${count(claims.tokens)}/s`)}
+    ${done && say("Busy", percent(claims.busy, 0))}
+    ${role === "learner" && html`${say("Groups refused", count(claims.refused))}${say("Room for", `${count(claims.credit)} groups`)}`}
+    ${(role === "learner" || role === "sampler") && say(role === "learner" ? "In its inbox" : "On the way", `${count(claims.inbox)} groups`)}
+  </dl>
+  ${role === "sampler" && html`<${Delay} causes=${claims.causes} />`}
+  <p><${ClaimedLegend} /></p></section>`;
+}
+
+// Where the age of its groups comes from: one bar, cause by cause.
+const Delay = memo(function Delay({ causes }) {
+  const sum = CAUSES.reduce((total, [name]) => total + causes[name], 0);
+  if (!sum) return null;
+  let from = 0;
+  const parts = CAUSES.map(([name, word]) => {
+    const part = { name, word, seconds: causes[name], from, width: (100 * causes[name]) / sum };
+    from += part.width;
+    return part;
+  });
+  return html`<div class="peer-delay"><h4>Its groups are ${duration(sum)} old when they are admitted</h4>
+    <svg class="peer-delay-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">${parts.map(
+      ({ name, from: x, width }) => html`<rect key=${name} class=${`cause-${name}`} x=${x} width=${width} height="10" />`)}</svg>
+    <ul class="peer-delay-words small">${parts.map(({ name, word, seconds }) => html`
+      <li key=${name}><span class=${`swatch cause-${name}`} aria-hidden="true"></span>${word} <${Claimed}>${duration(seconds)}<//></li>`)}</ul>
+  </div>`;
+});
+
+function Flows({ id }) {
+  const flows = useSelect((state) => state.flows.filter(({ source, target }) => source === id || target === id)
+    .sort((a, b) => b.rate - a.rate).slice(0, FLOWS).map((flow) => [flow, state.peers.get(flow.source === id ? flow.target : flow.source)?.name ?? "?"]));
+  if (!flows.length) return null;
+  return html`<section><h3>Biggest flows now</h3><ul class="small peer-flows">${flows.map(([{ source, target, purpose, rate, relayed }, name]) => html`
+    <li key=${source + target + purpose}>${source === id ? "→ to" : "← from"} ${name}: ${purpose}, ${bytes(rate)}/s${relayed ? ", ⤳ relayed" : ""}</li>`)}</ul></section>`;
+}

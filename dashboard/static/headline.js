@@ -1,0 +1,164 @@
+// The swarm in a line, and where each learner is in its averaging round.
+//
+// Rounds may be faster than a reader: then a row tells which part of the time each phase takes, taken from what was seen in the
+// last seconds, instead of a mark that jumps. A slow round shows the present phase and its clock.
+
+import { html, useEffect, useMemo, useRef } from "./vendor/htm-preact-3.1.1.js";
+import { age, count, duration, figure, percent, some } from "./format.js";
+import { store, useSelect, useTick } from "./store.js";
+import { Age, ClaimedLegend, Figure, Mark, PeerLink } from "./ui.js";
+
+const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
+const PHASES = ["gathering", "learning", "matching", "stepping", "releasing"];
+const MARKED = { here: "▸", done: "✓" };
+const ROWS = 6; // learners shown one by one; the others as a sum
+const MEMORY = 20; // seconds of phases behind the shares of a fast round
+const FAST = 6; // seconds a round: below it a mark would jump faster than one reads
+const SLOW = 60; // seconds in one phase after which a learner moves to the top
+const MEMBERS = 4; // names of the last round
+
+export function Headline() {
+  return html`<section id="now" aria-labelledby="run" class="section now">
+    <${Run} />
+    <dl class="card figures"><${Version} /><${Reward} /><${Accuracy} /><${Alive} /><${Groups} /><${Tokens} /><${Busy} /><${Weights} /></dl>
+    <${Round} />
+  </section>`;
+}
+
+function Run() {
+  const run = useSelect((state) => state.run);
+  return html`<div class="now-head">
+    <h1 id="run">${run ? run.name : "…"}</h1>
+    <p class="muted" id="about">${run ? [run.task, run.model, run.objective, run.private && "private"].filter(Boolean).join(" · ") : "\u00a0"}</p>
+    <p class="legend-right"><${ClaimedLegend} /></p>
+  </div>`;
+}
+
+function Version() {
+  const [version, released] = useSelect(({ head }) => [head?.version, head?.released]);
+  const note = released == null ? "no release seen yet" : html`<${Age} at=${released} prefix="released " />`;
+  return html`<${Figure} id="version" noteId="version-age" label="Policy version" value=${count(version)} note=${note} />`;
+}
+
+function Reward() {
+  const [reward, trained] = useSelect(({ head }) => [head?.reward, head?.trained ?? 0]);
+  return html`<${Figure} id="reward" label="Reward now" value=${figure(reward)} note=${`${some(trained, "group")} trained`} />`;
+}
+
+function Accuracy() {
+  const [first, last] = useSelect(({ head }) => [head?.first_accuracy, head?.last_accuracy]);
+  if (!last) return html`<${Figure} id="accuracy" label="Held-out accuracy" value="–" note="not evaluated yet" />`;
+  const note = first && first[0] !== last[0] ? `from ${percent(first[1])} at version ${count(first[0])}` : `at version ${count(last[0])}`;
+  return html`<${Figure} id="accuracy" label="Held-out accuracy" value=${percent(last[1])} note=${note} />`;
+}
+
+function Alive() {
+  const roles = useSelect(({ head }) => head?.roles ?? {});
+  const known = ROLES.filter((role) => roles[role]);
+  const sum = (place) => known.reduce((total, role) => total + roles[role][place], 0);
+  const words = known.map((role) => {
+    const [alive, all] = roles[role];
+    return alive === all ? some(all, role) : `${alive} of ${some(all, role)}`;
+  });
+  return html`<${Figure} id="alive" label="Peers alive" noteId="roles"
+    value=${html`${count(sum(0))}<small class="muted"> of ${count(sum(1))}</small>`} note=${words.join(", ")} />`;
+}
+
+function Groups() {
+  const rate = useSelect(({ head }) => head?.groups_per_second);
+  return html`<${Figure} id="groups" label="Groups/s" value=${figure(rate)} note="trained by all learners" claimed />`;
+}
+
+function Tokens() {
+  const rate = useSelect(({ head }) => head?.tokens_per_second);
+  return html`<${Figure} id="tokens" label="Tokens/s" value=${count(rate)} note="sampled by all samplers" claimed />`;
+}
+
+function Busy() {
+  const busy = useSelect(({ head }) => head?.busy);
+  return html`<${Figure} id="busy" label="Learners busy" value=${percent(busy, 0)} note="mean over learners" claimed />`;
+}
+
+function Weights() {
+  const [agreement, weights] = useSelect(({ agreement, head }) => [agreement, head?.weights]);
+  const compared = agreement.same + agreement.different;
+  if (!compared) return html`<${Figure} id="agreement" label="Weights" value=${html`<small>not compared</small>`} note=${weights ?? ""} />`;
+  const split = agreement.different > 0;
+  const note = split ? `different in ${count(agreement.different)} of ${some(compared, "version")}` : `at all learners, in ${some(compared, "version")}`;
+  const value = html`<${Mark} kind=${split ? "warning" : "ok"} word=${split ? "differ" : "agree"} />`;
+  return html`<${Figure} id="agreement" label="Weights" value=${value} note=${note} />`;
+}
+
+// --- the averaging round ---
+
+function Round() {
+  useTick();
+  const round = useSelect((state) => state.round);
+  const watched = useRef(new Map());
+  useEffect(() => store.subscribe(() => watch(watched.current, store.state.round.learners)), []);
+  const stuck = (learner) => store.now() - learner.since > SLOW;
+  const order = [...round.learners].sort((a, b) => stuck(b) - stuck(a) || (a.name < b.name ? -1 : 1));
+  const rest = order.slice(ROWS);
+  const sums = [...new Set(rest.map((learner) => learner.state))].map((state) => `${rest.filter((learner) => learner.state === state).length} ${state}`);
+  return html`<div class="card round" role="group" aria-labelledby="round-title">
+    <div class="card-head"><h2 id="round-title" class="h3">Averaging round</h2><p class="small muted last-round"><${LastRound} round=${round} /></p></div>
+    ${order.length === 0 && html`<p class="muted small">No learner told its phase yet.</p>`}
+    <ul>${order.slice(0, ROWS).map((learner) => html`<${Learner} key=${learner.peer} learner=${learner} seen=${watched.current.get(learner.peer)} />`)}</ul>
+    ${rest.length > 0 && html`<p class="muted small">and ${some(rest.length, "learner")} more: ${sums.join(", ")}</p>`}
+  </div>`;
+}
+
+// Remember what the learners did; one entry per view.
+function watch(watched, learners) {
+  const at = store.now();
+  for (const id of watched.keys()) if (!learners.some((learner) => learner.peer === id)) watched.delete(id);
+  for (const { peer, state, version } of learners) {
+    const seen = watched.get(peer) ?? [];
+    seen.push({ at, state, version });
+    while (seen.length > 1 && (at - seen[0].at > MEMORY || seen[0].at > at || seen[0].version > version)) seen.shift();
+    watched.set(peer, seen);
+  }
+}
+
+function Learner({ learner, seen }) {
+  const held = Math.max(store.now() - learner.since, 0);
+  const [pace, part] = useMemo(() => (seen ? [roundSeconds(seen), phaseShares(seen)] : [null, null]), [Math.floor(store.now())]);
+  const fast = held < FAST && pace !== null && pace < FAST;
+  const shares = fast ? part : null;
+  const known = fast || PHASES.includes(learner.state);
+  const clock = fast ? `${duration(pace)} a round` : age(held);
+  return html`<li class="phase-row">
+    <${PeerLink} id=${learner.peer} name=${learner.name} />
+    ${known
+      ? html`<ol class="phases">${PHASES.map((phase) => html`<${Phase} key=${phase} phase=${phase} place=${fast ? "" : PHASES.indexOf(phase) - PHASES.indexOf(learner.state)} share=${shares?.[phase]} />`)}</ol>`
+      : html`<p class="phases-word"><${Mark} kind=${learner.state === "stopped" ? "lost" : "waiting"} word=${learner.state} /></p>`}
+    <span class="number phase-clock" title=${fast ? "rounds follow each other faster than one reads: the bars tell the share of each phase" : `in this phase, of the round to version ${learner.version + 1}`}>${clock}</span>
+  </li>`;
+}
+
+// place: 0 is the present phase, before it they are done; share: of the time, when rounds are too fast for a mark.
+function Phase({ phase, place, share }) {
+  const kind = share !== undefined ? "" : place === 0 ? "here" : place < 0 ? "done" : "";
+  return html`<li class=${`phase ${kind}`} aria-current=${kind === "here" ? "step" : undefined}>
+    <span class="phase-bar"><span style=${{ width: share === undefined ? "" : `${Math.round(100 * share)}%` }}></span></span>
+    <span class="phase-word">${MARKED[kind] && html`<span aria-hidden="true">${MARKED[kind]}</span>`}${phase}${share === undefined ? "" : html`<span class="phase-share"> ${percent(share, 0)}</span>`}</span>
+  </li>`;
+}
+
+function roundSeconds(seen) {
+  const [first, last] = [seen[0], seen.at(-1)];
+  const rounds = last.version - first.version;
+  return rounds > 1 ? (last.at - first.at) / rounds : null;
+}
+
+function phaseShares(seen) {
+  const known = seen.filter(({ state }) => PHASES.includes(state));
+  return Object.fromEntries(PHASES.map((phase) => [phase, known.filter(({ state }) => state === phase).length / Math.max(known.length, 1)]));
+}
+
+function LastRound({ round }) {
+  const members = useSelect(({ peers }) => round.last_members.map((id) => peers.get(id)?.name ?? `${id.slice(0, 10)}…`));
+  if (round.last_version == null) return "no round has ended yet";
+  const shown = members.slice(0, MEMBERS).join(", ") + (members.length > MEMBERS ? ` and ${members.length - MEMBERS} more` : "");
+  return html`last: version ${count(round.last_version)} with ${some(members.length, "member")} (${shown}) in ${duration(round.last_seconds)}, <${Age} at=${round.last_at} />`;
+}

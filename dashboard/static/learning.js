@@ -1,0 +1,55 @@
+// Does it learn, and are its importance weights healthy: small multiples over one axis, by policy version or by time.
+
+import { html, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { Curve, save } from "./curve.js";
+import { figure, percent } from "./format.js";
+import { store, useSelect } from "./store.js";
+import { Choice, Section } from "./ui.js";
+
+const share = (value) => percent(value, 0);
+const CURVES = [
+  { name: "reward", title: "Reward", note: "mean over the trained groups", write: figure },
+  { name: "accuracy", title: "Held-out accuracy", note: "greedy, exact match", write: percent, range: [0, 1] },
+  { name: "kl", title: "KL, sampler to learner", note: "nats per token", write: figure },
+  { name: "ess", title: "Effective sample size", note: "share of a group", write: share, range: [0, 1] },
+  { name: "weight_var", title: "Weight variance", note: "importance weights", write: figure, log: true },
+  { name: "weight_max", title: "Weight maximum", note: "importance weights", write: figure, log: true },
+  { name: "grad_norm", title: "Gradient norm", note: "before clipping", write: figure, log: true },
+  { name: "entropy", title: "Entropy", note: "nats per token", write: figure },
+  { name: "length", title: "Completion length", note: "mean, in tokens", write: figure },
+  { name: "flat", title: "Zero-advantage groups", note: "all rewards equal", write: share, range: [0, 1] },
+  { name: "zero", title: "Zero-weight samples", note: "cut by trust region", write: percent },
+  { name: "lag_versions", title: "Lag of the trained groups", note: "mean, in versions", write: figure },
+];
+const WINDOWS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["", "all"]];
+const AXES = [["version", "by version"], ["time", "by time"]];
+
+export function Learning() {
+  const [by, setBy] = useState("version");
+  const [window, setWindow] = useState("");
+  const plots = useRef(new Map());
+  const range = useSelect((state) => bounds(state, by, Number(window)));
+  const query = window ? `&window=${window}` : "";
+  const saveAll = () => save(CURVES.map(({ name }) => plots.current.get(name)).filter(Boolean), "learning");
+  const tools = html`
+    <${Choice} label="Horizontal axis" value=${by} options=${AXES} onChange=${setBy} />
+    <${Choice} label="Window" value=${window} options=${WINDOWS} onChange=${setWindow} />
+    <a class="button" href=${store.url(`/api/series.csv${window ? `?window=${window}` : ""}`)} download="learning.csv">all as CSV</a>
+    <button type="button" onClick=${saveAll}>all as PNG</button>`;
+  return html`<${Section} id="learning" title="Learning" tools=${tools}>
+    <div class="curves" id="curves">${CURVES.map((spec) => html`<${Curve} key=${spec.name} spec=${spec} by=${by} range=${range} plots=${plots.current}
+      csv=${store.url(`/api/series.csv?name=${spec.name}${query}`)} />`)}</div>
+  <//>`;
+}
+
+// [low, high] of the horizontal axis, the same for all curves; a window counts back from the newest point.
+function bounds({ series }, by, seconds) {
+  const known = CURVES.map(({ name }) => series.get(name)).filter((points) => points?.length);
+  if (!known.length) return [0, 1];
+  const last = Math.max(...known.map((points) => points.at(-1)[1]));
+  const place = by === "time" ? 1 : 0;
+  const inside = known.map((points) => (seconds ? points.find((point) => point[1] >= last - seconds) : points[0])).filter(Boolean);
+  const low = by === "time" && seconds ? last - seconds : Math.min(...inside.map((point) => point[place]));
+  const high = Math.max(...known.map((points) => points.at(-1)[place]));
+  return [low, Math.max(high, low + 1)];
+}

@@ -1,0 +1,199 @@
+// Who is here: a table to sort and to filter, a page of rows at a time, so that a thousand peers stay as quick as ten.
+//
+// The order is made anew at most once a second, and rows stay where they are under a pointer and while one of them has the focus or
+// its drawer open: who is new comes at the end then. A row draws itself again only when one of the words in it changed. The drawer
+// (drawer.js) has the rest.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { Drawer } from "./drawer.js";
+import { count, duration, percent, some } from "./format.js";
+import { Identicon } from "./identicon.js";
+import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
+import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
+
+const PAGE = 50; // rows in the document
+const CALM = 1000; // milliseconds between two orders
+const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
+const STATUSES = ["alive", "lost", "left"];
+
+const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
+const alive = (peer) => statusOf(peer) === "alive";
+const samples = (peer) => peer.role === "sampler";
+
+// [key, heading, class, what it sorts by (null: last), first direction, explanation]
+const COLUMNS = [
+  ["name", "Peer", "", (peer) => peer.name.toLowerCase(), 1],
+  ["role", "Role", "c-mid", (peer) => ROLES.indexOf(peer.role), 1],
+  ["state", "State", "", (peer) => `${STATUSES.indexOf(statusOf(peer))}${peer.claims.state}`, 1],
+  ["behind", "Behind", "number", (peer) => (alive(peer) ? lagOf(peer) : null), -1, "versions behind the newest release, and how old the version is that it uses"],
+  ["admitted", "Admitted", "number c-mid", (peer) => (samples(peer) ? peer.admitted : null), -1, "its groups that learners took"],
+  ["refused", "Refused", "c-wide refused", (peer) => (samples(peer) ? total(peer.refused) : null), -1, "its groups that learners did not take, and why"],
+  ["tokens", "Tokens/s", "number c-mid", (peer) => (alive(peer) ? peer.claims.tokens || null : null), -1],
+  ["share", "Share", "number c-mid", (peer) => peer.share, -1, "of a sampler: its part of all admitted groups; of a learner: its part of all trained groups"],
+  ["rtt", "Round trip", "number c-mid", (peer) => peer.rtt, 1, "fastest answer, timed by another peer"],
+  ["hardware", "Hardware", "c-wide", (peer) => peer.claims.hardware.toLowerCase() || null, 1],
+  ["since", "Since", "number c-wider", (peer) => (peer.claims.since == null ? null : -peer.claims.since), -1, "how long ago it started"],
+];
+
+export function Peers() {
+  const [sort, setSort] = useState(["role", 1]);
+  const [filter, setFilter] = useState({ text: "", role: "", status: "" });
+  const [page, setPage] = useState(0);
+  const { peers, selected, run } = useSwarm();
+  useTick();
+  const body = useRef(null);
+  const order = useOrder(peers, sort, filter, () => selected !== null || body.current?.matches(":hover, :focus-within"));
+  const pages = Math.max(Math.ceil(order.length / PAGE), 1);
+  const here = Math.min(page, pages - 1);
+  const change = (part) => {
+    setFilter({ ...filter, ...part });
+    setPage(0);
+  };
+  const toggle = (key, first) => setSort(([known, direction]) => [key, known === key ? -direction : first]);
+  const shown = order.slice(PAGE * here, PAGE * (here + 1)).map((id) => peers.get(id)).filter(Boolean);
+  return html`<${Section} id="peers" title="Peers" tools=${html`<${Filter} filter=${filter} onChange=${change} />`}>
+    <div class="card peer-card">
+      <table class="list peers" aria-describedby="peers-shown">
+        <caption class="sr">Peers of the swarm</caption>
+        <thead><tr>${COLUMNS.map((column) => html`<${Heading} key=${column[0]} column=${column} sort=${sort} onSort=${toggle} />`)}</tr></thead>
+        <tbody id="peer-rows" ref=${body}>${shown.map((peer) => html`<${Row} key=${peer.id} peer=${peer} ...${words(peer, run)} />`)}</tbody>
+      </table>
+      ${order.length === 0 && html`<${Empty} id="no-peers">${peers.size ? "No peer fits the filter." : "No peer was heard yet."}<//>`}
+      <div class="peer-foot">
+        <p class="muted small" id="peers-shown" role="status">${order.length === peers.size ? some(peers.size, "peer") : `${count(order.length)} of ${some(peers.size, "peer")}`}</p>
+        ${pages > 1 && html`<${Pager} page=${here} pages=${pages} onPage=${setPage} />`}
+        <p class="muted small"><span aria-hidden="true">⤳ relayed by a third peer · </span><${ClaimedLegend} /></p>
+      </div>
+    </div>
+    <${Near.Provider} value=${true}><${Drawer} id=${selected} /><//>
+  <//>`;
+}
+
+// Ids in the chosen order, those that left at the end: at once when the choice changed, at most once a second when the peers did.
+function useOrder(peers, [key, direction], filter, holds) {
+  const made = useRef({ at: 0, ids: [], choice: "", peers: null });
+  const choice = JSON.stringify([key, direction, filter]);
+  const timer = useRef(0);
+  const [, redraw] = useState(0);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const { current } = made;
+  const wait = current.at + CALM - performance.now();
+  if (choice !== current.choice || (peers !== current.peers && wait <= 0)) {
+    const by = COLUMNS.find(([name]) => name === key)[3];
+    const ids = ordered(peers, by, direction, filter);
+    const held = choice === current.choice && holds();
+    made.current = { at: performance.now(), ids: held ? settled(current.ids, ids) : ids, choice, peers: held ? null : peers };
+  } else if (peers !== current.peers && !timer.current) {
+    timer.current = setTimeout(() => {
+      timer.current = 0;
+      redraw((turn) => turn + 1);
+    }, wait);
+  }
+  return made.current.ids;
+}
+
+// `ids` in the order of `known`, what is new at the end.
+function settled(known, ids) {
+  const [before, now] = [new Set(known), new Set(ids)];
+  return [...known.filter((id) => now.has(id)), ...ids.filter((id) => !before.has(id))];
+}
+
+function ordered(peers, by, direction, { text, role, status }) {
+  const wanted = text.trim().toLowerCase();
+  const fits = (peer) =>
+    (!role || peer.role === role) && (!status || statusOf(peer) === status) &&
+    (!wanted || [peer.name, peer.id, peer.claims.hardware, peer.claims.state].some((word) => word.toLowerCase().includes(wanted)));
+  const keyed = [...peers.values()].filter(fits).map((peer) => [by(peer), statusOf(peer) === "left", ROLES.indexOf(peer.role), peer.name, peer.id]);
+  keyed.sort(([a, left, ...mine], [b, gone, ...theirs]) => {
+    if (left !== gone) return left - gone;
+    if (a == null || b == null) return (a == null) - (b == null) || compare(mine, theirs);
+    return direction * ((a > b) - (a < b)) || compare(mine, theirs);
+  });
+  return keyed.map((entry) => entry.at(-1));
+}
+
+function compare(mine, theirs) {
+  const place = mine.findIndex((value, index) => value !== theirs[index]);
+  return place < 0 ? 0 : mine[place] < theirs[place] ? -1 : 1;
+}
+
+const Heading = memo(function Heading({ column, sort, onSort }) {
+  const [key, word, kind, , first, title] = column;
+  const direction = sort[0] === key ? sort[1] : 0;
+  return html`<th scope="col" class=${kind} aria-sort=${["descending", "none", "ascending"][direction + 1]} title=${title}>
+    <button type="button" onClick=${() => onSort(key, first)}>${word}<span class="sort" aria-hidden="true">${["▾", "", "▴"][direction + 1]}</span></button>
+  </th>`;
+});
+
+// In whole units: a column of figures that all change each second would only be noise.
+function coarse(seconds) {
+  if (seconds < 120) return `${Math.max(Math.floor(seconds), 0)} s`;
+  return seconds < 7200 ? `${Math.floor(seconds / 60)} min` : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
+}
+
+// What a row says that is not in its peer alone: it changes with the time and with the newest release.
+function words(peer, run) {
+  const status = statusOf(peer);
+  const lag = status === "alive" ? lagOf(peer) : null;
+  const { since } = peer.claims;
+  return {
+    status, lag, late: lag != null && run != null && lag > run.window.versions,
+    aged: lag != null && peer.released != null ? coarse(ageOf(peer)) : "",
+    silent: status === "lost" ? coarse(store.now() - peer.heard) : "",
+    since: since == null ? "–" : coarse(store.now() - since),
+  };
+}
+
+const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) {
+  const { claims } = peer;
+  const here = status === "alive";
+  return html`<tr class=${status}>
+    <th scope="row"><span class="peer-name"><${Identicon} id=${peer.id} /><span><${PeerLink} id=${peer.id} name=${peer.name} />
+      <span class="muted small narrow">${peer.role}</span></span></span></th>
+    <td class="c-mid">${peer.role}</td>
+    <td><${State} status=${status} word=${claims.state} silent=${silent} /></td>
+    <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`<span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
+      <span class="muted small beside">${aged}</span>`}</td>
+    <td class="number c-mid">${samples(peer) ? count(peer.admitted) : "–"}</td>
+    <td class="c-wide refused"><${Refused} peer=${peer} /></td>
+    <td class="number c-mid">${here && claims.tokens ? html`<${Claimed}>${count(claims.tokens)}<//>` : "–"}</td>
+    <td class="number c-mid"><${Share} value=${peer.share} /></td>
+    <td class="number c-mid">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer"><span aria-hidden="true">⤳</span><span class="sr">relayed</span></span>`}</td>
+    <td class="c-wide small hardware">${claims.hardware ? html`<${Claimed}>${claims.hardware}<//>` : "–"}</td>
+    <td class="number c-wider"><${Claimed}>${since}<//></td>
+  </tr>`;
+});
+
+function State({ status, word, silent }) {
+  if (status === "alive") return word ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${word}<//>`} />` : html`<${Mark} kind="alive" word="here" />`;
+  return html`<${Mark} kind=${status} word=${status} />${silent && html` <span class="muted small">${silent}</span>`}`;
+}
+
+function Refused({ peer }) {
+  if (!samples(peer)) return "–";
+  const reasons = Object.entries(peer.refused).filter(([, number]) => number).sort((a, b) => b[1] - a[1]);
+  if (!reasons.length) return html`<span class="muted">none</span>`;
+  return reasons.map(([verdict, number], place) => html`<span key=${verdict} class="reason">${count(number)} ${verdict}${place < reasons.length - 1 && ", "}</span> `);
+}
+
+function Share({ value }) {
+  if (value == null) return "–";
+  return html`${percent(value, value < 0.0995 ? 1 : 0)} <svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+    <rect class="track" width="100" height="10" /><rect class="fill" width=${Math.min(100 * value, 100)} height="10" /></svg>`;
+}
+
+function Filter({ filter, onChange }) {
+  const pick = (name, label, words) => html`<select aria-label=${label} value=${filter[name]} onChange=${(event) => onChange({ [name]: event.target.value })}>
+    <option value="">${words[0]}</option>${words[1].map((word) => html`<option key=${word} value=${word}>${word}</option>`)}</select>`;
+  return html`<input type="search" id="peer-filter" aria-label="Find peers by name, id, hardware or state" placeholder="Find a peer" value=${filter.text}
+      onInput=${(event) => onChange({ text: event.target.value })} />
+    ${pick("role", "Role", ["all roles", ROLES])} ${pick("status", "State", ["all states", STATUSES])}`;
+}
+
+function Pager({ page, pages, onPage }) {
+  return html`<nav class="pager" aria-label="Pages of peers">
+    <button type="button" class="button" disabled=${page === 0} onClick=${() => onPage(page - 1)}><span aria-hidden="true">◂</span><span class="sr">Page before</span></button>
+    <span class="small">page ${page + 1} of ${pages}</span>
+    <button type="button" class="button" disabled=${page === pages - 1} onClick=${() => onPage(page + 1)}><span aria-hidden="true">▸</span><span class="sr">Next page</span></button>
+  </nav>`;
+}
