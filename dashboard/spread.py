@@ -1,8 +1,8 @@
 """How releases reach everybody: for each of the newest ones, the seconds until each peer had it or a newer one.
 
 In come releases and the version that a peer shows to have, with the time; out goes first, median and last. A peer counts once
-for a release, when it passes it: whoever is first seen at a version had it since nobody knows when, and is not timed. A claim to
-have a version that does not exist yet waits for the release, for the next two versions only.
+for a release, when it passes it: whoever is first seen at a version had it since nobody knows when, and is not timed; neither is
+its publisher. A claim to have a version that does not exist yet waits for the release, for the next two versions only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Spreads(msgspec.Struct):
         self.known[release.version] = Spread(min(moment(release.released), now), [], revision)
         while len(self.known) > KEPT:
             del self.known[min(self.known)]
-        self.reach(release.publisher, release.version, now, revision, age=0.0)
+        if release.publisher in self.reached or len(self.reached) < self.most:
+            self.reached[release.publisher] = max(self.reached.get(release.publisher, -1), release.version)
         for peer, (version, at) in list(self.early.items()):
             if version <= max(newest, release.version):
                 del self.early[peer]

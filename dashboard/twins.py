@@ -169,20 +169,17 @@ def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
 
 
 def _joining(router: Twins, invite: views.InviteView | None) -> None:
-    def shown() -> views.InviteView:
-        if invite is None:
-            raise HTTPException(404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)")
-        return invite
-
-    @router.twin("/api/invite", answers(views.InviteView, "How to join the swarm.", 404))
+    @router.twin("/api/invite", answers(views.InviteView | None, "How to join the swarm; null when this page does not show it."))
     async def joining() -> Response:
-        return _json(shown())
+        return _json(invite)
 
     @router.twin("/api/invite.svg", _file("The invite's word as a QR code.", 404), Svg)
     async def qr_code() -> Response:
+        if invite is None:
+            raise HTTPException(404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)")
         drawn = io.BytesIO()
         # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else no phone reads it.
-        code = segno.make_qr(shown().word, error="m")
+        code = segno.make_qr(invite.word, error="m")
         code.save(drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True)
         return Svg(drawn.getvalue())
 

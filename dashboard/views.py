@@ -312,7 +312,8 @@ class InviteView(View):
     role: str
     word: str
     command: str
-    expires: float
+    expires: float | None
+    """None: never."""
 
 
 class HealthView(View):

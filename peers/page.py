@@ -55,7 +55,7 @@ def public_invite(run: Digest, addresses: Sequence[str]) -> InviteView | None:
     """A word for samplers of a public run: it makes no members, whatever the word was that its host came with."""
     if not addresses:
         return None
-    return _view(invites.make(run, addresses[: invites.ADDRESSES], Role.SAMPLER), invites.FOREVER)
+    return _view(invites.make(run, addresses[: invites.ADDRESSES], Role.SAMPLER), None)
 
 
 def private_invite(word: str, now: float) -> InviteView | None:
@@ -64,8 +64,8 @@ def private_invite(word: str, now: float) -> InviteView | None:
         invite = invites.read(word, now)
     except invites.InviteError:
         return None
-    return _view(word, invite.expires) if invite.role is Role.SAMPLER else None
+    return _view(word, None if invite.expires == invites.FOREVER else invite.expires) if invite.role is Role.SAMPLER else None
 
 
-def _view(word: str, expires: int) -> InviteView:
+def _view(word: str, expires: int | None) -> InviteView:
     return InviteView(role=Role.SAMPLER.value, word=word, command=f"swarm join {word}", expires=expires)

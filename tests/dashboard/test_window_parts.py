@@ -51,7 +51,7 @@ def test_a_releases_spread_is_timed_by_adoptions_and_heartbeats() -> None:
         heard(second, 2, 1013.0, seq=2),
     )
     newest = state.release_views(1010.0)[-1]
-    assert (newest.first, newest.median, newest.last) == (0.0, 1.25, 3.0), "the publisher, an adoption and a heartbeat"
+    assert (newest.first, newest.median, newest.last) == (1.25, 1.25, 3.0), "an adoption and a heartbeat; not the publisher"
     assert (newest.have, newest.of) == (2, 4), "the publisher's heartbeat still has version 1"
     fold(state, happened.Released(at=1020.0, peer=SEED, release=released(3, 1020.0, LEARNERS[0])))
     fold(state, heard(third, 3, 1024.0, seq=2))
@@ -62,7 +62,7 @@ def test_a_releases_spread_is_timed_by_adoptions_and_heartbeats() -> None:
 def test_a_peer_that_is_first_seen_at_a_version_is_not_timed() -> None:
     state = folded(happened.Released(at=1000.0, peer=SEED, release=released(1, 10.0, LEARNERS[0])), heard(SAMPLERS[0], 1, 1000.0))
     (release,) = state.release_views(1000.0)
-    assert release.have == 1 and release.first == release.last == 0.0
+    assert release.have == 1 and release.first is release.last is None
 
 
 def test_a_step_that_overtakes_its_release_counts_from_the_step() -> None:
