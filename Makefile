@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-objectives lint check-types chromium namespaces clean
+.PHONY: help demo test test-slow bench bench-dashboard bench-objectives lint check-types chromium namespaces clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-slow: .venv/.bench chromium namespaces  ## the slow tests: long runs, fault
 
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
+
+bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
+	$(BIN)/swarm bench dashboard
 
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient

@@ -7,6 +7,7 @@
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
+    dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
 
 Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be measured here
 (a package is missing, a peer died) leaves its reason in the table and the others go on. Progress goes to stderr, the table to
@@ -33,6 +34,7 @@ ROWS = {
     "tokens": "peers.bench.tokens",
     "memory": "peers.bench.memory",
     "scoring": "peers.bench.scoring",
+    "dashboard": "peers.bench.dashboard",
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 

@@ -1,0 +1,246 @@
+"""The page of a real swarm in a real browser: it names what is wrong soon, stops when it is over, and believes no name.
+
+The tests share one swarm and one browser and run in order. `SWARM_SHOTS=folder` keeps what the browser shows: the README's
+pictures come from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from strangers import EVERY
+from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, environment, household, version
+
+from peers.bench.browser import chromium, complaints
+from swarm import events
+
+pytestmark = pytest.mark.timeout(240)
+
+CALM = (
+    SETTINGS.replace("e2e", "night-shift")
+    + """
+[run.optimizer]
+lr = 3e-4
+
+[run.objective.options]
+kl = 0.01
+"""
+)
+# Batches as small as those of SETTINGS for hundreds of versions: the pictures are of a model that learns.
+SOON = 10.0
+# Seconds until a fault is named; the promise of the page.
+AGAIN = 60.0
+# Seconds until a peer that is started again is heard, on a busy machine.
+BEHIND = 200
+SIZES = {"desktop": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
+HOSTILE = (
+    '<img src=x onerror="window.hacked={0}">', "</td></tr></table><script>window.hacked={0}</script>", "<b>{0}</b>",
+    "\u202e\u2066{0} txt.exe\u2069", "\x1b]0;{0}\x07\x1b[31mred", "javascript:window.hacked={0}", "' onfocus=window.hacked={0} '",
+    "{0}" + "a" * 300, "${{window.hacked={0}}}", "\u0000\ufeff\u200b{0}\u2028", "<svg/onload=window.hacked={0}>",
+    "{0}\U0001f600" * 20,
+)  # fmt: skip
+
+
+@dataclass
+class Scene:
+    """A swarm and the page that its seed serves."""
+
+    house: Household
+    url: str
+    browser: Browser
+    page: Page
+    said: list[str]
+    """By the page's console."""
+    strangers: Strangers
+    learners: list[Program] = field(default_factory=list)
+    samplers: list[Program] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        return [problem["text"] for problem in self.ask("/api/problems")]
+
+    def ask(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url.rstrip("/") + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def named(self, name: str) -> Any:
+        """The problems on the page that tell of this peer."""
+        return self.page.locator("#problems li[data-key]").filter(has_text=name)
+
+    def well(self, seconds: float) -> None:
+        """Nothing is wrong, on the page and in its twin, before `seconds` are over and for two heartbeats more."""
+        expect(self.page.locator("#problems li[data-key]")).to_have_count(0, timeout=1000 * seconds)
+        self.page.wait_for_timeout(2000 * EVERY)
+        assert self.problems() == []
+
+    def shoot(self, what: str) -> None:
+        """What each kind of screen shows now, when somebody wants to see it."""
+        folder = os.environ.get("SWARM_SHOTS")
+        if not folder:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for kind, (width, height, scheme) in SIZES.items():
+            page = self.browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+            page.goto(self.url)
+            expect(page.locator("#version")).to_have_text(re.compile(r"\d"))
+            expect(page.locator("#staleness canvas").first).to_be_visible()
+            if kind == "phone" and self.problems():
+                page.locator("#wrong").evaluate("(one) => one.scrollIntoView()")
+            page.wait_for_timeout(1500)
+            page.screenshot(path=str(Path(folder) / f"{what}-{kind}.png"))
+            page.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("dashboard")
+    with household(folder, CALM) as house:
+        seed = house.seed()
+        with Strangers(house.invite("sampler"), folder) as strangers:
+            url = house.wait_until(lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no page")[0]
+            page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+            it = Scene(house, url, browser, page, complaints(page), strangers)
+            page.goto(url)
+            it.learners = [house.join("learner"), house.join("learner")]
+            it.samplers = [house.join("sampler", *UNHURRIED), house.join("sampler", *UNHURRIED)]
+            house.join("evaluator")
+            house.wait_until(lambda: all(version(one) >= 3 for one in it.learners), 90, "the swarm did not train")
+            yield it
+            page.close()
+
+
+@pytest.fixture
+def strangers(scene: Scene) -> Iterator[Strangers]:
+    yield scene.strangers
+    scene.strangers.are([])
+
+
+class Strangers:
+    """See strangers.py. The node starts while the swarm does."""
+
+    def __init__(self, word: str, folder: Path) -> None:
+        words = [sys.executable, str(Path(__file__).with_name("strangers.py")), word, str(folder)]
+        self.log = open(folder / "strangers.log", "w+")  # noqa: SIM115 (as long as the process)
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.log, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Strangers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.log.close()
+
+    def are(self, who: list[dict[str, Any]]) -> None:
+        """These beat from now on."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(who) + "\n")
+        self.process.stdin.flush()
+        if not self.process.stdout.readline():
+            self.log.seek(0)
+            raise AssertionError(f"the strangers ended early: {self.log.read()[-2000:]}")
+
+
+def test_a_healthy_swarm_has_nothing_wrong(scene: Scene) -> None:
+    scene.well(30)
+    names = [program.saw(events.Started)[0].name for program in (*scene.learners, *scene.samplers)]
+    for name in names:
+        expect(scene.page.locator("#peers")).to_contain_text(name)
+    assert {row["name"] for row in scene.ask("/api/peers")} >= set(names)
+    scene.shoot("healthy")
+    assert scene.said == []
+
+
+@pytest.mark.slow
+def test_a_sampler_200_versions_behind_is_named_until_it_is_not(scene: Scene, strangers: Strangers) -> None:
+    scene.house.wait_until(lambda: version(scene.learners[0]) > BEHIND + 5, 200, f"{BEHIND} versions were not trained")
+    name, newest = "slow-grey-snail", version(scene.learners[0])
+    began = time.monotonic()
+    strangers.are([{"name": name, "version": newest - BEHIND, "download": 120.0}])
+    expect(scene.named(name)).not_to_have_count(0, timeout=1000 * SOON)
+    print(f"a sampler {BEHIND} versions behind was named after {time.monotonic() - began:.1f} s")
+    assert name in " ".join(scene.problems())
+    scene.shoot("behind")
+    strangers.are([{"name": name, "version": version(scene.learners[0])}])
+    expect(scene.named(name)).to_have_count(0, timeout=1000 * SOON)
+    assert scene.said == []
+
+
+def test_a_killed_learner_is_named(scene: Scene) -> None:
+    kill(scene)
+    scene.shoot("killed")
+    assert scene.said == []
+
+
+@pytest.mark.slow
+def test_a_killed_learner_is_no_problem_once_it_is_back(scene: Scene) -> None:
+    victim = scene.learners[1]
+    if victim.process.poll() is None:
+        kill(scene)
+    name = victim.saw(events.Started)[0].name
+    scene.learners[1] = scene.house.join("learner")
+    expect(scene.named(name)).to_have_count(0, timeout=1000 * AGAIN)
+    scene.well(AGAIN)
+    assert scene.said == []
+
+
+def kill(scene: Scene) -> None:
+    victim = scene.learners[1]
+    name = victim.saw(events.Started)[0].name
+    victim.kill()
+    began = time.monotonic()
+    expect(scene.named(name)).not_to_have_count(0, timeout=1000 * SOON)
+    print(f"a killed learner was named after {time.monotonic() - began:.1f} s")
+    assert name in " ".join(scene.problems())
+
+
+def test_hostile_names_of_real_peers_stay_text(scene: Scene, strangers: Strangers) -> None:
+    page = scene.page
+    kinds, known = elements(page), len(scene.ask("/api/peers"))
+    strangers.are([{"name": HOSTILE[i % len(HOSTILE)].format(i), "version": 0} for i in range(100)])
+    scene.house.wait_until(lambda: len(scene.ask("/api/peers")) == known + 100, 30, "the strangers were not heard")
+    for _ in range(10):
+        shown = page.locator("#peers").inner_text()
+        assert elements(page) <= kinds
+        if "<b>" in shown:
+            break
+        page.get_by_role("button", name="Next page").click()
+    assert "<b>" in shown
+    before = time.monotonic()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert time.monotonic() - before < 1.0
+    assert page.evaluate("window.hacked") is None
+    names = [row["name"] for row in scene.ask("/api/peers")]
+    assert not re.search(r"[\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069]", "".join(names))
+    assert max(map(len, names)) <= 64
+    assert scene.said == []
+
+
+def elements(page: Page) -> set[str]:
+    """Kinds of elements on the page, with the names of their attributes that could act."""
+    return set(
+        page.evaluate("""[...document.querySelectorAll("*")].map((one) =>
+        [one.tagName, ...one.getAttributeNames().filter((name) => /^on|^style$|^srcdoc$/.test(name)),
+         /^javascript:/i.test(one.getAttribute("href") ?? "") ? "script" : ""].join(" "))""")
+    )
