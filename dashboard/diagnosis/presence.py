@@ -43,24 +43,31 @@ def deaf(s: Situation) -> Iterator[Problem]:
 
 
 def lost(s: Situation) -> Iterator[Problem]:
-    """Peers that were here and fell silent without a farewell."""
-    if len(s.silent) <= MANY:
-        for peer, silence in s.silent:
-            yield _silent(s, peer, silence)
+    """Peers that were here and fell silent without a farewell. Samplers may be strangers, and no crowd of them hides a learner."""
+    alone = not any(peer.id != s.recent.me for role in Role for peer in s.alive[role])
+    if alone and len(s.silent) > MANY:
+        yield _many(s, s.silent, "Nobody else is heard either, so it may be this window's own network.",
+                    "Look at this machine's network first.")  # fmt: skip
         return
-    peers = [peer for peer, _ in s.silent]
+    for role in Role:
+        peers = [(peer, silence) for peer, silence in s.silent if peer.role is role]
+        if len(peers) > MANY:
+            yield _many(s, peers, "So many at once have something in common: a site, a machine, a network or a relay.",
+                        "Look for what they share; those that come back go on where the swarm is, without a restart.")  # fmt: skip
+            continue
+        for peer, silence in peers:
+            yield _silent(s, peer, silence)
+
+
+def _many(s: Situation, silent: list[tuple[Peer, float]], cause: str, todo: str) -> Problem:
+    peers = [peer for peer, _ in silent]
     roles = Counter(peer.role for peer in peers)
     counts = listed([some(count, str(role)) for role, count in roles.most_common()], most=5)
     missing = [f"no {role} is left" for role in roles if role in _ROLES and not s.alive[role]]
-    alone = not any(peer.id != s.recent.me for role in Role for peer in s.alive[role])
-    shortest = min(silence for _, silence in s.silent)
-    yield problem("lost many", "error" if missing else "warning", (
-        f"{len(peers)} peers have been silent for {duration(shortest)} or longer: {counts}, among them {s.names(peers)}"
-        + (f"; {listed(missing)}." if missing else "."),
-        "Nobody else is heard either, so it may be this window's own network." if alone
-        else "So many at once have something in common: a site, a machine, a network or a relay.",
-        "Look at this machine's network first." if alone
-        else "Look for what they share; those that come back go on where the swarm is, without a restart.",
+    shortest = min(silence for _, silence in silent)
+    return problem(f"lost many {listed(sorted(roles), most=5)}", "error" if missing else "warning", (
+        f"{counts} have been silent for {duration(shortest)} or longer, among them {s.names(peers)}"
+        + (f"; {listed(missing)}." if missing else "."), cause, todo,
     ), peers, max(peer.heard for peer in peers))  # fmt: skip
 
 

@@ -207,6 +207,16 @@ def test_a_fault_in_a_crowd_is_named_within_ten_seconds(kind: str, key: str) -> 
     assert told is not None and told - START - 130.0 <= 10.0
 
 
+def test_a_crowd_of_silent_strangers_hides_no_learner() -> None:
+    swarm = Swarm()
+    strangers = [peer_id(bytes([number]) * 32) for number in range(20, 60)]
+    swarm.roles |= dict.fromkeys(strangers, Role.SAMPLER)
+    swarm.run(WARM)
+    swarm.dead.update([*strangers, LEARNERS[0]])
+    swarm.run(13.0)
+    assert set(swarm.problems()) == {"lost many sampler", f"lost {LEARNERS[0]}"}
+
+
 def test_a_site_that_goes_dark_is_one_problem() -> None:
     swarm = Swarm()
     extra = [peer_id(bytes([number]) * 32) for number in range(20, 120)]
@@ -216,7 +226,7 @@ def test_a_site_that_goes_dark_is_one_problem() -> None:
     swarm.run(10.0, bool)
     swarm.run(3.0)
     (problem,) = swarm.problems().values()
-    assert re.match("100 peers have been silent for .*: 100 samplers", problem.text)
+    assert re.match("100 samplers have been silent for .* or longer, among them ", problem.text)
 
 
 def test_a_window_that_hears_nobody_else_doubts_itself() -> None:
