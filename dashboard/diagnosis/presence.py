@@ -43,17 +43,21 @@ def deaf(s: Situation) -> Iterator[Problem]:
 
 
 def lost(s: Situation) -> Iterator[Problem]:
-    """Peers that were here and fell silent without a farewell. Samplers may be strangers, and no crowd of them hides a learner."""
+    """Peers that were here and fell silent without a farewell. Samplers may be strangers: no crowd of them hides a learner."""
     alone = not any(peer.id != s.recent.me for role in Role for peer in s.alive[role])
     if alone and len(s.silent) > MANY:
-        yield _many(s, s.silent, "Nobody else is heard either, so it may be this window's own network.",
-                    "Look at this machine's network first.")  # fmt: skip
+        yield _many(
+            s, s.silent, "Nobody else is heard either, so it may be this window's own network.",
+            "Look at this machine's network first.",
+        )  # fmt: skip
         return
     for role in Role:
         peers = [(peer, silence) for peer, silence in s.silent if peer.role is role]
         if len(peers) > MANY:
-            yield _many(s, peers, "So many at once have something in common: a site, a machine, a network or a relay.",
-                        "Look for what they share; those that come back go on where the swarm is, without a restart.")  # fmt: skip
+            yield _many(
+                s, peers, "So many at once have something in common: a site, a machine, a network or a relay.",
+                "Look for what they share; those that come back go on where the swarm is, without a restart.",
+            )  # fmt: skip
             continue
         for peer, silence in peers:
             yield _silent(s, peer, silence)
