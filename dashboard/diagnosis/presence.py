@@ -93,20 +93,18 @@ def _cost(s: Situation, peer: Peer) -> tuple[str, Level]:
         case Role.LEARNER if others == 0:
             return "no learner is left, so nothing is trained", "error"
         case Role.LEARNER:
-            return f"the other {_count(others, 'learner averages', 'learners average')} without it", "warning"
+            go_on = "learner goes on alone" if others == 1 else f"{others} learners average without it"
+            return f"the other {go_on}", "warning"
         case Role.SAMPLER if others == 0:
             return "no sampler is left, so no new groups come", "error"
         case Role.SAMPLER:
-            return f"the other {_count(others, 'sampler goes', 'samplers go')} on without its groups", "warning"
+            goes = "sampler goes" if others == 1 else f"{others} samplers go"
+            return f"the other {goes} on without its groups", "warning"
         case Role.SEED if others == 0:
             return "the others train on, but nobody new can join and nobody keeps the run's history", "error"
         case Role.EVALUATOR:
             return "nobody measures the held-out accuracy" if others == 0 else "there are fewer to measure accuracy", "warning"
     return "the others go on without it", "warning"
-
-
-def _count(count: int, one: str, many: str) -> str:
-    return one if count == 1 else f"{count} {many}"
 
 
 def _restart(role: Role) -> str:

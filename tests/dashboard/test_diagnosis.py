@@ -102,7 +102,7 @@ def _clock(*peers: PeerId, skew: float = 5.0) -> Callable[[Swarm], object]:
 
 
 CASES = {
-    "a killed learner": Case("lost", *_dead(LEARNERS[0]), 10, 3, (LEARNERS[0],), "averages without it"),
+    "a killed learner": Case("lost", *_dead(LEARNERS[0]), 10, 3, (LEARNERS[0],), "goes on alone"),
     "the last learner": Case("lost", *_dead(*LEARNERS), 10, 3, LEARNERS, "nothing is trained"),
     "a killed sampler": Case("lost", *_dead(SAMPLERS[0]), 10, 3, (SAMPLERS[0],), "2 samplers go on"),
     "all samplers": Case("lost", *_dead(*SAMPLERS), 10, 3, SAMPLERS, "no new groups"),
