@@ -32,6 +32,10 @@ class Pulse(msgspec.Struct):
         before, self.slot = self.slot, int(now) // SLOT
         return (before + 1) * SLOT if self.slot != before and before >= 0 else None
 
+    def begin(self, now: float) -> None:
+        """Another clock counts from here on, which says `now`."""
+        self.slot = self.slot if self.slot <= int(now) // SLOT else -1
+
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""
         self.slot = int(moment(self.slot * SLOT)) // SLOT if self.slot >= 0 else -1

@@ -9,6 +9,7 @@ other origins; an exception becomes a sentence without its text and goes on to t
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Collection
 
@@ -27,6 +28,8 @@ HEADERS = {
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 METHODS = ("GET", "HEAD")
+
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.%]+)\]|(?P<name>[^:\[\]@/]+))(?::[0-9]*)?")
 
 MISDIRECTED = "this page does not answer to that name: ask for it by its address, or add the name to `peer.page.hosts`"
 READ_ONLY = "this page can only be read: use GET or HEAD"
@@ -52,15 +55,16 @@ class Hosts:
 
     def allow(self, header: str) -> bool:
         name = _bare(header)
-        return name in self._names or (self._addresses and _address(name) is not None)
+        return bool(name) and (name in self._names or (self._addresses and _address(name) is not None))
 
 
 def _bare(name: str) -> str:
-    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot."""
+    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot; empty for no such thing."""
     name = name.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name if name.count(":") > 1 else name.partition(":")[0].rstrip(".")
+    if name.count(":") > 1 and not name.startswith("["):
+        return name
+    parts = _HOST.fullmatch(name)
+    return (parts["address"] or parts["name"]).rstrip(".") if parts else ""
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

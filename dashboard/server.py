@@ -38,6 +38,8 @@ STALL = 30.0
 # Seconds in which a client that is sent much must read PORTION of it.
 PORTION = 64 << 10
 # Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away.
+NO_ADDRESS = {socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA}
+"""What looking a name up ends with, in an OSError's errno."""
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.ERROR)
@@ -95,6 +97,8 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
         try:
             return socket.create_server((host, candidate), family=family, backlog=64)
         except OSError as error:
+            if error.errno in NO_ADDRESS:
+                raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine") from error
             if error.errno != errno.EADDRINUSE:
                 raise
     tried = f"ports {port} to {min(port + TRIES, 65536) - 1} of {host} are" if free else f"port {port} of {host} is"

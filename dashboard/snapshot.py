@@ -86,11 +86,14 @@ def dump(state: State, limit: int | None = None) -> bytes:
     return packed
 
 
-def load(data: bytes, run: Run | None = None, history: History | None = None) -> State:
-    """The state that these bytes tell. Raises SnapshotError when they tell none."""
+def load(data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None) -> State:
+    """The state that these bytes tell. Raises SnapshotError when they tell none.
+
+    With `now`, whoever loads it keeps time from here on: what was heard later than that was stamped by a clock that is wrong.
+    """
     try:
         kept = _decoder.decode(_unpack(data))
-    except (msgspec.DecodeError, zstandard.ZstdError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, zstandard.ZstdError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
@@ -102,7 +105,20 @@ def load(data: bytes, run: Run | None = None, history: History | None = None) ->
     state.peers = {peer.id: peer for peer in kept.peers}
     state.releases = {release.version: release for release in kept.releases}
     state.accuracies, state.series, state.members = kept.accuracies, kept.series, kept.members
+    if now is not None:
+        _begin(state, now)
     return state
+
+
+def _begin(state: State, now: float) -> None:
+    """Whoever loaded it keeps time from here on, and its clock says `now`."""
+    state.timeline.begin(now)
+    state.pulse.begin(now)
+    for peer in state.peers.values():
+        peer.heard, peer.timed = min(peer.heard, now), min(peer.timed, now)
+    for curve in state.series.values():
+        if curve.by == "time":
+            curve.cut(int(now) + pulse.SLOT)
 
 
 def _keep(state: State) -> Kept:

@@ -38,6 +38,10 @@ class Timeline(msgspec.Struct):
         """When an event happened that was just taken."""
         return moment(event.at) if abs(event.at - self.now) <= NEAR else self.now
 
+    def begin(self, now: float) -> None:
+        """Another clock counts from here on, which says `now`: its first stamp sets the line, back too."""
+        self.now, self.keeper = min(self.now, now), None
+
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""
         self.now = moment(self.now)

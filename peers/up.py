@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 
@@ -243,7 +244,7 @@ class _Screen:
 
 
 class Tail:
-    """A journal that another process writes: the whole lines that are new."""
+    """A journal that another process writes: the whole lines that are new. CannotHere at a line that is no event."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -257,8 +258,14 @@ class Tail:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
+                try:
+                    event = from_line(line)
+                except msgspec.DecodeError as error:
+                    raise CannotHere(
+                        f"{self.path} is damaged at byte {self._at} ({error}): stop its peer and move the file away"
+                    ) from error
                 self._at += len(line)
-                yield from_line(line)
+                yield event
 
 
 def headline(state: State, now: float) -> str:

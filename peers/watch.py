@@ -35,6 +35,8 @@ JOINED = 1.2
 # Seconds until gossip of others arrives: GossipSub makes its mesh once a second. Whoever asks earlier has a gap after the answer.
 PATIENCE = 5.0
 # Seconds in which somebody has to have answered: a page without a past is better than no page.
+SHARE = 1.5
+# Of them, for each but the last who is asked: a silent one leaves time for another.
 HELD = 10_000
 # Events that wait for the answer: a thousand peers say less in these seconds.
 
@@ -123,14 +125,15 @@ class Watch:
     async def _ask(self, sources: Sequence[PeerId]) -> Told | None:
         host = self._host
         seeds = [peer for peer, beat in host.roster if beat.role is Role.SEED]
-        for peer in dict.fromkeys([*sources, *seeds]):
-            if peer == host.ports.me:
-                continue
+        asked = [peer for peer in dict.fromkeys([*sources, *seeds]) if peer != host.ports.me]
+        asked.sort(key=lambda peer: peer not in host.roster)  # an invite may name peers that are gone
+        for place, peer in enumerate(asked, 1):
+            patience = PATIENCE if place == len(asked) else SHARE
             try:
-                answer = wire.decode(await host.ports.mail.send(peer, "history", b"", timeout=PATIENCE), Past)
+                answer = wire.decode(await host.ports.mail.send(peer, "history", b"", timeout=patience), Past)
                 made = host.now() - min(max(answer.age, 0.0), FRESH)
                 run, history = host.config.run, host.config.peer.history
-                return Told(await host.ports.work.run("history", snapshot.load, answer.state, run, history), made)
+                return Told(await host.ports.work.run("history", snapshot.load, answer.state, run, history, host.now()), made)
             except NetError as error:
                 self._warn(f"{peer} did not tell what happened before: {error}")
             except (wire.WireError, snapshot.SnapshotError) as error:
@@ -152,7 +155,7 @@ class Watch:
         """What the file says, or a State without a past and why it is that."""
         run, history = self._host.config.run, self._host.config.peer.history
         try:
-            return snapshot.load(self._file.read_bytes(), run, history), ""
+            return snapshot.load(self._file.read_bytes(), run, history, self._host.now()), ""
         except FileNotFoundError:
             why = ""
         except snapshot.SnapshotError as error:

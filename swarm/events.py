@@ -339,7 +339,10 @@ def to_line(event: Event) -> bytes:
 
 def from_line(line: bytes) -> AnyEvent:
     """Raises msgspec.DecodeError on a line that is no event."""
-    return _decoder.decode(line)
+    try:
+        return _decoder.decode(line)
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets Python's own through
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def read_journal(path: Path) -> Iterator[AnyEvent]:

@@ -69,7 +69,6 @@ class Opened(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _envelopes = msgspec.msgpack.Decoder(Envelope)
-_memberships = msgspec.msgpack.Decoder(Membership)
 
 
 def encode(noun: object) -> bytes:
@@ -117,10 +116,7 @@ def unseal(data: bytes, run: str, keyring: Signs, limit: int = FRAME_LIMIT) -> O
         raise WireError(f"of another run ({envelope.run[:12]})")
     if not keyring.verify(envelope.sender, _signed(run, envelope.membership, envelope.body), envelope.signature):
         raise WireError(f"signature is not that of {envelope.sender}")
-    try:
-        membership = _memberships.decode(envelope.membership) if envelope.membership else None
-    except msgspec.DecodeError as error:
-        raise WireError(f"membership: {error}") from error
+    membership = decode(envelope.membership, Membership) if envelope.membership else None
     return Opened(envelope.sender, envelope.body, membership)
 
 

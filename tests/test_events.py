@@ -129,3 +129,12 @@ def test_a_journal_that_is_torn_in_its_only_line_starts_anew(tmp_path: Path) -> 
 def test_an_event_of_a_newer_program_is_no_event_here() -> None:
     with pytest.raises(msgspec.DecodeError):
         from_line(b'{"event":"teleported","at":1.0,"peer":"me"}\n')
+
+
+NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
+
+
+@pytest.mark.parametrize("line", [NO_TEXT, b'{"event":' + b"[" * 99_999])
+def test_a_line_that_python_itself_cannot_read_is_no_event_either(line: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        from_line(line)

@@ -21,6 +21,7 @@ from swarm.types import (
     Digest,
     Group,
     Lag,
+    Link,
     Manifest,
     Membership,
     PeerId,
@@ -56,6 +57,7 @@ RELEASE = Release(
 )  # fmt: skip
 NOUNS = [
     GROUP, BEAT, RELEASE, MEMBERSHIP, DELEGATION, GROUP.tokens, GROUP.times, BEAT.lag,
+    Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
     Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"a": Digest("c" * 64)}, genesis=Digest("d" * 64)),
@@ -220,6 +222,14 @@ def spoiled(**changes: object) -> bytes:
 def test_a_frame_that_must_not_be_believed_says_why(frame: bytes, why: str) -> None:
     with pytest.raises(WireError, match=why):
         open_(frame)
+
+
+@pytest.mark.parametrize("proof", [b"\x81\xa4peer\xa4\xff\xff\xff\xff", b"\x81\xa1x" + b"\x91" * 100_000, b"no proof"])
+def test_a_signed_frame_with_a_proof_that_is_none_is_refused(proof: bytes) -> None:
+    body = encode(RELEASE)
+    signature = ME.sign(wire._signed(RUN, proof, body))
+    with pytest.raises(WireError, match="Membership"):
+        open_(spoiled(body=body, membership=proof, sender=ME.me, signature=signature))
 
 
 def test_a_frame_names_its_run_in_its_signature() -> None:

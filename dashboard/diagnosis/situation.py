@@ -105,10 +105,12 @@ class Situation:
     @property
     def over(self) -> bool:
         """The run is complete, or everybody said goodbye: whatever ends then is not wrong."""
-        stop = self.run.stop.versions
+        stop, judged = self.run.stop, self.state.accuracies.get("last", (0, 0.0))[1]
         here = any(self.alive[role] for role in Role if role is not Role.OBSERVER) or self.silent
-        farewell = bool(self.left) and not here and not self.alive[Role.OBSERVER]
-        return farewell or 0 < stop <= self.version or any(peer.state == "complete" for peer in self.alive[Role.SEED])
+        # Accuracy goes up and down, so that a window of a run that it ended asks whether everybody has gone.
+        alone = not self.alive[Role.OBSERVER] or 0 < stop.accuracy <= judged
+        farewell = bool(self.left) and not here and alone
+        return farewell or 0 < stop.versions <= self.version or any(peer.state == "complete" for peer in self.alive[Role.SEED])
 
     def learners(self) -> list[Peer]:
         return self.alive[Role.LEARNER]

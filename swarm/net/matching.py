@@ -75,7 +75,7 @@ def read_announcement(raw: bytes) -> Announcement:
         raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
     try:
         told = msgspec.msgpack.decode(raw, type=Announcement)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MatchError(f"an announcement cannot be read: {error}") from error
     if not (math.isfinite(told.weight) and 0 < told.weight <= MAX_WEIGHT):
         raise MatchError(f"a member announced the weight {told.weight}, which is not in (0, {MAX_WEIGHT:g}]")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from dashboard_story import EVALUATOR, LEARNERS, SAMPLERS, SEED, story
 from hypothesis import given, settings
@@ -19,10 +20,11 @@ from dashboard.state import State, fold
 from dashboard.views import Problem
 from peers.bench.chronicle import Fault, crowd
 from swarm import events as happened
-from swarm.config import Pace
+from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id
 from swarm.types import Lag, PeerId, Role
 
+WINDOW = PeerId("window")
 WARM = 35.0
 # Seconds until every peer of the made-up swarm has settled.
 
@@ -282,6 +284,19 @@ def test_a_complete_run_ends_without_a_word() -> None:
         swarm.leave(peer)
     swarm.emit(happened.Faulted, SEED, part="network", detail="no peer is connected any more")
     assert swarm.run(30.0, bool) is None
+
+
+def test_a_window_of_a_run_that_its_accuracy_ended_misses_nobody() -> None:
+    swarm = Swarm()
+    swarm.state.run = msgspec.structs.replace(swarm.state.run, stop=Stop(accuracy=0.9))
+    swarm.roles[WINDOW] = Role.OBSERVER
+    swarm.run(WARM)
+    swarm.emit(happened.Evaluated, EVALUATOR, version=swarm.version, accuracy=0.93, tasks=256)
+    assert not swarm.problems()
+    for peer in set(swarm.roles) - {WINDOW}:
+        swarm.leave(peer)
+    swarm.training = False
+    assert swarm.run(30.0, bool) is None, swarm.problems()
 
 
 def test_errors_come_first() -> None:

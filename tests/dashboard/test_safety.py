@@ -86,7 +86,10 @@ def test_the_page_answers_to_its_names_at_any_port(host: str) -> None:
     assert client("Window.Example").get("/healthz", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example"])
+STRANGE = ["[127.0.0.1]x.evil.example", "[localhost]", "localhost:evil.example", "127.0.0.1:80@evil.example", "localhost/x"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", *STRANGE])
 def test_a_foreign_name_is_refused_and_told_what_to_do(host: str) -> None:
     answer = client().get("/api/state", headers={"Host": host})
     assert answer.status_code == 421 and "peer.page.hosts" in answer.json()["detail"]

@@ -50,6 +50,15 @@ async def ask(server: Server, path: str = "healthz") -> httpx2.Response:
         return await client.get(server.url + path)
 
 
+def test_a_host_that_is_no_address_of_this_machine_is_said_so() -> None:
+    async def scene() -> None:
+        with pytest.raises(OSError) as refused:
+            await serve(create_app(fed()), "no such host", 0, free=False)
+        assert refused.value.errno == errno.EADDRNOTAVAIL
+
+    asyncio.run(scene())
+
+
 def test_a_taken_port_moves_on_only_when_asked() -> None:
     async def scene() -> None:
         async with page() as first:

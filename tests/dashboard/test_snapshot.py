@@ -104,6 +104,23 @@ def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
     assert row.claims.busy == 1.0 and row.claims.hardware == "[31m"
 
 
+def test_a_state_deeper_than_any_stack_is_refused() -> None:
+    plain = snapshot._unpack(dump(State()))
+    fields = len(msgspec.structs.fields(snapshot.Kept))
+    assert plain[:3] == b"\xde" + fields.to_bytes(2, "big")
+    deep = b"\xde" + (fields + 1).to_bytes(2, "big") + plain[3:] + b"\xa1x" + b"\x91" * 100_000
+    with pytest.raises(SnapshotError):
+        load(zstandard.ZstdCompressor().compress(deep))
+
+
+def test_whoever_loads_a_state_of_a_clock_that_is_ahead_goes_on_by_its_own() -> None:
+    state = load(dump(folded(*story(5, start=9e8))), now=1000.0)
+    assert state.last == 1000.0 and all(peer.heard <= 1000.0 for peer in state.peers.values())
+    for event in story(6, start=2000.0):
+        fold(state, event)
+    assert 2000.0 <= state.last < 2100.0
+
+
 def test_a_state_of_another_form_is_refused_with_both_numbers() -> None:
     kept = msgspec.structs.replace(snapshot._keep(State()), form=99)
     with pytest.raises(SnapshotError, match=r"form 99.*form 1"):

@@ -81,3 +81,8 @@ def test_a_weight_that_is_no_number_of_groups_is_not_believed(weight):
 
     with pytest.raises(MatchError, match="weight"):
         read_announcement(msgspec.msgpack.encode(Announcement(1, weight, False, ())))
+
+
+def test_an_announcement_deeper_than_any_stack_is_not_believed():
+    with pytest.raises(MatchError, match="cannot be read"):
+        read_announcement(b"\x81\xa1x" + b"\x91" * 16000)

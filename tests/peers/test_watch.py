@@ -24,10 +24,11 @@ from swarm.core.trust import Trust
 from swarm.net.memory import EPOCH, MemoryNetwork
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
-from swarm.types import Delegation, Digest, Membership, PeerId, Role
+from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId, Role
 
 RUN = Digest(hashlib.sha256(b"watch").hexdigest())
 SEED, LEARNER = PeerId("seed"), PeerId("learner")
+YEAR = 365 * 86400.0
 CONFIG = Config(run=Run(name="watch"), peer=Peer(history=History(save=10.0)))
 
 
@@ -245,6 +246,43 @@ def test_a_window_whose_seed_is_silent_begins_within_five_seconds(tmp_path: Path
             assert not await catching
             assert host.now() - since <= 5.1
             assert curve(watch.state) == [1, 2]
+
+    in_world(tmp_path, body)
+
+
+def test_a_silent_bootstrap_leaves_time_for_another(tmp_path: Path) -> None:
+    async def silent(sender: PeerId, request: bytes) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    async def body(world: World) -> None:
+        async with (
+            world.window("seed", Role.SEED) as (seed, _), world.window("stuck") as (stuck, _), world.window() as (_, watch),
+        ):  # fmt: skip
+            await stuck.ports.mail.serve("history", silent)
+            train(seed, range(1, 5))
+            assert await watch.catch_up([PeerId("stuck"), SEED])
+            assert curve(watch.state) == [1, 2, 3, 4]
+
+    in_world(tmp_path, body)
+
+
+def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        state = State(CONFIG.run, CONFIG.peer.history)
+        beat = Beat(
+            name="gone", role=Role.SAMPLER, incarnation=1, seq=1, version=0, weights=Digest(""), state="sampling", credit=0,
+            takers=0, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+            at=EPOCH + YEAR,
+        )  # fmt: skip
+        fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=beat))
+        (tmp_path / "window").mkdir()
+        (tmp_path / "window" / "history").write_bytes(snapshot.dump(state))
+        async with world.window() as (host, watch):
+            await asyncio.sleep(60)
+            assert watch.state.last <= host.now()
+            assert watch.state.peers[PeerId("gone")].status(host.now(), CONFIG.run.pace.patience) == "lost"
+            assert watch.state.series["peers"].xs[-1] <= host.now()
 
     in_world(tmp_path, body)
 

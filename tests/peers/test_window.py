@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from peers import runfolder, window
-from peers.errors import WrongUsage
+from peers.errors import CannotHere, WrongUsage
 from peers.launch import _invite_shown
 from peers.page import loopback, private_invite, public_invite
 from peers.runfolder import RunFolder
+from peers.up import Tail
 from swarm import invite as invites
 from swarm.config import Config, Page, Run, run_dict
 from swarm.durable import write_durably
@@ -106,11 +107,23 @@ def test_a_line_that_is_no_event_is_named_with_its_number(tmp_path: Path) -> Non
         window.replay(tmp_path / "journal.jsonl", Config(), 1.0)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a line", bytes(3 << 20), b"\x00\xff\n"])
+NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
+
+
+@pytest.mark.parametrize("content", [b"", b"not a line", bytes(3 << 20), b"\x00\xff\n", NO_TEXT])
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(WrongUsage, match="is no journal"):
         window.replay(tmp_path / "file", Config(), 1.0)
+
+
+def test_a_journal_that_is_followed_and_has_a_damaged_line_is_named(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(note(1) + b"\x00\xff\n" + note(2))
+    news = Tail(journal).news()
+    next(news)
+    with pytest.raises(CannotHere, match=f"journal.jsonl is damaged at byte {len(note(1))}"):
+        next(news)
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
