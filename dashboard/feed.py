@@ -22,6 +22,8 @@ PAUSE = 0.25
 # Seconds between two updates of one reader: as fast as a person reads changing figures.
 MANY, SLOWER = 200, 4
 # Rows in one update above which the next one comes after so many ticks: the rows cost the browser more than the wait.
+CALM = 1.0
+# Seconds between two updates of the flows: they are averages over several, and much to send.
 PULSE = 2.0
 # Seconds after which a reader without news hears how long it has been quiet; the page worries after 10.
 BEHIND = 10.0
@@ -42,8 +44,8 @@ class Feed:
         self._heard = clock()
         self._closed = False
         self._tick = -1
-        self._texts: dict[int, tuple[str, int]] = {}
-        """Of this tick, by the reader's revision: (view as JSON, ticks until the next)."""
+        self._texts: dict[tuple[int, bool], tuple[str, int]] = {}
+        """Of this tick, by the reader's revision and whether it gets flows: (view as JSON, ticks until the next)."""
 
     def __call__(self, event: Event) -> None:
         fold(self.state, event)
@@ -59,13 +61,14 @@ class Feed:
 
     async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
-        seen, told = 0, -PULSE
+        seen, told, drawn = 0, -PULSE, 0
         while not self._closed:
             now, wait = loop.time(), 1
             if self.state.revision != seen or now - told >= PULSE:
-                revision = self.state.revision
-                text, wait = self._text(0 if now - told > BEHIND else seen, int(now / PAUSE))
-                seen, told = revision, now
+                revision, tick = self.state.revision, int(now / PAUSE)
+                flows = (tick - drawn) * PAUSE >= CALM
+                text, wait = self._text(0 if now - told > BEHIND else seen, flows, tick)
+                seen, told, drawn = revision, now, tick if flows else drawn
                 yield text
             await asyncio.sleep(PAUSE * wait - loop.time() % PAUSE)
 
@@ -79,13 +82,13 @@ class Feed:
     def statistics(self) -> dict[str, int]:
         return {"readers": self.readers, "revision": self.state.revision, "peers": len(self.state.peers)}
 
-    def _text(self, since: int, tick: int) -> tuple[str, int]:
+    def _text(self, since: int, flows: bool, tick: int) -> tuple[str, int]:
         """The view after revision `since`, made once a tick."""
         if tick != self._tick:
             self._tick, self._texts = tick, {}
-        if since not in self._texts:
+        if (since, flows) not in self._texts:
             state, now, quiet, _ = self.moment()
-            view = state.view(now, since, quiet)
+            view = state.view(now, since, quiet, flows=flows)
             wait = SLOWER if not view.full and len(view.peers) > MANY else 1
-            self._texts[since] = _json.encode(view).decode(), wait
-        return self._texts[since]
+            self._texts[since, flows] = _json.encode(view).decode(), wait
+        return self._texts[since, flows]

@@ -19,7 +19,7 @@ from swarm import events as happened
 Purpose = Literal["rollouts", "weights", "gradients", "other"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 TOLD = (*PURPOSES, "gossip")
-MOST = 200
+MOST = 100
 # Flows that are drawn: more cannot be told apart, and each view carries them all.
 LINKS = 64
 # Senders that one report may name.

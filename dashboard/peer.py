@@ -8,6 +8,7 @@ roster, or silent for longer than the run's patience.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 
 import msgspec
 
@@ -24,8 +25,8 @@ RTT_LASTS = 60.0
 # Seconds until a slower answer replaces a faster one: routes change.
 
 
-class Peer(msgspec.Struct):
-    """Changed by the fold alone."""
+class Peer(msgspec.Struct, dict=True):
+    """Changed by the fold alone, which says `changed` first."""
 
     id: PeerId
     name: str = ""
@@ -112,6 +113,11 @@ class Peer(msgspec.Struct):
             return "left" if self.gone == "left" else "lost"
         return "lost" if self.beating and now - self.heard > patience else "alive"
 
+    def changed(self, revision: int) -> None:
+        """Something about it is new with this revision."""
+        self.revision = revision
+        self.__dict__.clear()  # what was made of it
+
     def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
         """`newest` is the newest version, `released` when the version it uses was released."""
         moving = self.role in MOVING
@@ -121,10 +127,11 @@ class Peer(msgspec.Struct):
             heard=self.heard, version=self.version if moving else None, lag=max(newest - self.version, 0) if moving else None,
             released=released if moving else None, admitted=verdicts.get("admit", 0),
             refused={verdict: groups for verdict, groups in verdicts.items() if verdict != "admit"} if verdicts else {},
-            share=share, rtt=self.rtt, relayed=self.relayed, skew=self.skew, claims=self._claims(),
+            share=share, rtt=self.rtt, relayed=self.relayed, skew=self.skew, claims=self.claims,
         )  # fmt: skip
 
-    def _claims(self) -> Claims:
+    @cached_property
+    def claims(self) -> Claims:
         return Claims(
             state=self.state, hardware=self.hardware, since=self.since, done=self.done, refused=self.refused, rate=self.rate,
             tokens=self.tokens, busy=self.busy, credit=self.credit, inbox=self.inbox, causes=Causes(**self.lag),

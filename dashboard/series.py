@@ -7,7 +7,7 @@ the revision at which it last changed: whoever drew the curve at revision r asks
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Literal
 
 import msgspec
@@ -16,8 +16,8 @@ from dashboard.text import LARGEST, moment, number, whole
 
 LIMIT = 2000
 # Points: more than a wide screen has pixels for a chart.
-WIRE = 500
-# Points of a curve in a full view: a chart's pixels; /api/series has them all.
+WIRE = 300
+# Points of a curve in a full view: as many as a chart shows apart; /api/series has them all.
 GREATEST = 1e100
 # Values beyond it overflow in a weighted mean.
 
@@ -66,6 +66,12 @@ class Series(msgspec.Struct):
 
     def last(self) -> float | None:
         return self.values[-1] if self.values else None
+
+    def cut(self, last: int) -> None:
+        """Leave out what is beyond `last`."""
+        place = bisect_right(self.xs, last)
+        for column in self._columns():
+            del column[place:]
 
     def thin(self) -> None:
         """Merge neighbours in pairs: the later one's place, the weighted mean of their values."""

@@ -7,8 +7,8 @@ its publisher. A claim to have a version that does not exist yet waits for the r
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
-from statistics import median_low
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Spread(msgspec.Struct):
     since: float
     """When it was released, by whichever clock is earlier: the publisher's or the window's."""
     seconds: list[float] = []
-    """Until each timed peer had it."""
+    """Until each timed peer had it; sorted."""
     revision: int = 0
 
 
@@ -79,7 +79,7 @@ class Spreads(msgspec.Struct):
             spread = self.known[passed]
             own = age if age is not None and passed == version else at - spread.since
             if len(spread.seconds) < self.most:
-                spread.seconds.append(round(number(own, high=SLOWEST), 3))
+                insort(spread.seconds, round(number(own, high=SLOWEST), 3))
                 spread.revision = revision
 
     def drop(self, peer: str) -> None:
@@ -99,7 +99,8 @@ class Spreads(msgspec.Struct):
             weights=clean(release.weights[:12]), size=whole(release.size), groups=whole(release.groups),
             learners=whole(release.learners), of=of,
             have=sum(peers for version, peers in at.items() if version >= release.version),
-            first=min(seconds, default=None), median=median_low(seconds) if seconds else None, last=max(seconds, default=None),
+            first=seconds[0] if seconds else None, median=seconds[(len(seconds) - 1) // 2] if seconds else None,
+            last=seconds[-1] if seconds else None,
         )  # fmt: skip
 
     def mend(self, most: int) -> None:
@@ -108,6 +109,6 @@ class Spreads(msgspec.Struct):
         self.known = {version: self.known[version] for version in sorted(self.known)[-KEPT:]}
         for spread in self.known.values():
             spread.since, spread.revision = moment(spread.since), whole(spread.revision)
-            spread.seconds = [number(seconds, high=SLOWEST) for seconds in spread.seconds[:most]]
+            spread.seconds = sorted(number(seconds, high=SLOWEST) for seconds in spread.seconds[:most])
         self.reached = {peer: version for peer, version in list(self.reached.items())[:most] if proper(peer)}
         self.early = {peer: told for peer, told in list(self.early.items())[:most] if proper(peer)}

@@ -96,8 +96,10 @@ class State:
 
     # --- views ----------------------------------------------------------------------------------------------------------
 
-    def view(self, now: float, since: int = 0, quiet: float = 0.0, replay: views.Span | None = None) -> views.StateView:
-        """What changed after revision `since`; everything for 0, or when `full` says so."""
+    def view(
+        self, now: float, since: int = 0, quiet: float = 0.0, replay: views.Span | None = None, flows: bool = True
+    ) -> views.StateView:
+        """What changed after revision `since`; everything for 0, or when `full` says so. `flows`: also in an update."""
         full = since < self.reset or since == 0 or since > self.revision
         start = 0 if full else since
         learners = self.alive(Role.LEARNER, now)
@@ -107,7 +109,8 @@ class State:
             problems=self.problems(now), round=self.rounds.view(learners), peers=self.rows(now, start), gone=self.gone(start),
             verdicts=dict(self.tally.verdicts), lag=self.tally.view(), agreement=self.agreement.view(),
             events=self.lines.view(start, most=LINES_AT_ONCE), series=series, releases=self.release_views(now, start, KEPT),
-            flows=self.flows.view(now), traffic=self.flows.traffic(now), samples=self.samples.view(start), replay=replay,
+            flows=self.flows.view(now) if flows or full else None, traffic=self.flows.traffic(now),
+            samples=self.samples.view(start), replay=replay,
         )  # fmt: skip
 
     def head(self, now: float) -> views.Head:
@@ -211,7 +214,7 @@ class State:
             self._drop(next(iter(self.peers)))
         if not peer.beating:
             peer.heard = max(peer.heard, at)
-        peer.revision = self.revision
+        peer.changed(self.revision)
         return peer
 
     def at(self, peer: Peer, version: int, at: float, age: float | None = None) -> None:

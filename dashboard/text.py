@@ -74,7 +74,7 @@ def duration(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
+            return f"{round(seconds / size, 1 if seconds < 10 * size else None):g} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.1f} s"
 
 

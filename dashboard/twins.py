@@ -25,6 +25,7 @@ from dashboard import metrics, pulse, views
 from dashboard.openapi import Answers, answers, refusals
 from dashboard.series import Point, Series
 from dashboard.source import Moment, Source
+from dashboard.state import curve_name
 from dashboard.text import LARGEST
 from swarm.types import PeerId
 
@@ -139,7 +140,8 @@ def _curves(router: Twins, moment: Callable[..., Any]) -> None:
     async def series_csv(now: Now, name: Names, window: Window = None) -> Response:
         curves = {one: _curve(now, one) for one in name or sorted(now.state.series)}
         rows = ((one, *point) for one, curve in curves.items() for point in _points(curve, window))
-        headers = {"Content-Disposition": 'attachment; filename="swarm-curves.csv"'}
+        file = f"swarm-{name[0]}.csv" if len(name) == 1 and curve_name(name[0]) else "swarm-curves.csv"
+        headers = {"Content-Disposition": f'attachment; filename="{file}"'}
         return Csv(_csv(("name", "x", "at", "value"), rows), headers=headers)
 
 

@@ -15,8 +15,8 @@ Status = Literal["alive", "lost", "left"]
 Level = Literal["info", "warning", "error"]
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all views."""
+class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Base of all views. They are trees, of which a full view has thousands: the garbage collector need not look at them."""
 
 
 class WindowView(View):
@@ -268,7 +268,8 @@ class StateView(View):
     series: dict[str, tuple[tuple[int, float, float], ...]]
     """Curve -> (x, at, value). x is the policy version; for curves that `by_time` names it is unix seconds."""
     releases: tuple[ReleaseView, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[Flow, ...] | None
+    """The largest; None in an update that leaves them as they were shown: they change with every report."""
     traffic: TrafficView
     samples: tuple[Sample, ...]
     replay: Span | None

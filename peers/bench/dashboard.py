@@ -1,6 +1,6 @@
 """Row `dashboard`: what the page costs and how late it is.
 
-    fold      events/s, and memory after a million of them against a tenth           peers.bench.folding, a made-up swarm
+    fold      events/s, and memory after a million of them against half              peers.bench.folding, a made-up swarm
     crowd     /api/state, frames, long tasks, bytes/s to a browser at 500 peers      peers.bench.gallery, a made-up swarm
     live      event to pixel; a late window's time to the whole roster               a real swarm of processes
 
@@ -39,6 +39,8 @@ PAST = 600.0
 FOLDED = 1_000_000
 SMALL = 50
 # Events and peers of the fold: a swarm of that size says as much in four hours.
+FULL = {"points": 100, "events": 100, "columns": 20, "peers": 200, "samples": 8, "releases": 64}
+# Limits of a history that a fifth of those events fills.
 ASKED = 200
 # Times that /api/state is asked for: the slowest twentieth are ten.
 LOOK = 20.0
@@ -63,15 +65,19 @@ def measure(say: Say, peers: int = CROWD, past: float = PAST, folded: int = FOLD
 
 def _fold(say: Say, folded: int) -> Iterator[Figure]:
     say(f"folding {folded} events")
-    marks = [folded // 10, folded]
-    with Partner("peers.bench.folding", {"peers": SMALL, "marks": marks}) as child:
+    with Partner("peers.bench.folding", {"peers": SMALL, "marks": [folded], "history": {}}) as child:
         done = child.hear()
-    early, late = done["mib"]
     yield _figure("folded", done["events"] / done["seconds"], "events/s", note=f"{SMALL} peers, {done['events']} events")
+    note = "resident, above the process without it; curves of 2000 points fill until version 2000"
+    yield _figure(f"memory of the State after {folded} events", done["mib"][0], "MiB", note=note)
+    say("folding them into a small history")
+    marks = [folded // 2, folded]
+    with Partner("peers.bench.folding", {"peers": SMALL, "marks": marks, "history": FULL}) as child:
+        early, late = child.hear()["mib"]
+    note = "its limits so low that all are reached before the first mark: what still grows would grow for ever"
     yield _figure(
-        f"memory of the State after {folded} events", late, "MiB", against=f"after {marks[0]}", other=early,
-        note="resident, above the process without it; its roster full from the start",
-    )  # fmt: skip
+        f"memory of a full State after {folded} events", late, "MiB", against=f"after {marks[0]}", other=early, note=note
+    )
 
 
 # --- a made-up swarm of many peers -----------------------------------------------------------------------------------------
@@ -116,7 +122,7 @@ def _stream(url: str, peers: int, look: float) -> Figure:
     while (spent := time.monotonic() - began) < look:
         sent += len(answer.read1(1 << 20))
     connection.close()
-    note = f"over {look:.0f} s; the first {SETTLED / 2:g} s with the whole view {first / 1000:.0f} kB"
+    note = f"compressed, over {look:.0f} s; the first {SETTLED / 2:g} s with the whole view {first / 1000:.0f} kB"
     return _figure(f"to one browser, {peers} peers", sent / spent / 1000, "kB/s", note=note)
 
 

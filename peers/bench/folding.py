@@ -1,10 +1,11 @@
 """Folds a long made-up run and weighs the State, for the row `dashboard`: a process of its own, so that its memory is the fold's.
 
-    python -m peers.bench.folding '{"peers": 50, "marks": [100000, 1000000]}'
+    python -m peers.bench.folding '{"peers": 50, "marks": [100000, 1000000], "history": {}}'
         -> {"seconds": of folding, "events": all, "mib": [at each mark]}
 
-Before them comes a crowd that is larger than a State's roster, so that this limit is full from the start. Memory is this
-process's resident set above what it was before any event was folded.
+Before them comes a crowd that is larger than a State's roster, so that this limit is full from the start; `history` may set
+the others low enough to be full at the first mark, so that what grows after it would grow for ever. Memory is this process's
+resident set above what it was before any event was folded.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from dashboard.state import State, fold
 from peers.bench.chronicle import crowd
 from peers.bench.partner import say
+from swarm.config import History
 
 EARLIER = 1100
 # Peers that were here before: more than History.peers.
@@ -35,7 +37,7 @@ def main() -> int:
     setup = json.loads(sys.argv[1])
     events = crowd(setup["peers"], math.inf, PASSING)
     batch = list(islice(events, BATCH))
-    base, state, folded, spent = _resident(), State(), 0, 0.0
+    base, state, folded, spent = _resident(), State(history=History(**setup["history"])), 0, 0.0
     for event in crowd(EARLIER, PASSING, 0.0, seed=1):
         fold(state, event)
     weights: list[float] = []

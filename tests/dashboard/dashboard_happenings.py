@@ -90,11 +90,13 @@ class Reader:
         self.releases: dict[int, object] = {}
         self.samples: dict[str, object] = {}
         self.rest: StateView | None = None
+        self.flows: object = None
 
     def take(self, view: StateView) -> None:
         if view.full:
             self.__init__()  # type: ignore[misc]
         self.revision, self.rest = view.revision, view
+        self.flows = self.flows if view.flows is None else view.flows
         for gone in view.gone:
             self.peers.pop(gone, None)
         for row in view.peers:
@@ -111,6 +113,6 @@ class Reader:
     def shows(self, most_samples: int) -> tuple[object, ...]:
         assert self.rest is not None
         rest = self.rest
-        whole = (rest.head, rest.round, rest.verdicts, rest.lag, rest.agreement, rest.flows, rest.traffic, rest.problems)
+        whole = (rest.head, rest.round, rest.verdicts, rest.lag, rest.agreement, self.flows, rest.traffic, rest.problems)
         releases = dict(sorted(self.releases.items())[-64:])
         return self.peers, self.curves, self.lines, releases, list(self.samples.items())[-most_samples:], whole

@@ -103,6 +103,11 @@ def test_a_spreadsheet_runs_nothing_from_a_csv(name: str) -> None:
     assert all(len(row) == 4 and row[0][0] not in "=+-@\t\r" for row in rows)
 
 
+def test_a_csv_is_named_after_its_curve() -> None:
+    named = {query: web(fed(2)).get(f"/api/series.csv{query}").headers["content-disposition"] for query in ("", "?name=reward")}
+    assert named == {"": 'attachment; filename="swarm-curves.csv"', "?name=reward": 'attachment; filename="swarm-reward.csv"'}
+
+
 def test_an_invite_is_a_command_and_a_code_to_scan() -> None:
     client = web(fed(1), INVITE)
     assert msgspec.json.decode(client.get("/api/invite").content, type=InviteView) == INVITE

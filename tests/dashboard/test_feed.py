@@ -42,9 +42,9 @@ def test_readers_of_one_revision_share_one_text(monkeypatch: pytest.MonkeyPatch)
     made: list[int] = []
     original = State.view
 
-    def counted(self: State, now: float, since: int = 0, quiet: float = 0.0, replay: None = None) -> StateView:
+    def counted(self: State, now: float, since: int = 0, quiet: float = 0.0, flows: bool = True) -> StateView:
         made.append(since)
-        return original(self, now, since, quiet, replay)
+        return original(self, now, since, quiet, flows=flows)
 
     monkeypatch.setattr(State, "view", counted)
     monkeypatch.setattr(feeds, "PAUSE", 1.0)  # one tick in this test, however busy the machine
@@ -70,6 +70,22 @@ def test_a_stream_begins_with_everything_and_goes_on_with_what_changed() -> None
         assert second["revision"] > first["revision"] and second["releases"] == first["releases"][-1:]
         feed.close()
         assert [view async for view in updates] == []
+
+    asyncio.run(scene())
+
+
+def test_flows_come_once_a_second_and_whenever_the_view_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "CALM", 2 * feeds.PAUSE)
+
+    async def scene() -> None:
+        feed, _ = fed()
+        updates = feed.updates()
+        told = []
+        for seq in range(5):
+            view = await next_view(updates)
+            told.append((view["full"], view["flows"] is not None))
+            feed(heard(SAMPLERS[0], 5, 100.0, seq=10**6 + seq))
+        assert told[0] == (True, True) and (False, True) in told and (False, False) in told
 
     asyncio.run(scene())
 
@@ -127,7 +143,9 @@ def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
             feed(event)
             if place % 40 == 0:
                 clock.take(msgspec.json.decode(await anext(updates), type=StateView))
-        clock.take(msgspec.json.decode(await anext(updates), type=StateView))
+        while (view := msgspec.json.decode(await anext(updates), type=StateView)).flows is None:
+            clock.take(view)
+        clock.take(view)
         fresh = Reader()
         fresh.take(feed.state.view(100.0))
         assert clock.shows(24) == fresh.shows(24)
