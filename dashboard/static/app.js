@@ -18,7 +18,7 @@ import { Mark, Section, useNear } from "./ui.js";
 
 const PLACES = [
   ["now", "Now", Headline],
-  ["wrong", "Problems", Problems],
+  ["wrong", "What is wrong", Problems],
   ["staleness", "Staleness", Staleness],
   ["learning", "Learning", Learning],
   ["network", "Network", Network],
@@ -29,21 +29,23 @@ const PLACES = [
 ];
 
 function App() {
-  const replay = useSelect((state) => state.replay !== null);
-  const [mounted, mount] = useState(1);
+  const [known, replay] = useSelect((state) => [state.run !== null, state.replay !== null]);
+  const [mounted, mount] = useState(0); // nothing is drawn before there is something to tell: then nothing jumps when it comes
+  const whole = mounted === PLACES.length;
   useEffect(() => {
-    if (mounted < PLACES.length) setTimeout(() => mount(mounted + 1)); // one section a task: no long one at the start
-  }, [mounted]);
+    if (known && !whole) setTimeout(() => mount(mounted + 1)); // one section a task: no long one at the start
+    if (whole) document.getElementById(location.hash.slice(1))?.scrollIntoView(); // of an address that ends in #peers
+  }, [known, mounted]);
   return html`
     <${Bar} />
-    <main id="main" tabindex="-1">
+    <main id="main" tabindex="-1" aria-busy=${!whole}>
       ${replay && html`<${Replay} />`}
       ${PLACES.slice(0, mounted).map(([id, title, draw]) => html`<${Place} key=${id} id=${id} title=${title} draw=${draw} />`)}
     </main>
-    <footer class="muted small">
+    ${whole && html`<footer class="muted small">
       Also as JSON: <a href="/api/state">state</a>, <a href="/api/peers">peers</a>, <a href="/api/releases">releases</a>,${" "}
       <a href="/api/events">events</a>; described by <a href="/openapi.json">OpenAPI</a>, measured at <a href="/metrics">metrics</a>.
-    </footer>`;
+    </footer>`}`;
 }
 
 // Tells what is in it whether anybody sees it, and keeps a section's bug inside the section.

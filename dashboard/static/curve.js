@@ -22,6 +22,9 @@ function later(key, draw) {
   timer ||= setTimeout(next);
 }
 
+const unseen = new Map(); // what nobody scrolled to yet: drawn at last when the page is printed
+addEventListener("beforeprint", () => unseen.forEach((draw) => draw()));
+
 function next() {
   timer = 0;
   const [first] = queue;
@@ -45,15 +48,17 @@ export const Curve = memo(function Curve({ spec, by, range, plots, csv }) {
   const shown = near && section;
 
   useEffect(() => {
-    if (!width || !shown) return undefined;
+    if (!width) return undefined;
     const texts = { value: value.current, line: line.current };
-    later(spec.name, () => {
+    const draw = () => {
       const { current } = plot;
       if (!current || current.key !== `${by} ${log} ${theme}`) plot.current = make(node.current, { spec, by, log, theme, width, texts, old: current });
       plot.current.update(points, range, width, node.current.clientHeight);
       plots.set(spec.name, plot.current);
-    });
-    return () => queue.delete(spec.name);
+    };
+    if (shown) later(spec.name, draw);
+    else unseen.set(spec.name, draw);
+    return () => queue.delete(spec.name) || unseen.delete(spec.name);
   }, [points, range, width, theme, by, log, shown]);
   useEffect(() => () => {
     plot.current?.chart.destroy();
@@ -67,7 +72,8 @@ export const Curve = memo(function Curve({ spec, by, range, plots, csv }) {
       <a href=${csv} download=${`${spec.name}.csv`} aria-label=${`${spec.title} as CSV`}>CSV</a>
       <button type="button" aria-label=${`${spec.title} as PNG`} onClick=${() => plot.current && save([plot.current], spec.name)}>PNG</button>
     </div>
-    <div ref=${node} class="plot" role="img" tabindex="0" aria-label=${points.length ? `${label}: ${describe(points, spec)}; the arrow keys move the cursor` : `${label}: nothing yet`}
+    <div ref=${node} class="plot" role="img" tabindex="0"
+      aria-label=${points.length ? `${label}: ${describe(points, spec)}; the arrow keys move the cursor` : `${label}: nothing yet`}
       onKeyDown=${(event) => step(plot.current, event)} onBlur=${() => plot.current?.chart.setCursor({ left: -10, top: -10 }, true, true)}>
       ${points.length === 0 && html`<p class="plot-empty muted small">nothing yet</p>`}
     </div>
@@ -122,10 +128,14 @@ function make(node, { spec, by, log, theme, width, texts, old }) {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7, fill: accent, stroke: colour("card"), width: 2 }, sync: { key: "learning", scales: ["x", null] } },
       scales: { x: { time: by === "time" }, y: log ? { distr: 3 } : { range: (chart, low, high) => span(spec.range, low, high) } },
       axes: [
-        { ...axis, grid: { show: false }, size: MARGIN.floor, gap: 4, space: by === "time" ? 60 : 46, incrs: by === "time" ? undefined : WHOLE, values: by === "time" ? times : (chart, ticks) => ticks.map(count) },
+        { ...axis, grid: { show: false }, size: MARGIN.floor, gap: 4, space: by === "time" ? 60 : 46,
+          incrs: by === "time" ? undefined : WHOLE, values: by === "time" ? times : (chart, ticks) => ticks.map(count) },
         { ...axis, size: MARGIN.axis, gap: 4, space: log ? 18 : 34, values: (chart, ticks) => ticks.map((tick) => (tick == null ? "" : short(tick))) },
       ],
-      series: [{}, { stroke: accent, width: 1.6, fill: log ? undefined : `color-mix(in srgb, ${accent} 10%, transparent)`, spanGaps: true, points: { size: 5, fill: accent, stroke: accent } }],
+      series: [{}, {
+        stroke: accent, width: 1.6, fill: log ? undefined : `color-mix(in srgb, ${accent} 10%, transparent)`, spanGaps: true,
+        points: { size: 5, fill: accent, stroke: accent },
+      }],
       hooks: { setCursor: [say] },
     },
     [[], []], node,
@@ -184,7 +194,7 @@ export function save(plots, name) {
     pen.fillText(`${spec.title}${points.length ? `: ${spec.write(points.at(-1)[2])}` : ""}`, left, top + 12);
     pen.fillStyle = colour("muted");
     pen.font = `11px ${family}`;
-    pen.fillText(`${spec.note}; ${store.state.run.name}, to version ${store.state.head.version}`, left, top + 29);
+    pen.fillText(`${spec.note}; ${store.state.run.name}, to version ${store.state.head.version}`, left, top + 29, wide - 24);
     pen.drawImage(chart.ctx.canvas, left, top + 36, chart.width, chart.height);
   });
   sheet.toBlob((blob) => {

@@ -5,17 +5,14 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { EventList } from "./events.js";
-import { age, bytes, count, duration, figure, percent } from "./format.js";
+import { age, ago, bytes, count, duration, figure, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
 import { Copy } from "./invite.js";
 import { ageOf, lagOf, statusOf, store, useSelect, useTick } from "./store.js";
-import { Age, Claimed, ClaimedLegend, Mark, memo } from "./ui.js";
+import { Age, CAUSES, Claimed, ClaimedLegend, Mark, memo, Prose } from "./ui.js";
 
 const AGAIN = 3000; // milliseconds between two questions for the peer's events
 const FLOWS = 6;
-const CAUSES = [
-  ["download", "policy download"], ["queue", "waiting to be used"], ["generation", "generation"], ["upload", "upload"], ["inbox", "learner's inbox"],
-];
 
 // What a state means, and what it waits for.
 const MEANINGS = {
@@ -47,6 +44,7 @@ const addressed = () => {
 
 export function Drawer({ id }) {
   const dialog = useRef(null);
+  const opener = useRef(null);
   useEffect(() => {
     const read = () => store.select(addressed());
     if (addressed()) read();
@@ -54,13 +52,20 @@ export function Drawer({ id }) {
     return () => removeEventListener("hashchange", read);
   }, []);
   useEffect(() => {
-    if (id && !dialog.current.open) dialog.current.showModal();
+    if (id && !dialog.current.open) {
+      opener.current = document.activeElement;
+      dialog.current.showModal();
+    }
     if (!id && dialog.current.open) dialog.current.close();
     if (id && addressed() !== id) location.hash = `peer=${encodeURIComponent(id)}`;
     if (!id && addressed()) history.replaceState(null, "", location.pathname + location.search);
   }, [id]);
+  const closed = () => {
+    store.select(null);
+    opener.current?.focus({ preventScroll: true }); // the browser does so itself unless the row was moved meanwhile
+  };
   const outside = (event) => event.target === dialog.current && dialog.current.close();
-  return html`<dialog ref=${dialog} class="drawer" aria-labelledby="drawer-name" onClose=${() => store.select(null)} onClick=${outside}>
+  return html`<dialog ref=${dialog} class="drawer" aria-labelledby="drawer-name" onClose=${closed} onClick=${outside}>
     ${id && html`<div class="drawer-inner"><${Content} key=${id} id=${id} onClose=${() => dialog.current.close()} /></div>`}
   </dialog>`;
 }
@@ -114,10 +119,12 @@ function Doing({ peer }) {
   const { state } = peer.claims;
   return html`<section class="doing">
     <p class="doing-state">${status === "alive" ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${state || "here"}<//>`} />` : html`<${Mark} kind=${status} word=${status} />`}
-      <span class="muted small"> heard ${age(silent)} ago</span></p>
+      <span class="muted small"> heard ${ago(silent)}</span></p>
     <p>${status === "alive" ? MEANINGS[state] ?? "" : ABSENT[status]}</p>
     ${problems.map(({ key, level, text, cause, todo }) => html`<div key=${key} class=${`doing-problem ${level}`}>
-      <p><${Mark} kind=${level} word=${level} /> ${text}</p><p class="small"><span class="muted">Cause:</span> ${cause}</p><p class="small"><span class="muted">Next step:</span> ${todo}</p></div>`)}
+      <p><${Mark} kind=${level} word=${level} /> <${Prose} text=${text} /></p>
+      <p class="small"><span class="muted">Cause:</span> <${Prose} text=${cause} /></p>
+      <p class="small"><span class="muted">Next step:</span> <${Prose} text=${todo} /></p></div>`)}
   </section>`;
 }
 
@@ -127,14 +134,21 @@ function Facts({ peer }) {
   const lag = lagOf(peer);
   const refused = Object.entries(peer.refused).filter(([, number]) => number).sort((a, b) => b[1] - a[1]);
   return html`<section><h3>Counted and timed by others</h3><dl class="terms">
-    ${lag != null && html`<${Term} word="Version">${count(peer.version)}<//><${Term} word="Behind">${lag ? `${count(lag)} version${lag === 1 ? "" : "s"}, ` : "newest, "}${age(ageOf(peer))} old<//>`}
+    ${lag != null && html`<${Term} word="Version">${count(peer.version)}<//>
+      <${Term} word="Behind">${lag ? `${some(lag, "version")}, ` : "newest, "}${age(ageOf(peer))} old<//>`}
     ${peer.role === "sampler" && html`<${Term} word="Admitted">${count(peer.admitted)} groups<//>
-      <${Term} word="Refused">${refused.length ? refused.map(([verdict, number]) => html`<span key=${verdict} class="drawer-reason">${count(number)} ${verdict}</span>`) : "none"}<//>`}
+      <${Term} word="Refused">${refused.length === 0 ? "none" : refused.map(
+        ([verdict, number]) => html`<span key=${verdict} class="drawer-reason">${count(number)} ${verdict}</span>`)}<//>`}
     ${peer.share != null && html`<${Term} word="Share of the work">${percent(peer.share)}<//>`}
     <${Term} word="Round trip">${peer.rtt == null ? "not timed" : duration(peer.rtt)}<//>
     <${Term} word="Route">${peer.relayed == null ? "not known" : peer.relayed ? "⤳ relayed by a third peer" : "direct"}<//>
-    <${Term} word="Clock">${peer.skew == null ? "not compared" : Math.abs(peer.skew) < 0.05 ? "right" : `${duration(Math.abs(peer.skew))} ${peer.skew > 0 ? "ahead" : "behind"}`}<//>
+    <${Term} word="Clock">${clockWords(peer.skew)}<//>
   </dl></section>`;
+}
+
+function clockWords(skew) {
+  if (skew == null) return "not compared";
+  return Math.abs(skew) < 0.05 ? "right" : `${duration(Math.abs(skew))} ${skew > 0 ? "ahead" : "behind"}`;
 }
 
 function Claims({ peer }) {
@@ -178,5 +192,5 @@ function Flows({ id }) {
     .sort((a, b) => b.rate - a.rate).slice(0, FLOWS).map((flow) => [flow, state.peers.get(flow.source === id ? flow.target : flow.source)?.name ?? "?"]));
   if (!flows.length) return null;
   return html`<section><h3>Biggest flows now</h3><ul class="small peer-flows">${flows.map(([{ source, target, purpose, rate, relayed }, name]) => html`
-    <li key=${source + target + purpose}>${source === id ? "→ to" : "← from"} ${name}: ${purpose}, ${bytes(rate)}/s${relayed ? ", ⤳ relayed" : ""}</li>`)}</ul></section>`;
+    <li key=${source + target + purpose}>${source === id ? "→ to" : "← from"} ${name}: ${purpose}, ${bytes(rate)}/s${relayed ? ", ⤳\u00a0relayed" : ""}</li>`)}</ul></section>`;
 }

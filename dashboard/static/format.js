@@ -26,7 +26,8 @@ export function duration(seconds) {
     if (seconds >= 2 * size) return `${figure(seconds / size).replace(/\.0+$/, "")} ${unit}`;
   }
   if (seconds >= 10) return `${Math.round(seconds)} s`;
-  return seconds > 0 && seconds < 0.95 ? `${Math.max(Math.round(1000 * seconds), 1)} ms` : `${Math.max(seconds, 0).toFixed(1)} s`;
+  if (seconds <= 0) return "0 s";
+  return seconds < 0.95 ? `${Math.max(Math.round(1000 * seconds), 1)} ms` : `${seconds.toFixed(1)} s`;
 }
 
 // Whole units: for an age that counts up, where a changing fraction would only be noise.
@@ -34,6 +35,11 @@ export function age(seconds) {
   if (seconds == null) return DASH;
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(Math.floor(seconds / size), 0)} ${unit}`;
+}
+
+// How long ago that was, in words.
+export function ago(seconds) {
+  return seconds < 1 ? "just now" : `${age(seconds)} ago`;
 }
 
 export function bytes(value) {

@@ -6,9 +6,8 @@
 import { html, useEffect, useMemo, useRef } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, duration, figure, percent, some } from "./format.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Age, ClaimedLegend, Figure, Mark, PeerLink } from "./ui.js";
+import { Age, ClaimedLegend, Figure, Mark, PeerLink, ROLES } from "./ui.js";
 
-const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
 const PHASES = ["gathering", "learning", "matching", "stepping", "releasing"];
 const MARKED = { here: "▸", done: "✓" };
 const ROWS = 6; // learners shown one by one; the others as a sum
@@ -102,7 +101,7 @@ function Round() {
   const sums = [...new Set(rest.map((learner) => learner.state))].map((state) => `${rest.filter((learner) => learner.state === state).length} ${state}`);
   return html`<div class="card round" role="group" aria-labelledby="round-title">
     <div class="card-head"><h2 id="round-title" class="h3">Averaging round</h2><p class="small muted last-round"><${LastRound} round=${round} /></p></div>
-    ${order.length === 0 && html`<p class="muted small">No learner told its phase yet.</p>`}
+    ${order.length === 0 && html`<p class="muted small">${round.last_version == null ? "No learner told its phase yet." : "No learner is here now."}</p>`}
     <ul>${order.slice(0, ROWS).map((learner) => html`<${Learner} key=${learner.peer} learner=${learner} seen=${watched.current.get(learner.peer)} />`)}</ul>
     ${rest.length > 0 && html`<p class="muted small">and ${some(rest.length, "learner")} more: ${sums.join(", ")}</p>`}
   </div>`;
@@ -126,13 +125,17 @@ function Learner({ learner, seen }) {
   const fast = held < FAST && pace !== null && pace < FAST;
   const shares = fast ? part : null;
   const known = fast || PHASES.includes(learner.state);
+  const title = fast
+    ? "rounds follow each other faster than one reads: the bars tell the share of each phase"
+    : `in this phase, of the round to version ${learner.version + 1}`;
   const clock = fast ? `${duration(pace)} a round` : age(held);
   return html`<li class="phase-row">
     <${PeerLink} id=${learner.peer} name=${learner.name} />
     ${known
-      ? html`<ol class="phases">${PHASES.map((phase) => html`<${Phase} key=${phase} phase=${phase} place=${fast ? "" : PHASES.indexOf(phase) - PHASES.indexOf(learner.state)} share=${shares?.[phase]} />`)}</ol>`
+      ? html`<ol class="phases">${PHASES.map((phase) => html`<${Phase} key=${phase} phase=${phase}
+        place=${fast ? "" : PHASES.indexOf(phase) - PHASES.indexOf(learner.state)} share=${shares?.[phase]} />`)}</ol>`
       : html`<p class="phases-word"><${Mark} kind=${learner.state === "stopped" ? "lost" : "waiting"} word=${learner.state} /></p>`}
-    <span class="number phase-clock" title=${fast ? "rounds follow each other faster than one reads: the bars tell the share of each phase" : `in this phase, of the round to version ${learner.version + 1}`}>${clock}</span>
+    <span class="number phase-clock" title=${title}>${clock}</span>
   </li>`;
 }
 
@@ -141,7 +144,8 @@ function Phase({ phase, place, share }) {
   const kind = share !== undefined ? "" : place === 0 ? "here" : place < 0 ? "done" : "";
   return html`<li class=${`phase ${kind}`} aria-current=${kind === "here" ? "step" : undefined}>
     <span class="phase-bar"><span style=${{ width: share === undefined ? "" : `${Math.round(100 * share)}%` }}></span></span>
-    <span class="phase-word">${MARKED[kind] && html`<span aria-hidden="true">${MARKED[kind]}</span>`}${phase}${share === undefined ? "" : html`<span class="phase-share"> ${percent(share, 0)}</span>`}</span>
+    <span class="phase-word">${MARKED[kind] && html`<span aria-hidden="true">${MARKED[kind]}</span>`}${phase}${
+      share === undefined ? "" : html`<span class="phase-share"> ${percent(share, 0)}</span>`}</span>
   </li>`;
 }
 
@@ -160,5 +164,6 @@ function LastRound({ round }) {
   const members = useSelect(({ peers }) => round.last_members.map((id) => peers.get(id)?.name ?? `${id.slice(0, 10)}…`));
   if (round.last_version == null) return "no round has ended yet";
   const shown = members.slice(0, MEMBERS).join(", ") + (members.length > MEMBERS ? ` and ${members.length - MEMBERS} more` : "");
-  return html`last: version ${count(round.last_version)} with ${some(members.length, "member")} (${shown}) in ${duration(round.last_seconds)}, <${Age} at=${round.last_at} />`;
+  return html`last: version ${count(round.last_version)} with ${some(members.length, "member")}<span class="c-mid"> (${shown})</span>${" "}
+    in ${duration(round.last_seconds)}, <${Age} at=${round.last_at} />`;
 }

@@ -20,12 +20,14 @@ export function Heat() {
   const [order, setOrder] = useState("lag");
   const [heat, error] = useHeat();
   const names = useSelect(({ peers }) => Object.fromEntries([...peers.values()].map((peer) => [peer.id, peer.name])));
+  const blank = useMemo(() => (heat ? null : unfilled(store.state.peers)), [heat, names]);
+  const map = heat ?? blank;
   const limit = useSelect(({ run }) => run?.window.versions ?? 1);
-  const rows = useMemo(() => (heat ? arrange(heat, names, order) : []), [heat, names, order]);
+  const rows = useMemo(() => arrange(map, names, order), [map, names, order]);
   const options = [["lag", "by lag"], ["name", "by name"]];
   return html`<div class="card heat">
     <div class="card-head"><h3>Lag of each peer, over time</h3><${Choice} label="Order of the rows" value=${order} options=${options} onChange=${setOrder} /></div>
-    ${rows.length === 0 ? html`<${Empty}>${error || (heat ? "No peer with a policy was heard yet." : "…")}<//>` : html`<${Sheet} heat=${heat} rows=${rows} limit=${limit} />`}
+    ${rows.length === 0 ? html`<${Empty}>${error || "No peer with a policy was heard yet."}<//>` : html`<${Sheet} heat=${map} rows=${rows} limit=${limit} />`}
   </div>`;
 }
 
@@ -63,6 +65,12 @@ function useHeat() {
     };
   }, [near, moment]);
   return [heat, error];
+}
+
+// A map without a cell, until the first one came: the names are there and nothing moves when it comes.
+function unfilled(peers) {
+  const known = [...peers.values()].filter((peer) => peer.version != null);
+  return { start: store.now(), slot: 1, columns: 1, rows: Object.fromEntries(known.map(({ id }) => [id, [null]])) };
 }
 
 function arrange(heat, names, order) {
@@ -108,7 +116,8 @@ function Sheet({ heat, rows, limit }) {
   };
   return html`
     <p class="readout small" role="status">${cell && rows[cell.row] ? read(plan) : summary(rows, limit)}</p>
-    <div ref=${box} class="heat-box" tabindex="0" role="application" aria-roledescription="heat map" aria-label="Lag of each peer over time in versions; the arrow keys read its cells"
+    <div ref=${box} class="heat-box" tabindex="0" role="application" aria-roledescription="heat map"
+      aria-label="Lag of each peer over time in versions; the arrow keys read its cells"
       style=${{ height: `${tall + AXIS}px` }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} onKeyDown=${move}
       onPointerMove=${(event) => setCell(at(event))} onPointerLeave=${() => setCell(null)} onBlur=${() => setCell(null)}
       onClick=${(event) => { const hit = at(event); if (hit && event.clientX - canvas.current.getBoundingClientRect().left < label) store.select(rows[hit.row].id); }}>
@@ -130,9 +139,10 @@ function summary(rows, limit) {
   const heard = rows.filter((row) => row.lag >= 0 && !row.gone);
   const late = heard.filter((row) => row.lag > limit).length;
   const worst = heard.reduce((most, row) => (row.lag > (most?.lag ?? -1) ? row : most), null);
-  if (!worst) return "nothing heard yet";
+  if (!worst) return rows.some((row) => row.lag >= 0) ? "Nobody with a policy is here now." : "…";
   const level = heard.filter((row) => row.lag <= 1).length;
-  return `${some(heard.length, "peer")} with a policy: ${count(level)} at most one version behind, ${count(late)} beyond the window; furthest is ${worst.name} with ${some(worst.lag, "version")}.`;
+  const spread = `${count(level)} at most one version behind, ${count(late)} beyond the window`;
+  return `${some(heard.length, "peer")} with a policy: ${spread}; furthest is ${worst.name} with ${some(worst.lag, "version")}.`;
 }
 
 // --- colours ---
@@ -257,7 +267,8 @@ function Scale({ limit, paint }) {
   const ticks = [0, 1, 4, 16, 64, 256, 1024].filter((tick) => tick < limit * 0.6);
   return html`<div class="heat-scale small muted">
     <div class="heat-ramp"><canvas ref=${canvas} aria-hidden="true"></canvas>
-      <ul>${ticks.map((tick) => html`<li key=${tick} style=${{ left: `${(100 * shade(tick, limit)) / (SHADES - 1)}%` }}>${tick}</li>`)}<li class="heat-end" style=${{ left: "100%" }}>${count(limit)}</li></ul></div>
+      <ul>${ticks.map((tick) => html`<li key=${tick} style=${{ left: `${(100 * shade(tick, limit)) / (SHADES - 1)}%` }}>${tick}</li>`)}
+        <li class="heat-end" style=${{ left: "100%" }}>${count(limit)}</li></ul></div>
     <p>versions behind, up to the window of ${count(limit)}</p>
     <p><span class="heat-late" aria-hidden="true"></span>beyond it</p>
     <p><span class="heat-blank" aria-hidden="true"></span>nothing heard</p>

@@ -17,7 +17,7 @@ export function hash(text, seed = 0) {
 }
 
 // {path, hue} of an id; the same on every page.
-export function drawing(id) {
+function drawing(id) {
   const bits = hash(id);
   const filled = (column, row) => (bits >>> (row * HALF + Math.min(column, SIDE - 1 - column))) & 1;
   let path = "";

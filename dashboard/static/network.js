@@ -7,15 +7,17 @@ import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js"
 import { bytes, count, duration, some } from "./format.js";
 import { PURPOSES, at, drawMoving, drawStill, fit, scene } from "./ring.js";
 import { statusOf, store, useSwarm } from "./store.js";
-import { Age, colour, Empty, Mark, memo, PeerLink, Section, useNear, useTheme, useWidth } from "./ui.js";
+import { Age, colour, Empty, Mark, memo, PeerLink, ROLES, Section, useMedia, useNear, useTheme, useWidth } from "./ui.js";
 
 const CALM = 1000; // milliseconds between two drawings
 const FRAME = 40; // milliseconds between two positions of what moves: smooth to the eye at half the work
 const FLOWS = 8; // rows of the biggest flows
 const RELEASES = 12;
-const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
 const SHAPES = { rollouts: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", weights: "M3 2h6v6h-6z", gradients: "M6 1l4 7h-8z", other: "M6 3.5a1.5 1.5 0 1 1 0 3a1.5 1.5 0 1 1 0-3z" };
-const ROLE_SHAPES = { learner: "M6 0a5 5 0 1 1 0 10a5 5 0 1 1 0-10z", sampler: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", evaluator: "M3 2h6v6h-6z", seed: "M6 1l4 4l-4 4l-4-4z", observer: "M6 1l4 7h-8z" };
+const ROLE_SHAPES = {
+  learner: "M6 0a5 5 0 1 1 0 10a5 5 0 1 1 0-10z", sampler: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", evaluator: "M3 2h6v6h-6z",
+  seed: "M6 1l4 4l-4 4l-4-4z", observer: "M6 1l4 7h-8z",
+};
 
 export function Network() {
   const { flows, peers, traffic, releases } = useCalm();
@@ -39,17 +41,6 @@ function useCalm() {
   return held.current.state;
 }
 
-function useStill() {
-  const query = matchMedia("(prefers-reduced-motion: reduce)");
-  const [still, set] = useState(query.matches);
-  useEffect(() => {
-    const turn = () => set(query.matches);
-    query.addEventListener("change", turn);
-    return () => query.removeEventListener("change", turn);
-  }, []);
-  return still;
-}
-
 const Ring = memo(function Ring({ peers, flows }) {
   const box = useRef(null);
   const below = useRef(null);
@@ -59,7 +50,7 @@ const Ring = memo(function Ring({ peers, flows }) {
   const [chosen, choose] = useState(null);
   const width = useWidth(box);
   const theme = useTheme();
-  const still = useStill();
+  const still = useMedia("(prefers-reduced-motion: reduce)");
   const order = [...peers.values()].map((peer) => ({ id: peer.id, name: peer.name, role: peer.role, status: statusOf(peer) }))
     .sort((a, b) => ROLES.indexOf(a.role) - ROLES.indexOf(b.role) || (a.name < b.name ? -1 : 1));
   useEffect(() => {
@@ -136,7 +127,8 @@ function sums(flows) {
   }).filter(Boolean).join(", ");
 }
 
-const Purpose = ({ name }) => html`<span class=${`purpose is-${name}`}><svg viewBox="0 0 12 10" aria-hidden="true"><path d=${SHAPES[name] ?? SHAPES.other} /></svg><span class="word">${name}</span></span>`;
+const Purpose = ({ name }) => html`<span class=${`purpose is-${name}`}>
+  <svg viewBox="0 0 12 10" aria-hidden="true"><path d=${SHAPES[name] ?? SHAPES.other} /></svg><span class="word">${name}</span></span>`;
 
 const Traffic = memo(function Traffic({ traffic: { total, rate } }) {
   const names = [...PURPOSES, ...Object.keys(total).filter((name) => !PURPOSES.includes(name))].filter((name) => name in total || name in rate);
@@ -145,7 +137,8 @@ const Traffic = memo(function Traffic({ traffic: { total, rate } }) {
   return html`<table class="list traffic"><caption>Bytes by purpose</caption>
     <thead><tr><th scope="col">Purpose</th><th scope="col" class="number">Now</th><th class="c-bar" aria-hidden="true"></th><th scope="col" class="number">In all</th></tr></thead>
     <tbody>${names.map((name) => html`<tr key=${name}><th scope="row"><${Purpose} name=${name} /></th><td class="number">${bytes(rate[name] ?? 0)}/s</td>
-      <td class="c-bar"><svg class=${`bar-line is-${name}`} viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect width=${(100 * (rate[name] ?? 0)) / most} height="10" /></svg></td>
+      <td class="c-bar"><svg class=${`bar-line is-${name}`} viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+        <rect width=${(100 * (rate[name] ?? 0)) / most} height="10" /></svg></td>
       <td class="number">${bytes(total[name] ?? 0)}</td></tr>`)}</tbody></table>`;
 });
 
@@ -153,11 +146,12 @@ const Biggest = memo(function Biggest({ flows, peers }) {
   if (!flows.length) return html`<h3>Biggest flows</h3><${Empty}>Nothing flows now.<//>`;
   const shown = [...flows].sort((a, b) => b.rate - a.rate).slice(0, FLOWS);
   const name = (id) => peers.get(id)?.name ?? `${id.slice(0, 10)}…`;
-  return html`<table class="list flows"><caption>Biggest flows${flows.length > FLOWS && html` <span class="muted">${FLOWS} of ${count(flows.length)}</span>`}</caption>
+  return html`<table class="list flows"><caption>Biggest flows${flows.length > FLOWS && html` <span class="muted">${FLOWS} of ${count(flows.length)}</span>`}${
+    shown.some(({ relayed }) => relayed) && html` <span class="muted">⤳ relayed</span>`}</caption>
     <thead><tr><th scope="col">From</th><th scope="col">To</th><th scope="col">Purpose</th><th scope="col" class="number">Now</th></tr></thead>
     <tbody>${shown.map(({ source, target, purpose, rate, relayed }) => html`<tr key=${source + target + purpose}>
       <td><${PeerLink} id=${source} name=${name(source)} /></td><td><${PeerLink} id=${target} name=${name(target)} /></td>
-      <td><${Purpose} name=${purpose} />${relayed && html` <span class="small relayed">⤳<span class="word"> relayed</span></span>`}</td>
+      <td><${Purpose} name=${purpose} />${relayed && html` <span class="small relayed" title="relayed by a third peer">⤳<span class="sr"> relayed</span></span>`}</td>
       <td class="number">${rate ? `${bytes(rate)}/s` : html`<span class="muted">not told</span>`}</td></tr>`)}</tbody></table>`;
 });
 
@@ -166,8 +160,11 @@ const Releases = memo(function Releases({ releases, peers }) {
   const shown = releases.slice(0, RELEASES);
   if (!shown.length) return html`<h3>How releases spread</h3><${Empty}>No release was seen yet.<//>`;
   const most = Math.max(...shown.map(({ last }) => last ?? 0), 0.1);
-  return html`<table class="list releases"><caption>How releases spread <span class="muted">seconds from a release until the first, the middle and the last peer had it, or a newer one</span></caption>
-    <thead><tr><th scope="col" class="number">Version</th><th scope="col" class="c-mid">Released</th><th scope="col" class="number c-mid">Size</th><th scope="col" class="c-wide">Publisher</th>
+  return html`<table class="list releases">
+    <caption>How releases spread${" "}
+      <span class="muted">seconds from a release until the first, the middle and the last peer had it, or a newer one</span></caption>
+    <thead><tr><th scope="col" class="number">Version</th><th scope="col" class="c-mid">Released</th>
+      <th scope="col" class="number c-mid">Size</th><th scope="col" class="c-wide">Publisher</th>
       <th scope="col">Have it</th><th scope="col" class="c-spread">Spread, 0 to ${duration(most)}</th>
       <th scope="col" class="number c-mid">First</th><th scope="col" class="number">Median</th><th scope="col" class="number">Last</th></tr></thead>
     <tbody>${shown.map((release) => html`<${Spread} key=${release.version} release=${release} most=${most} publisher=${peers.get(release.publisher)?.name} />`)}</tbody></table>`;
@@ -179,9 +176,11 @@ const Spread = memo(function Spread({ release, most, publisher }) {
   const all = have >= of;
   return html`<tr><th scope="row" class="number">${count(version)}</th><td class="muted c-mid"><${Age} at=${released} /></td><td class="number c-mid">${bytes(size)}</td>
     <td class="c-wide">${publisher ? html`<${PeerLink} id=${release.publisher} name=${publisher} />` : html`<span class="mono">${release.publisher.slice(0, 12)}…</span>`}</td>
-    <td class="have"><${Mark} kind=${all ? "ok" : have ? "waiting" : "warning"} word=${all ? `all ${count(of)}` : `${count(have)} of ${count(of)}`} /></td>
+    <td class="have">${of === 0 ? html`<span class="muted">nobody to fetch it</span>`
+      : html`<${Mark} kind=${all ? "ok" : have ? "waiting" : "warning"} word=${all ? `all ${count(of)}` : `${count(have)} of ${count(of)}`} />`}</td>
     <td class="c-spread">${first != null && last != null && html`<svg class="spread" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
       <path class="track" d="M0 5H100" /><rect class="fill" x=${place(first)} y="2" width=${Math.max(place(last) - place(first), 0.8)} height="6" />${
         median != null && html`<path class="median" d=${`M${place(median)} 0V10`} />`}</svg>`}</td>
-    <td class="number c-mid">${duration(first)}</td><td class="number">${duration(median)}</td><td class="number">${all ? "" : html`<span class="muted c-mid">so far </span>`}${duration(last)}</td></tr>`;
+    <td class="number c-mid">${duration(first)}</td><td class="number">${duration(median)}</td>
+    <td class="number">${all || last == null ? "" : html`<span class="muted c-mid">so far </span>`}${duration(last)}</td></tr>`;
 });

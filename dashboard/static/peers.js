@@ -6,14 +6,13 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Drawer } from "./drawer.js";
-import { count, duration, percent, some } from "./format.js";
+import { age, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
 import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
-import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
+import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, ROLES, Section } from "./ui.js";
 
 const PAGE = 50; // rows in the document
 const CALM = 1000; // milliseconds between two orders
-const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
 const STATUSES = ["alive", "lost", "left"];
 
 const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
@@ -50,6 +49,7 @@ export function Peers() {
     setPage(0);
   };
   const toggle = (key, first) => setSort(([known, direction]) => [key, known === key ? -direction : first]);
+  const said = order.length === peers.size ? some(peers.size, "peer") : `${count(order.length)} of ${some(peers.size, "peer")}`;
   const shown = order.slice(PAGE * here, PAGE * (here + 1)).map((id) => peers.get(id)).filter(Boolean);
   return html`<${Section} id="peers" title="Peers" tools=${html`<${Filter} filter=${filter} onChange=${change} />`}>
     <div class="card peer-card">
@@ -60,7 +60,7 @@ export function Peers() {
       </table>
       ${order.length === 0 && html`<${Empty} id="no-peers">${peers.size ? "No peer fits the filter." : "No peer was heard yet."}<//>`}
       <div class="peer-foot">
-        <p class="muted small" id="peers-shown" role="status">${order.length === peers.size ? some(peers.size, "peer") : `${count(order.length)} of ${some(peers.size, "peer")}`}</p>
+        <p class="muted small" id="peers-shown" role="status">${said}</p>
         ${pages > 1 && html`<${Pager} page=${here} pages=${pages} onPage=${setPage} />`}
         <p class="muted small"><span aria-hidden="true">⤳ relayed by a third peer · </span><${ClaimedLegend} /></p>
       </div>
@@ -125,12 +125,6 @@ const Heading = memo(function Heading({ column, sort, onSort }) {
   </th>`;
 });
 
-// In whole units: a column of figures that all change each second would only be noise.
-function coarse(seconds) {
-  if (seconds < 120) return `${Math.max(Math.floor(seconds), 0)} s`;
-  return seconds < 7200 ? `${Math.floor(seconds / 60)} min` : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
-}
-
 // What a row says that is not in its peer alone: it changes with the time and with the newest release.
 function words(peer, run) {
   const status = statusOf(peer);
@@ -138,9 +132,9 @@ function words(peer, run) {
   const { since } = peer.claims;
   return {
     status, lag, late: lag != null && run != null && lag > run.window.versions,
-    aged: lag != null && peer.released != null ? coarse(ageOf(peer)) : "",
-    silent: status === "lost" ? coarse(store.now() - peer.heard) : "",
-    since: since == null ? "–" : coarse(store.now() - since),
+    aged: lag != null && peer.released != null ? age(ageOf(peer)) : "",
+    silent: status === "lost" ? age(store.now() - peer.heard) : "",
+    since: since == null ? "–" : age(store.now() - since),
   };
 }
 
@@ -152,13 +146,15 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
       <span class="muted small narrow">${peer.role}</span></span></span></th>
     <td class="c-mid">${peer.role}</td>
     <td><${State} status=${status} word=${claims.state} silent=${silent} /></td>
-    <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`<span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
+    <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`
+      <span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
       <span class="muted small beside">${aged}</span>`}</td>
     <td class="number c-mid">${samples(peer) ? count(peer.admitted) : "–"}</td>
     <td class="c-wide refused"><${Refused} peer=${peer} /></td>
     <td class="number c-mid">${here && claims.tokens ? html`<${Claimed}>${count(claims.tokens)}<//>` : "–"}</td>
     <td class="number c-mid"><${Share} value=${peer.share} /></td>
-    <td class="number c-mid">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer"><span aria-hidden="true">⤳</span><span class="sr">relayed</span></span>`}</td>
+    <td class="number c-mid">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer">
+      <span aria-hidden="true">⤳</span><span class="sr">relayed</span></span>`}</td>
     <td class="c-wide small hardware">${claims.hardware ? html`<${Claimed}>${claims.hardware}<//>` : "–"}</td>
     <td class="number c-wider"><${Claimed}>${since}<//></td>
   </tr>`;
@@ -194,6 +190,7 @@ function Pager({ page, pages, onPage }) {
   return html`<nav class="pager" aria-label="Pages of peers">
     <button type="button" class="button" disabled=${page === 0} onClick=${() => onPage(page - 1)}><span aria-hidden="true">◂</span><span class="sr">Page before</span></button>
     <span class="small">page ${page + 1} of ${pages}</span>
-    <button type="button" class="button" disabled=${page === pages - 1} onClick=${() => onPage(page + 1)}><span aria-hidden="true">▸</span><span class="sr">Next page</span></button>
+    <button type="button" class="button" disabled=${page === pages - 1} onClick=${() => onPage(page + 1)}>
+      <span aria-hidden="true">▸</span><span class="sr">Next page</span></button>
   </nav>`;
 }

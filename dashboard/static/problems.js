@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { age, some } from "./format.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Age, Mark, memo, PeerLink, Prose, Section } from "./ui.js";
+import { Mark, memo, PeerLink, Prose, Section } from "./ui.js";
 
 const ORDER = ["error", "warning", "info"];
 const WORDS = { error: "broken", warning: "warning", info: "note" };
@@ -26,7 +26,7 @@ const Card = memo(function Card({ problem }) {
     <div class="problem-head">
       <${Mark} kind=${level} word=${WORDS[level]} />
       <p class="problem-text"><${Prose} text=${text} /></p>
-      ${since != null && html`<span class="muted small problem-since"><${Age} at=${since} prefix="for " suffix="" /></span>`}
+      ${since != null && html`<span class="muted small problem-since"><${For} since=${since} /></span>`}
     </div>
     <dl class="problem-body">
       <dt>Cause</dt><dd><${Prose} text=${cause} /></dd>
@@ -36,14 +36,21 @@ const Card = memo(function Card({ problem }) {
   </li>`;
 });
 
+function For({ since }) {
+  useTick();
+  return `for ${age(store.now() - since)}`;
+}
+
 function Well() {
   useTick();
-  const [known, peers] = useSelect(({ run, head }) => [run !== null, Object.values(head?.roles ?? {}).reduce((sum, [alive]) => sum + alive, 0)]);
+  const [alive, heard] = useSelect(({ head, peers }) => [Object.values(head.roles).reduce((sum, [here]) => sum + here, 0), peers.size]);
   const { state, seconds } = store.link();
-  if (!known) return html`<p class="card well muted">…</p>`;
   if (state === "silent" || state === "lost") {
     return html`<p class="card well"><${Mark} kind="warning" word="not known" /> Nothing was heard for ${age(seconds)}; before that all was well.</p>`;
   }
-  if (peers === 0) return html`<p class="card well" id="well"><${Mark} kind="waiting" word="nobody here" /> No peer is alive.</p>`;
-  return html`<p class="card well" id="well"><${Mark} kind="ok" word="All is well." /> <span class="muted">${some(peers, "peer")} alive.</span></p>`;
+  if (alive === 0) {
+    const why = heard ? "Every peer that was here has left or is lost: the run is over, or starts again." : "No peer was heard yet.";
+    return html`<p class="card well" id="well"><${Mark} kind="waiting" word="Nobody is here." /> <span class="muted">${why}</span></p>`;
+  }
+  return html`<p class="card well" id="well"><${Mark} kind="ok" word="All is well." /> <span class="muted">${some(alive, "peer")} alive.</span></p>`;
 }

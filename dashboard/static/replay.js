@@ -54,8 +54,10 @@ export function Replay() {
     <p class="replay-clock"><output for="replay-at" class="value">${moment(here)}</output>${" "}
       <span class="muted small">${duration(here - span.first)}<span class="c-mid"> of ${duration(span.last - span.first)}</span></span></p>
     <div class="replay-tools">
-      <button type="button" class="button" disabled=${!before} onClick=${() => go(before.at)}><span aria-hidden="true">◂</span><span class="word"> Event<span class="sr"> before</span></span></button>
-      <button type="button" class="button" disabled=${!next} onClick=${() => go(next.at)}><span class="word"><span class="sr">Next </span>Event </span><span aria-hidden="true">▸</span></button>
+      <button type="button" class="button" disabled=${!before} onClick=${() => go(before.at)}>
+        <span aria-hidden="true">◂</span><span class="word"> Event<span class="sr"> before</span></span></button>
+      <button type="button" class="button" disabled=${!next} onClick=${() => go(next.at)}>
+        <span class="word"><span class="sr">Next </span>Event </span><span aria-hidden="true">▸</span></button>
       <${Choice} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${pace} />
     </div>
   </section>`;

@@ -21,13 +21,13 @@ export function Samples() {
   const fresh = samples.filter(({ id }) => !known.has(id)).length;
   const shown = all ? held.current : held.current.slice(0, FIRST);
   const tools = html`
-    <span class="muted small" role="status" id="samples-wait">${hold && (fresh ? `held while you read: ${some(fresh, "newer group")}` : "held while you read")}</span>
+    <span class="muted small" role="status" id="samples-wait">${hold && (fresh ? `held while you read: ${some(fresh, "newer group")}` : "held while you read") || "\u00a0"}</span>
     <button type="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button>`;
   return html`<${Section} id="samples" title="Samples" note="newest trained groups" tools=${tools}>
     ${shown.length === 0 && html`<div class="card"><${Empty}>No group to read yet. Learners show some of those that they train on.<//></div>`}
     <ol class="samples" onPointerEnter=${() => setReading(true)} onPointerLeave=${() => setReading(false)}
       onFocusIn=${() => setReading(true)} onFocusOut=${(event) => setReading(event.currentTarget.contains(event.relatedTarget))}>
-      ${shown.map((sample) => html`<${Sample} key=${sample.id} sample=${sample} />`)}
+      ${shown.map((sample, place) => html`<${Sample} key=${place} sample=${sample} />`)}
     </ol>
     ${held.current.length > FIRST && html`<p class="more"><button type="button" class="button" aria-expanded=${all} onClick=${() => setAll(!all)}>
       ${all ? "Fewer groups" : `All ${count(held.current.length)} groups`}</button></p>`}

@@ -5,20 +5,14 @@ import { html, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { count, duration, figure, percent, some } from "./format.js";
 import { Heat } from "./heat.js";
 import { useSelect } from "./store.js";
-import { Card, Claimed, Empty, PeerLink, Section, useWidth } from "./ui.js";
+import { Card, CAUSES, Claimed, Empty, PeerLink, Section, useWidth } from "./ui.js";
 
 const BINS = 24; // bars that stay wide enough to read on a phone
+const WIDTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]; // versions a bar: round ones, so that the axis counts in round steps
 const TALL = 150;
 const EDGE = { left: 40, right: 10, top: 14, bottom: 22 };
 const WORST = 12; // samplers shown before "show all"
 const VERDICTS = ["admit", "stale", "duplicate", "over-quota", "malformed", "untrusted", "expired"];
-const CAUSES = [
-  ["download", "policy download"],
-  ["queue", "queue"],
-  ["generation", "generation"],
-  ["upload", "upload"],
-  ["inbox", "learner inbox"],
-];
 
 export function Staleness() {
   return html`<${Section} id="staleness" title="Staleness" note="how far behind the newest release peers sample and learners train">
@@ -34,7 +28,7 @@ function LagVersions() {
   const [rows, limit] = useSelect(({ lag, run }) => [lag.versions, run?.window.versions ?? 1]);
   const { bins, edge, note, mean } = useMemo(() => {
     const most = Math.max(limit, ...rows.map(([versions]) => versions));
-    const width = Math.ceil((most + 1) / BINS);
+    const width = WIDTHS.find((versions) => (most + 1) / versions <= BINS) ?? Math.ceil((most + 1) / BINS);
     const bins = Array.from({ length: Math.ceil((most + 1) / width) }, (_, place) => ({ label: String(place * width), groups: 0, text: span(place * width, width) }));
     let [groups, sum] = [0, 0];
     for (const [versions, number] of rows) {
@@ -86,7 +80,8 @@ function Bars({ name, bins, edge, word }) {
         <text x=${EDGE.left - 6} y=${floor - tall(tick) + 4} text-anchor="end">${compact(tick)}</text></g>`)}
       <line class="axis" x1=${EDGE.left} x2=${width - EDGE.right} y1=${floor} y2=${floor} />
       ${bins.map((bin, place) => html`<g key=${place}>
-        <rect class=${place >= edge ? "bar-mark late" : "bar-mark"} x=${EDGE.left + place * slot + slot * 0.08} width=${slot * 0.84} y=${floor - tall(bin.groups)} height=${tall(bin.groups)}>
+        <rect class=${place >= edge ? "bar-mark late" : "bar-mark"} x=${EDGE.left + place * slot + slot * 0.08} width=${slot * 0.84}
+          y=${floor - tall(bin.groups)} height=${tall(bin.groups)}>
           <title>${`${bin.text}: ${some(bin.groups, "group")}`}</title></rect>
         ${place % every === 0 && html`<text x=${EDGE.left + (place + 0.5) * slot} y=${TALL - 6} text-anchor="middle">${bin.label}</text>`}</g>`)}
       <line class="limit" x1=${limit} x2=${limit} y1=${2} y2=${floor} />
@@ -111,7 +106,8 @@ function Verdicts() {
   return html`<${Card} title="Verdicts" value=${judged ? `${percent((verdicts.admit ?? 0) / judged)} admitted` : "–"} note="each delivered group gets exactly one">
     <dl class="verdicts">${rows.map(([verdict, groups]) => html`<div key=${verdict}>
       <dt>${verdict === "admit" ? "admitted" : verdict}</dt>
-      <dd><span class=${verdict === "admit" ? "verdict-bar" : "verdict-bar refused"} style=${{ width: `${(60 * groups) / most}%` }}></span>${count(groups)}</dd></div>`)}</dl><//>`;
+      <dd><span class=${verdict === "admit" ? "verdict-bar" : "verdict-bar refused"}
+        style=${{ width: groups ? `max(4px, ${(60 * groups) / most}%)` : 0 }}></span>${count(groups)}</dd></div>`)}</dl><//>`;
 }
 
 // --- where the delay comes from ---
@@ -124,7 +120,8 @@ function Causes() {
     .filter(({ total }) => total > 0)
     .sort((a, b) => b.total - a.total));
   const most = rows[0]?.total ?? 1;
-  const tools = rows.length > WORST && html`<button type="button" class="button" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? `show the worst ${WORST}` : `show all ${rows.length}`}</button>`;
+  const tools = rows.length > WORST && html`<button type="button" class="button" aria-expanded=${all} onClick=${() => setAll(!all)}>
+    ${all ? `show the worst ${WORST}` : `show all ${rows.length}`}</button>`;
   return html`<div class="card gap-top" id="causes">
     <div class="card-head"><h3>Where each sampler's delay comes from</h3>${tools}</div>
     <p class="muted small note">seconds per group, mean of its last groups, largest first; <${Claimed}>claimed by the sampler<//></p>

@@ -111,7 +111,10 @@ function take(view) {
   refused = false;
   const base = view.full ? { ...EMPTY, selected: snapshot.selected } : snapshot;
   const next = { ...base, revision: view.revision, last: view.last, served: view.now, quiet: view.quiet };
-  for (const name of WHOLE) next[name] = same(snapshot[name], view[name]) ? snapshot[name] : view[name];
+  for (const name of WHOLE) {
+    const value = view[name] ?? base[name]; // null: as it was
+    next[name] = same(snapshot[name], value) ? snapshot[name] : value;
+  }
   next.peers = rows(base.peers, view.peers, view.gone);
   next.events = newest(base.events, view.events, "id", LINES);
   next.samples = newest(base.samples, view.samples, "id", SAMPLES);
@@ -157,7 +160,7 @@ function points(known, changed) {
 }
 
 // Deep equality of JSON values; maps are equal only to themselves, because a changed one is another.
-export function same(a, b) {
+function same(a, b) {
   if (a === b) return true;
   if (typeof a !== "object" || typeof b !== "object" || !a || !b || a instanceof Map || b instanceof Map) return false;
   if (Array.isArray(a) !== Array.isArray(b)) return false;

@@ -1,8 +1,16 @@
 // Parts that all sections share. Words from peers enter as text children only; a state is always a symbol and a word.
 
 import { Component, h, html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { age } from "./format.js";
+import { ago } from "./format.js";
 import { store, useTick } from "./store.js";
+
+// Roles in the order in which a swarm is told of.
+export const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
+
+// Where the age of a sampler's groups comes from: [name in its claims, word], in the order of a group's way.
+export const CAUSES = [
+  ["download", "policy download"], ["queue", "queue"], ["generation", "generation"], ["upload", "upload"], ["inbox", "learner inbox"],
+];
 
 // A component that draws again only when a prop changed (by identity).
 export function memo(draw) {
@@ -71,10 +79,10 @@ export function ClaimedLegend() {
   return html`<span class="muted small"><span class="claimed">dotted</span> is claimed: only the peer itself says so.</span>`;
 }
 
-// "3.2 s ago", counted on each second.
-export function Age({ at, prefix = "", suffix = " ago" }) {
+// "3 s ago", counted on each second.
+export function Age({ at, prefix = "" }) {
   useTick();
-  return at == null ? "–" : `${prefix}${age(store.now() - at)}${suffix}`;
+  return at == null ? "–" : `${prefix}${ago(store.now() - at)}`;
 }
 
 // A sentence in which what stands in backquotes is for typing.
@@ -119,16 +127,21 @@ export function useWidth(node) {
   return width;
 }
 
-// Dark or light as the system chose; draws again when that changes, for canvases.
-export function useTheme() {
-  const query = matchMedia("(prefers-color-scheme: dark)");
-  const [dark, set] = useState(query.matches);
+// Whether a media query holds; draws again when that changes.
+export function useMedia(words) {
+  const query = matchMedia(words);
+  const [holds, set] = useState(query.matches);
   useEffect(() => {
     const turn = () => set(query.matches);
     query.addEventListener("change", turn);
     return () => query.removeEventListener("change", turn);
   }, []);
-  return dark ? "dark" : "light";
+  return holds;
+}
+
+// Dark or light as the system chose, for canvases.
+export function useTheme() {
+  return useMedia("(prefers-color-scheme: dark)") ? "dark" : "light";
 }
 
 // The value of a colour of style.css, for canvases.

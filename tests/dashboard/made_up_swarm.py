@@ -17,6 +17,7 @@ from swarm.types import Beat, Lag, PeerId, Release, Role
 START = 1_750_000_000.0
 METRICS = {"reward": 0.5, "kl": 0.01, "ess": 0.9, "zero": 0.05, "flat": 0.3, "grad_norm": 0.4, "lag_versions": 3.0}
 STATES = {Role.LEARNER: "learning", Role.SAMPLER: "sampling", Role.EVALUATOR: "waiting for a release", Role.SEED: "serving"}
+STATES[Role.OBSERVER] = "starting"
 
 
 class Swarm:

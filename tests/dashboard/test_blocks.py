@@ -105,7 +105,7 @@ def test_a_row_keeps_its_place_while_it_has_the_focus(play: Play) -> None:
             peer = PeerId(str(await link.get_attribute("title")))
             feed(heard(peer, 45, time.time(), name="zzz", start=time.time()))
             await expect(link).to_have_text("zzz")
-            await page.wait_for_timeout(1500)
+            await page.wait_for_timeout(1200)
             await expect(link).to_be_focused()
             await expect(link).to_have_text("zzz")
             await page.locator("#peer-filter").focus()
@@ -140,6 +140,7 @@ def test_the_drawer_keeps_the_focus_closes_with_escape_and_gives_the_focus_back(
             for _ in range(30):
                 await page.keyboard.press("Tab")
                 assert await page.evaluate(HELD)
+            await page.locator(f"{DRAWER} .drawer-close").press("Tab")  # from wherever the keyboard was back into the dialog
             assert page.url.endswith(f"#peer={SAMPLERS[0]}")
             await look(page, "drawer")
             await page.keyboard.press("Escape")
@@ -302,11 +303,12 @@ def test_the_ring_tells_a_peer_and_its_flows_to_the_keyboard_and_relayed_ones_in
 
 def test_flows_stand_still_for_those_who_want_no_motion(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
-        for motion, moves in (("reduce", False), ("no-preference", True)):
-            async with opened(chromium, [*past(45), transferred(SAMPLERS[2], LEARNERS[0])], reduced_motion=motion) as (page, _):
-                await expect(page.locator(".flows tbody tr").first).to_be_visible()
-                ring = page.locator(".ring .above")
-                await ring.scroll_into_view_if_needed()
+        async with opened(chromium, [*past(45), transferred(SAMPLERS[2], LEARNERS[0])]) as (page, _):
+            await expect(page.locator(".flows tbody tr").first).to_be_visible()
+            ring = page.locator(".ring .above")
+            await ring.scroll_into_view_if_needed()
+            for motion, moves in (("reduce", False), ("no-preference", True)):
+                await page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
                 await page.wait_for_timeout(300)
                 pictures = []
                 for _ in range(4):
@@ -337,7 +339,7 @@ def test_the_replays_slider_moves_the_version_and_pause_holds_it(play: Play) -> 
 def test_a_replay_plays_as_fast_as_asked_and_stands_at_its_end(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with replayed(chromium, list(story(200, JOURNAL))) as page:
-            await page.locator("#replay").get_by_text("60×").click()
+            await page.locator("#replay").get_by_text("300×").click()
             await expect(page.locator("#version")).to_have_text("200", timeout=20_000)
             await expect(page.get_by_role("button", name="From the start")).to_be_visible()
 
