@@ -44,7 +44,6 @@ const addressed = () => {
 
 export function Drawer({ id }) {
   const dialog = useRef(null);
-  const opener = useRef(null);
   useEffect(() => {
     const read = () => store.select(addressed());
     if (addressed()) read();
@@ -52,17 +51,14 @@ export function Drawer({ id }) {
     return () => removeEventListener("hashchange", read);
   }, []);
   useEffect(() => {
-    if (id && !dialog.current.open) {
-      opener.current = document.activeElement;
-      dialog.current.showModal();
-    }
+    if (id && !dialog.current.open) dialog.current.showModal();
     if (!id && dialog.current.open) dialog.current.close();
     if (id && addressed() !== id) location.hash = `peer=${encodeURIComponent(id)}`;
     if (!id && addressed()) history.replaceState(null, "", location.pathname + location.search);
   }, [id]);
   const closed = () => {
     store.select(null);
-    opener.current?.focus({ preventScroll: true }); // the browser does so itself unless the row was moved meanwhile
+    store.opener?.focus({ preventScroll: true }); // the browser does so itself unless the row was moved meanwhile
   };
   const outside = (event) => event.target === dialog.current && dialog.current.close();
   return html`<dialog ref=${dialog} class="drawer" aria-labelledby="drawer-name" onClose=${closed} onClick=${outside}>

@@ -67,6 +67,7 @@ export const store = {
   // The peer whose drawer is open, or null.
   select(id) {
     if (snapshot.selected === id) return;
+    if (snapshot.selected === null) store.opener = document.activeElement; // now: until the drawer is drawn, rows may have moved
     snapshot = { ...snapshot, selected: id };
     wake();
   },

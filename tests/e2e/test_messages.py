@@ -200,6 +200,7 @@ def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:
     refused(start(house, mounted / "new"), 3, str(mounted), "Read-only file system", "--folder")
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_training(tmp_path: Path, mounted: Path) -> None:
     with household(tmp_path, SETTINGS) as it:
         it.seed()

@@ -175,6 +175,7 @@ def test_a_watchers_invite_does_not_make_a_sampler(house: Household, tmp_path: P
     assert "`swarm dashboard` with it shows the swarm" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: Path) -> None:
     with household(tmp_path) as house:
         seed = house.seed("run.private=true")
@@ -221,6 +222,7 @@ def test_status_of_a_folder_tells_the_same_as_its_page(house: Household) -> None
     assert state["head"]["version"] <= shown["head"]["version"]
 
 
+@pytest.mark.slow
 def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
     with household(tmp_path) as house:
         first = house.seed("peer.history.save=0.5")

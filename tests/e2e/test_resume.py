@@ -15,6 +15,7 @@ def on_disk(seed: Program) -> int:
     return max((heard.beat.version for heard in seed.saw(events.Heard, subject=seed.peer)), default=-1)
 
 
+@pytest.mark.slow
 def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_path: Path) -> None:
     with household(tmp_path) as house:
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]

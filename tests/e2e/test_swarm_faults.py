@@ -108,6 +108,7 @@ def test_a_learner_replaces_its_killed_p2pd(swarm: Swarm) -> None:
     assert learner.saw(events.Recovered, part="p2pd")
 
 
+@pytest.mark.slow
 def test_a_frozen_averager_costs_a_round_and_no_learner(swarm: Swarm) -> None:
     learner = swarm.learners[0]
     frozen = averager_of(learner)
@@ -136,7 +137,7 @@ def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> No
     house.wait_until(lambda: max(released(swarm.seed), default=-1) >= now, BACK, "the seed does not know the newest release")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)])
 def test_a_signal_lets_a_sampler_finish_and_leave(swarm: Swarm, tmp_path: Path, number: int, code: int) -> None:
     sampler = swarm.house.join("sampler", *UNHURRIED, folder=tmp_path / "leaver")
     swarm.house.wait_until(lambda: sampler.saw(events.Sampled), 60, "the sampler did not sample")

@@ -190,7 +190,7 @@ def test_every_byte_of_a_swarm_is_sent_by_one_peer_and_received_by_another() -> 
 
 
 def test_a_peer_tells_of_its_traffic_every_five_heartbeats() -> None:
-    told = [event.at for event in told_by(0.5) if isinstance(event, events.Transferred) and event.peer == "sampler-0"]
+    told = [event.at for event in told_by(0.45) if isinstance(event, events.Transferred) and event.peer == "sampler-0"]
     assert len(told) == 5 and all(after - before == pytest.approx(5.0) for before, after in pairwise(told))
 
 

@@ -25,6 +25,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, float],
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # a minute alone on two cores
 def test_every_method_is_measured_and_the_known_truths_hold(figures: dict[tuple[str, float], dict[str, float]]) -> None:
     assert {method for method, _ in figures} == set(OBJECTIVES)
