@@ -102,6 +102,8 @@ class Schema:
         parent, _, word = key.rpartition(".")
         siblings = {name.rpartition(".")[2]: name for name in known if name and name.rpartition(".")[0] == parent}
         anywhere = {name.rpartition(".")[2]: name for name in known if name}
+        if word in anywhere:  # the right word in the wrong table is no typing error
+            return f"there is no key {key}; did you mean {anywhere[word]}?"
         for names in (siblings, anywhere):
             if near := difflib.get_close_matches(word, names, n=1, cutoff=0.6):
                 return f"there is no key {key}; did you mean {names[near[0]]}?"
