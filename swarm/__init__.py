@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of everything peers say to each other; peers of different protocols refuse each other at the invite."""

@@ -46,11 +46,37 @@ class Model(Section):
     """`embedded` (made and warm-started by the project), a folder, or a Hub id."""
     revision: str = ""
     """Hub revision; a run started from a Hub id pins the one it resolved."""
+    training: Literal["full", "lora", "qlora"] = "full"
+    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a base in 4 bits)."""
+    template: Literal["auto", "on", "off"] = "auto"
+    """Prompts through the tokenizer's chat template: `auto` when it has one."""
+
+
+class Lora(Section):
+    """Adapters, where `model.training` is `lora` or `qlora`."""
+
+    rank: Count = 16
+    alpha: Positive = 32.0
+    """The update is scaled by alpha / rank."""
+    targets: Name = "all-linear"
+    """Layers that get an adapter: `all-linear`, or names such as `q_proj,v_proj`."""
 
 
 class TaskSource(Section):
     name: Name = "digit-sums"
+    """A built-in one, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name, `verifiers:` and an
+    environment, or the name of an installed `swarm.tasks` entry point."""
     options: dict[str, int | float | str | bool] = {}
+    """Of the source; `swarm task try NAME` shows them."""
+    rewards: tuple[str, ...] = ()
+    """Added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or `swarm.rewards` entry points; none: the
+    source's own."""
+    weights: tuple[float, ...] = ()
+    """One for each of `rewards`; none: 1 each."""
+    system: str = ""
+    """System message before every prompt, where the chat template is used."""
+    timeout: Seconds = 10.0
+    """Seconds to score one group; beyond, it is dropped with an event."""
 
 
 class Sampling(Section):
@@ -59,6 +85,8 @@ class Sampling(Section):
     max_tokens: Count = 6
     """Longest completion, the end token included."""
     temperature: Positive = 1.0
+    quantized: bool = False
+    """Samplers may sample with weights in 4 or 8 bits: their log-probabilities are those of the quantized policy."""
 
 
 class Objective(Section):
@@ -69,6 +97,8 @@ class Objective(Section):
 
 
 class Optimizer(Section):
+    name: Literal["adamw", "adamw8bit"] = "adamw"
+    """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits, a quarter of their memory)."""
     lr: Positive = 1e-3
     beta1: Decay = 0.9
     beta2: Decay = 0.99
@@ -125,6 +155,8 @@ class Evaluation(Section):
     tasks: Count = 256
     every: Count = 10
     """Versions."""
+    right: float = 1.0
+    """Reward from which an answer counts as right."""
 
 
 class Stop(Section):
@@ -148,6 +180,7 @@ class Run(Section):
     private: bool = False
     """Only invited peers may do anything; in a public run strangers may sample."""
     model: Model = Model()
+    lora: Lora = Lora()
     task: TaskSource = TaskSource()
     sampling: Sampling = Sampling()
     objective: Objective = Objective()
@@ -194,12 +227,46 @@ class Listen(Section):
 
 
 class Engine(Section):
-    name: Literal["auto", "hf", "toy"] = "auto"
-    """`auto`, `hf` (transformers) or `toy` (simulations)."""
+    """What a sampler or an evaluator samples with."""
+
+    name: Literal["auto", "hf", "vllm", "vllm-server", "toy"] = "auto"
+    """`auto` (what is installed and fits; it says why), `hf` (transformers), `vllm` (on this machine), `vllm-server` (one that
+    runs already) or `toy` (simulations)."""
     device: Name = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    quantize: Literal["none", "int8", "nf4"] = "none"
+    """Weights in 8 or 4 bits, where `run.sampling.quantized` allows it."""
     tasks: Count = 8
-    """Tasks sampled in one call, each its own group."""
+    """Tasks sampled in one call, each its own group; fewer when memory runs out."""
     threads: Count = 1
+    length: Number = 0
+    """vLLM: longest prompt and completion together, tokens; 0: the model's."""
+    memory: Share = 0.85
+    """vLLM: share of the GPU's memory that it may take."""
+    url: str = ""
+    """vllm-server: such as http://127.0.0.1:8000."""
+    timeout: Seconds = 600.0
+    """Seconds for one call of the engine; beyond, it counts as hung and is started again."""
+
+
+class Training(Section):
+    """What a learner computes with."""
+
+    device: Name = "auto"
+    gpus: Number = 0
+    """GPUs of this machine that share one model (FSDP2); 0: all of them, when the model does not fit one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a CPU."""
+    checkpointing: Literal["auto", "on", "off"] = "auto"
+    """Recompute activations instead of keeping them: a third slower, far less memory. `auto`: when memory runs out."""
+
+
+class Rewards(Section):
+    """How this peer scores completions."""
+
+    code: Literal["sandbox", "trust", "refuse"] = "sandbox"
+    """Reward code that came with a run: in bubblewrap without network or home, as if it were mine, or not at all."""
 
 
 class Page(Section):
@@ -242,6 +309,8 @@ class Swarm(Section):
 class Peer(Section):
     listen: Listen = Listen()
     engine: Engine = Engine()
+    learner: Training = Training()
+    rewards: Rewards = Rewards()
     delay: Delay = Delay()
     page: Page = Page()
     history: History = History()

@@ -38,6 +38,8 @@ class Verdict(StrEnum):
     OVER_QUOTA = "over-quota"
     MALFORMED = "malformed"
     UNTRUSTED = "untrusted"
+    UNSCORED = "unscored"
+    """Its rewards could not be recomputed at the learner."""
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,14 @@ class Array(Struct):
     data: bytes
 
 
+class Message(Struct):
+    """One turn of a conversation."""
+
+    role: str
+    """`system`, `user` or `assistant`."""
+    content: str
+
+
 class Task(Struct):
     """One exercise, regenerated from (run seed, index) by whoever needs it; never trusted from the wire."""
 
@@ -60,6 +70,8 @@ class Task(Struct):
     index: int
     prompt: str
     answer: str
+    messages: tuple[Message, ...] = ()
+    """Of conversational data; `prompt` is then its last turn, or what the chat template made of them."""
 
 
 class Times(Struct):
@@ -214,9 +226,13 @@ class Spec(Struct, tag="spec"):
     owner: str
     """Hex Ed25519 public key that signs memberships."""
     files: dict[str, Digest]
-    """Model folder without the weights: config.json, tokenizer files."""
+    """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a local model."""
     genesis: Digest
-    """sha256 of the bf16 safetensors of version 0."""
+    """sha256 of the bf16 safetensors of version 0: all weights, or the first adapter."""
+    task: dict[str, Digest] = {}
+    """Local data and reward code of the task."""
+    sizes: dict[str, int] = {}
+    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks for."""
 
 
 class Delegation(Struct):
