@@ -1,5 +1,5 @@
 """Where exercises come from, and what an answer is worth."""
 
-from swarm.tasks.base import TaskSource, source
+from swarm.tasks.base import RewardError, TaskError, TaskSource, source, warm_start
 
-__all__ = ["TaskSource", "source"]
+__all__ = ["RewardError", "TaskError", "TaskSource", "source", "warm_start"]

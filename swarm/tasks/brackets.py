@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import zlib
 
-from swarm.tasks.base import Options, check_options
+from swarm.tasks.base import Exercises, Options, check_options
 from swarm.types import Task
 
 PAIRS = ("()", "[]", "{}", "<>")
@@ -23,7 +23,7 @@ SPARE = 0.2
 # share of examples that are answered as given, by which the warm start ends, says little about the share answered right.
 
 
-class Brackets:
+class Brackets(Exercises):
     """Prefixes of `shortest` (3) to `longest` (8) characters, `depth` (3) open brackets or fewer, of `kinds` (4) kinds.
 
     Further options: `limit` (5), characters that the answer may have; `partial` (false): credit for what was closed before the

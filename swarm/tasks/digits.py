@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 import zlib
 
-from swarm.tasks.base import Options, check_options
+from swarm.tasks.base import Exercises, Options, check_options
 from swarm.types import Task
 
 HELD_OUT = 10
 # One exercise in ten: far more than any evaluation draws.
 
 
-class Digits:
+class Digits(Exercises):
     """Options: `digits`, `partial` (false): credit per right digit instead of all or nothing."""
 
     environment: str

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import string
 
-from swarm.tasks.base import Options, check_options
+from swarm.tasks.base import Exercises, Options, check_options
 from swarm.types import Task
 
 
-class Toy:
+class Toy(Exercises):
     """Options: `buckets` (16), `letters` (4) per word, `alphabet` (8) letters to choose from."""
 
     environment = "toy"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
+from swarm.config import TaskSource
 from swarm.tasks.brackets import PAIRS, Brackets
 
 SOURCE = Brackets(1, {})
@@ -102,4 +103,4 @@ def test_partial_credit_counts_what_was_closed_before_the_first_mistake() -> Non
 )
 def test_options_that_contradict_each_other_are_refused(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        tasks.source("brackets", 1, options)
+        tasks.source(TaskSource(name="brackets", options=options), 1)

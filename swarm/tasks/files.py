@@ -1,0 +1,79 @@
+"""A run's task files: what of a task lies on this machine alone travels to whoever joins, like the model's files.
+
+    data:./problems.jsonl          -> data.parquet, held-out.parquet (a split of its own)
+    ./my_rewards.py:length         -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
+
+`pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on the machine that
+packed them: everybody works with the same bytes. Hub data sets stay Hub ids, at the commit that `pinned` found. Not handled here:
+how they travel, and modules that a reward file imports (they have to be installed where it runs).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from swarm import config
+from swarm.tasks import rewards
+from swarm.tasks.base import TaskError, check_options
+
+NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
+"""All names that task files have; whoever takes them from others refuses every other one."""
+LARGEST = 256 << 20
+# Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it.
+LARGEST_CODE = 1 << 20
+# Bytes of a reward file: a thousand times what one usually has.
+
+
+def pack(settings: config.TaskSource, folder: Path) -> None:
+    """Write the task files of a run that is created with these settings. Raises TaskError."""
+    word, _, name = settings.name.partition(":")
+    if word == "data":
+        _pack_data(name, settings, folder)
+    try:
+        code = rewards.files(settings.rewards)
+    except ValueError as error:
+        raise TaskError(str(error)) from error
+    for packed, path in code.items():
+        if (size := path.stat().st_size) > LARGEST_CODE:
+            raise TaskError(f"{path} has {size >> 10} KiB, a run carries at most {LARGEST_CODE >> 10} of reward code a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / packed)
+
+
+def pinned(settings: config.TaskSource) -> config.TaskSource:
+    """The same settings with a Hub data set's revision as the commit that it is now; as they are when nobody can tell."""
+    word, _, name = settings.name.partition(":")
+    if word != "data" or Path(name).expanduser().exists():
+        return settings
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    revision = str(settings.options.get("revision", "")) or None
+    try:
+        commit = HfApi().dataset_info(name, revision=revision, timeout=10.0).sha
+    except (HfHubHTTPError, HFValidationError, OSError):  # reading the data says what is wrong with it, or finds it in the cache
+        return settings
+    return msgspec.structs.replace(settings, options={**settings.options, "revision": commit or ""})
+
+
+def _pack_data(name: str, settings: config.TaskSource, folder: Path) -> None:
+    if not Path(name).expanduser().exists():
+        return  # of the Hub, or missing: reading it says so
+    from swarm.tasks import dataset
+
+    options = check_options("data", settings.options, dataset.DEFAULTS)
+    folder.mkdir(parents=True, exist_ok=True)
+    for rows, file in zip(dataset.tables(name, options, None), (dataset.DATA, dataset.HELD_OUT), strict=True):
+        if rows is None:
+            continue
+        rows.to_parquet(str(folder / file))
+        if (size := (folder / file).stat().st_size) > LARGEST:
+            (folder / file).unlink()
+            raise TaskError(
+                f"data set {name} has {size >> 20} MiB as parquet, a run carries at most {LARGEST >> 20}: put it on the Hub and "
+                "name it by its id, or leave columns out"
+            )

@@ -1,0 +1,283 @@
+"""A worker's inside: imports functions, then answers calls, one at a time, until its input ends.
+
+    Setup -> Ready | Unusable        Call -> Row per function, up to the first Failed        Ask -> Answer | Failed
+
+Frames are four bytes of length and that much msgpack, on what were standard input and output when the process began: from then on
+what a function prints goes to standard error, and it reads nothing. Functions are called on the main thread, where `signal.alarm`
+works, and awaited when they are asynchronous, all on one loop. Invariant: whatever a function raises becomes a frame that names
+the line of its file. Not handled here: a hang, the death of the process, numbers that are no rewards; the other end
+(swarm.tasks.worker) sees to them.
+
+Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: it imports nothing of swarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import linecache
+import os
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
+from importlib import import_module
+from types import ModuleType, TracebackType
+from typing import Any, BinaryIO
+
+import msgspec
+
+HEADER = 4
+SAYS = 500
+# Characters of an exception's message: its first sentences.
+SCALARS = (bool, int, float)
+
+Function = Callable[..., Any]
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True):
+    """Between a worker and its inside."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file of functions: it travels as text, so that a sandbox needs to see no folder of the peer."""
+
+    path: str
+    """Its `__file__`; messages show the key."""
+    text: str
+
+
+class Setup(Frame, frozen=True):
+    functions: dict[str, str]
+    """Name for messages -> `FILE.py:function` with a key of `sources`, or `package.module:function`."""
+    sources: dict[str, Source]
+
+
+class Ready(Frame, frozen=True):
+    pass
+
+
+class Unusable(Frame, frozen=True):
+    why: str
+
+
+class Call(Frame, frozen=True):
+    """Every function with the same arguments, by TRL's convention."""
+
+    arguments: dict[str, Any]
+    """`prompts`, `completions` and the task's columns, each a list of one value per completion."""
+    seconds: float
+
+
+class Row(Frame, frozen=True):
+    """What a function returned, made numbers."""
+
+    values: list[float | None]
+
+
+class Ask(Frame, frozen=True):
+    function: str
+    arguments: dict[str, Any]
+    seconds: float
+
+
+class Answer(Frame, frozen=True):
+    value: Any
+
+
+class Failed(Frame, frozen=True):
+    why: str
+    """Begins with the function's name."""
+
+
+Request = Setup | Call | Ask
+Reply = Ready | Unusable | Row | Answer | Failed
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+_runner = asyncio.Runner()
+
+
+def seconds_left(otherwise: float) -> float:
+    """Until the worker that runs this ends the call; `otherwise` outside of a worker."""
+    deadline = _deadline.get()
+    return otherwise if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    decoder, encoder = msgspec.msgpack.Decoder(Request), msgspec.msgpack.Encoder()
+    functions: dict[str, Function] = {}
+    while (frame := _read(requests)) is not None:
+        request = decoder.decode(frame)
+        for reply in _answers(request, functions):
+            try:
+                data = encoder.encode(reply)
+            except (TypeError, OverflowError, msgspec.ValidationError) as error:
+                data = encoder.encode(Failed(f"the answer cannot be sent: {error}"))
+            replies.write(len(data).to_bytes(HEADER, "big") + data)
+            replies.flush()
+    os._exit(0)  # threads that functions began shall not keep it
+
+
+def _read(requests: BinaryIO) -> bytes | None:
+    """The next frame, or None when the other end is gone."""
+    head = requests.read(HEADER)
+    size = int.from_bytes(head, "big")
+    data = requests.read(size) if len(head) == HEADER else b""
+    return data if len(head) == HEADER and len(data) == size else None
+
+
+def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply]:
+    match request:
+        case Setup():
+            yield _set_up(request, functions)
+        case Call():
+            _deadline.set(time.monotonic() + request.seconds)
+            for name, function in functions.items():
+                reply = _called(name, function, request.arguments, _row)
+                yield reply
+                if isinstance(reply, Failed):
+                    return
+        case Ask():
+            _deadline.set(time.monotonic() + request.seconds)
+            yield _called(request.function, functions[request.function], request.arguments, Answer)
+
+
+def _called(name: str, function: Function, arguments: Mapping[str, Any], made: Callable[[Any], Reply]) -> Reply:
+    try:
+        result = function(**_taken(function, arguments))
+        if inspect.isawaitable(result):
+            result = _runner.run(_awaited(result))
+        return made(result)
+    except NotARow as error:
+        return Failed(f"{name} {error}")
+    except (Exception, SystemExit) as error:
+        return Failed(f"{name} raised {_told(error, _file(function))}")
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
+    for name, target in setup.functions.items():
+        place, _, attribute = target.rpartition(":")
+        source = setup.sources.get(place)
+        try:
+            module = import_module(place) if source is None else _module(place, source)
+            function = module
+            for part in attribute.split("."):
+                function = getattr(function, part)
+        except AttributeError as error:
+            if isinstance(error.obj, ModuleType) and error.obj.__name__ == _identifier(place, source):
+                return Unusable(f"{name}: there is no function {attribute!r} in {place}")
+            return Unusable(f"{name} cannot be imported: {_told(error, place)}")
+        except (Exception, SystemExit) as error:
+            return Unusable(f"{name} cannot be imported: {_told(error, place)}")
+        if not callable(function):
+            return Unusable(f"{name} is no function but {type(function).__name__}")
+        functions[name] = function
+    return Ready()
+
+
+def _identifier(place: str, source: Source | None) -> str:
+    """The name of a module; one that comes from a file must not hide an installed one."""
+    return place if source is None else "swarm_reward_" + "".join(c if c.isalnum() else "_" for c in place)
+
+
+def _module(place: str, source: Source) -> ModuleType:
+    name = _identifier(place, source)
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = source.path
+    # As if it had been read from the disk: tracebacks and `inspect` show its lines.
+    linecache.cache[place] = (len(source.text), None, source.text.splitlines(keepends=True), place)
+    code = compile(source.text, place, "exec")
+    sys.modules[name] = module  # dataclasses look themselves up there
+    try:
+        exec(code, module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _file(function: Function) -> str:
+    return getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", "")
+
+
+def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that the function takes. Raises NotARow when it needs one that is not there."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return arguments
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if lacking := [name for name in needed if name not in arguments]:
+        columns = ", ".join(sorted(arguments.keys() - {"prompts", "completions"})) or "none"
+        raise NotARow(f"needs the column {lacking[0]!r}, which the task does not have (its columns: {columns})")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return arguments
+    names = {p.name for p in parameters}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+class NotARow(Exception):
+    """Continues a sentence that begins with the function's name."""
+
+
+def _row(result: Any) -> Row:
+    """What a function returned as numbers or None: a list, a tuple, or an array of numpy or torch."""
+    if isinstance(result, str | bytes | Mapping) or not (hasattr(result, "__iter__") and hasattr(result, "__len__")):
+        raise NotARow(f"returned {_short(result)}, a {type(result).__name__}, instead of a list of one number per completion")
+    return Row([None if value is None else _number(value, i) for i, value in enumerate(result)])
+
+
+def _number(value: Any, i: int) -> float:
+    if isinstance(value, SCALARS) or hasattr(type(value), "__float__"):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise NotARow(f"returned {_short(value)}, a {type(value).__name__}, as reward {i}, which is no number")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _told(error: BaseException, file: str) -> str:
+    """Type, message and the line of the user's file, without the trace."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"SyntaxError: {error.msg} ({os.path.basename(file)} line {error.lineno}: {(error.text or '').strip()})"
+    if isinstance(error, ModuleNotFoundError):
+        text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
+    else:
+        text = str(error)
+    said = f"{type(error).__name__}: {text[:SAYS]}".rstrip(": ")
+    return said + _where(error.__traceback__, file)
+
+
+def _where(trace: TracebackType | None, file: str) -> str:
+    """The innermost line of that file, or of any when the file has no part in it."""
+    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename != __file__]
+    frames = [frame for frame in frames if frame.filename == file] or frames
+    return f" ({os.path.basename(frames[-1].filename)} line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+
+
+if __name__ == "__main__":
+    main()

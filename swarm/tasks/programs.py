@@ -1,0 +1,133 @@
+"""The reward `code`: does the program that a completion wrote pass the task's tests. Each runs in a sandbox of its own.
+
+The program is the completion's last fenced block, or all of it. Columns: `tests` (Python source with asserts, or a list of such
+pieces), or `inputs` and `outputs` (lists: what the program reads, and what it has to print, but for white space at the ends of
+lines). Out comes 1 when all tests pass and 0 otherwise; None for a row without tests.
+
+Tests and program share a process, so that tests can call what the program defines. The process has to print a word at its end
+that only it was told: to leave early with exit code 0 does not pass. Not handled: a program that looks for it in its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from swarm.tasks import sandbox
+from swarm.tasks.inside import seconds_left
+from swarm.tasks.rewards import text
+
+LIMITS = sandbox.Limits(memory=1 << 30, files=64, size=8 << 20, processes=32)
+# Of one program. What it prints counts as a written file.
+LONGEST = 10.0
+# Seconds for a program with all its tests.
+MARGIN = 0.9
+# Share of the time left that is given out.
+ALONE = 60.0
+# Seconds for a group outside of a worker.
+WORD = 100_000
+# Characters of a program: below what Linux takes as one argument (128 KiB).
+HARNESS = """
+import json, os, sys
+program, tests, word = json.load(sys.stdin)
+sys.stdin = open(os.devnull)
+space = {"__name__": "__main__"}
+exec(compile(program, "program.py", "exec"), space)
+for test in tests:
+    exec(compile(test, "tests.py", "exec"), space)
+sys.stdout.flush()
+os.write(1, word.encode())
+"""
+
+
+def passes(
+    completions: Sequence[Any],
+    tests: Sequence[Any] | None = None,
+    inputs: Sequence[Any] | None = None,
+    outputs: Sequence[Any] | None = None,
+    **columns: Sequence[Any],
+) -> list[float | None]:
+    """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests."""
+    if tests is None and (inputs is None or outputs is None):
+        names = ", ".join(sorted(columns.keys() - {"prompts"})) or "none"
+        raise ValueError(f"it needs a column `tests`, or `inputs` and `outputs` (the task's columns: {names})")
+    if why := sandbox.missing():
+        raise sandbox.NoSandbox(why)
+    count = len(completions)
+    at_once = min(count, os.cpu_count() or 1)
+    seconds = min(LONGEST, MARGIN * seconds_left(ALONE) / -(-count // max(at_once, 1)))
+
+    def one(i: int) -> float | None:
+        program = _program(text(completions[i]))
+        if tests is not None and tests[i]:
+            return float(_asserted(program, [tests[i]] if isinstance(tests[i], str) else list(tests[i]), seconds))
+        if inputs is not None and outputs is not None and inputs[i]:
+            return float(_printed(program, _texts(inputs[i]), _texts(outputs[i]), seconds))
+        return None
+
+    with ThreadPoolExecutor(at_once) as threads:
+        return list(threads.map(one, range(count)))
+
+
+def _program(completion: str) -> str:
+    """The last fenced block, or all of it."""
+    blocks = re.findall(r"```[^\n`]*\n(.*?)```", completion, re.DOTALL)
+    return blocks[-1] if blocks else completion
+
+
+def _texts(values: Any) -> list[str]:
+    return [values] if isinstance(values, str) else [str(value) for value in values]
+
+
+def _asserted(program: str, tests: list[str], seconds: float) -> bool:
+    word = secrets.token_hex(16)
+    said = _run(HARNESS, json.dumps([program, tests, word]), seconds)
+    return said is not None and said.endswith(word)
+
+
+def _printed(program: str, inputs: list[str], outputs: list[str], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    if len(inputs) != len(outputs):
+        raise ValueError(f"the task has {len(inputs)} inputs and {len(outputs)} outputs")
+    for given, wanted in zip(inputs, outputs, strict=True):
+        said = _run(program, given, end - time.monotonic())
+        if said is None or _lines(said) != _lines(wanted):
+            return False
+    return True
+
+
+def _lines(said: str) -> list[str]:
+    return [line.rstrip() for line in said.rstrip().splitlines()]
+
+
+def _run(program: str, given: str, seconds: float) -> str | None:
+    """What the program printed; None when it failed or took too long."""
+    if len(program) > WORD or "\0" in program or seconds <= 0:
+        return None
+    command = sandbox.sandboxed([sys.executable, "-I", "-c", program], LIMITS)
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as stdin:  # files: nothing to read while it runs
+        stdin.write(given.encode("utf-8", "replace"))
+        stdin.seek(0)
+        running = subprocess.Popen(
+            command, stdin=stdin, stdout=printed, stderr=subprocess.DEVNULL, env=sandbox.environment(), start_new_session=True
+        )
+        try:
+            code = running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+        printed.seek(0)
+        return printed.read().decode(errors="replace") if code == 0 else None

@@ -1,0 +1,55 @@
+"""The same source, its prompts as the model reads them: through the tokenizer's chat template, where the run has one.
+
+Roles and engines see strings only. Rewards are given the task as the source made it: reward functions never see a template. A
+single conversation that the template cannot write (roles in an order that it does not know) is given as its plain turns, the
+same on every peer; a template that cannot write the first one is told at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from swarm.tasks.base import Say, TaskSource
+from swarm.types import Task
+
+Render = Callable[[Task], str]
+
+
+class Rendered:
+    """`render` raises ValueError for a task that it cannot write."""
+
+    def __init__(self, source: TaskSource, render: Render, say: Say = lambda line: None) -> None:
+        """Raises ValueError when not even the first task can be rendered; `say` is told of the first one that cannot later on."""
+        self.environment, self.slow = source.environment, source.slow
+        self._source, self._render, self._say = source, render, say
+        self._said = False
+        self._plain: dict[int, Task] = {}
+        """Held-out tasks by their index: a source has them in a row only."""
+        render(source.task(0))
+
+    def task(self, index: int) -> Task:
+        return self._rendered(self._source.task(index))
+
+    def held_out(self, n: int) -> list[Task]:
+        tasks = self._source.held_out(n)
+        self._plain.update((task.index, task) for task in tasks)
+        return [self._rendered(task) for task in tasks]
+
+    def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
+        plain = self._source.task(task.index) if task.index >= 0 else self._plain[task.index]
+        return self._source.rewards(plain, completions)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _rendered(self, task: Task) -> Task:
+        try:
+            text = self._render(task)
+        except ValueError as error:
+            text = "\n\n".join(turn.content for turn in task.messages) or task.prompt
+            if not self._said:
+                self._said = True
+                self._say(f"task {task.index} and perhaps others are given to the model without its template: {error}")
+        return msgspec.structs.replace(task, prompt=text)

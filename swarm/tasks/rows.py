@@ -1,0 +1,124 @@
+"""Rows of a data set, from wherever they are: a file, a folder, what `save_to_disk` wrote, or the Hub.
+
+In comes what stands after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images and audio stay behind.
+Whatever is wrong with it is a TaskError that says what to do. No code of a data set is ever run. Not handled here: which columns
+are what (swarm.tasks.dataset).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from swarm.tasks.base import TaskError, nearest
+
+KINDS = {
+    ".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+"""A file's suffix -> the reader of `datasets` for it."""
+WHY = 300
+# Characters of what a reader says is wrong: it prints whole schemas.
+PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
+"""Kinds of columns that a reward function can be given."""
+
+
+class Place(NamedTuple):
+    """Where rows are."""
+
+    name: str
+    """A path, or a Hub id."""
+    subset: str = ""
+    revision: str = ""
+    cache: Path | None = None
+    """Where `datasets` keeps its copy; its own folder without."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file or folder; None for a data set of the Hub."""
+        path = Path(self.name).expanduser()
+        return path if path.exists() else None
+
+
+def read(place: Place, split: str) -> Any:
+    """The `datasets.Dataset` of that split; with "" the training split, or the only one. Raises TaskError."""
+    splits = _splits(place)
+    chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
+    if chosen not in splits:
+        raise TaskError(
+            f"data set {place.name} has no split {chosen!r}{nearest(chosen, splits)}; it has {', '.join(splits) or 'none'}"
+        )
+    rows = splits[chosen]
+    rows = rows.select_columns([name for name, kind in rows.features.items() if _plain(kind)])
+    if not len(rows):
+        raise TaskError(f"data set {place.name} has no rows in its split {chosen!r}")
+    return rows
+
+
+def _splits(place: Place) -> dict[str, Any]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise TaskError(f"data sets need the package `datasets`, which is not here ({error}): pip install datasets") from error
+    path = place.path
+    if path is not None and path.is_file() and path.suffix not in KINDS:
+        raise TaskError(f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files")
+    bars = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()  # a peer's log is no terminal
+    try:
+        found = _load(datasets, place)
+    except (FileNotFoundError, ConnectionError) as error:
+        raise TaskError(_unread(place, error) if path is not None else _absent(place, error)) from error
+    except StopIteration as error:
+        raise TaskError(f"data set {place.name} has no rows: the file is empty") from error
+    except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
+        raise TaskError(_unread(place, error)) from error
+    finally:
+        if not bars:
+            datasets.enable_progress_bars()
+    return dict(found) if isinstance(found, dict) else {"train": found}
+
+
+def _load(datasets: Any, place: Place) -> Any:
+    path, cache = place.path, str(place.cache) if place.cache else None
+    if path is None:
+        if _meant_as_path(place.name):
+            raise FileNotFoundError(place.name)
+        return datasets.load_dataset(place.name, place.subset or None, revision=place.revision or None, cache_dir=cache)
+    if path.is_dir():
+        if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
+            return datasets.load_from_disk(str(path))
+        return datasets.load_dataset(str(path), place.subset or None, cache_dir=cache)
+    more = {"sep": "\t"} if path.suffix == ".tsv" else {}
+    return datasets.load_dataset(KINDS[path.suffix], data_files=str(path), cache_dir=cache, **more)
+
+
+def _meant_as_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in KINDS
+
+
+def _unread(place: Place, error: Exception) -> str:
+    why = " ".join(str(error.__cause__ or error).split())
+    return f"data set {place.name} cannot be read: {why[:WHY] or type(error).__name__}"
+
+
+def _absent(place: Place, error: Exception) -> str:
+    if _meant_as_path(place.name):
+        return f"there is no file or folder {place.name} (looked from {Path.cwd()})"
+    if "gated" in str(error):
+        return f"data set {place.name} is gated: accept its terms on its page, then run `hf auth login`"
+    if isinstance(error, ConnectionError):
+        return (
+            f"data set {place.name} is not on this disk and the Hub cannot be reached: check the network, or name a file "
+            "or folder"
+        )
+    return f"there is no data set {place.name} on the Hub and no file of that name here: name a file, a folder or a Hub id"
+
+
+def _plain(kind: Any) -> bool:
+    """A column's feature, also one of lists and dictionaries, that holds text and numbers only."""
+    if isinstance(kind, dict):
+        return all(map(_plain, kind.values()))
+    if isinstance(kind, list):
+        return all(map(_plain, kind))
+    inner = getattr(kind, "feature", None)
+    return type(kind).__name__ in PLAIN and (inner is None or _plain(inner)) and "binary" not in str(getattr(kind, "dtype", ""))

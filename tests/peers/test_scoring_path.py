@@ -1,0 +1,298 @@
+"""Scoring in the roles that ship: slow rewards beside the rest, failures told, nothing else lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from peers import simulate
+from peers.evaluator import GIVE_UP
+from peers.frames import Frames
+from peers.host import Host, Self
+from peers.intake import Intake
+from peers.scorer import AGAIN, Scorer
+from swarm import events, wire
+from swarm.config import BatchSize, Config, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource, Window
+from swarm.core.admission import group_id
+from swarm.core.trust import Trust
+from swarm.net.hive import ThreadWork
+from swarm.net.memory import MemoryNetwork
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.sim.scenario import Scenario
+from swarm.sim.world import World
+from swarm.tasks.base import RewardError
+from swarm.tasks.toy import Toy
+from swarm.types import Array, Digest, Group, PeerId, Receipt, Role, Task, Times, Verdict
+
+torch.set_num_threads(1)
+
+
+class Flawed(Toy):
+    """The toy task with rewards that fail for some tasks, or that count as slow."""
+
+    def __init__(self, fails: Callable[[Task], bool], slow: bool = False) -> None:
+        super().__init__(1, {})
+        self.slow, self._fails = slow, fails
+
+    def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
+        if self._fails(task):
+            raise RewardError("mine.py:f raised ValueError: no such color (mine.py line 7)")
+        return super().rewards(task, completions)
+
+
+def tenth(task: Task) -> bool:
+    return task.index >= 0 and task.index % 10 == 0
+
+
+def never(task: Task) -> bool:
+    return False
+
+
+def always(task: Task) -> bool:
+    return True
+
+
+class Told:
+    """A swarm of one learner, three samplers and an evaluator, whose roles get their source from `source(role)`."""
+
+    def __init__(
+        self,
+        source: Callable[[Role], Flawed],
+        monkeypatch: pytest.MonkeyPatch,
+        minutes: float = 0.8,
+        right: float = 1.0,
+        **prices: float,
+    ) -> None:
+        self.all: list[events.Event] = []
+        self.learners: list[simulate.LearnerPeer] = []
+        told = self
+
+        class Watched(simulate.LearnerPeer):
+            def __init__(self, *rest: Any) -> None:
+                super().__init__(*rest)
+                told.learners.append(self)
+
+        role_of = simulate._role
+        with monkeypatch.context() as patch:
+
+            def role(host: Host, kit: simulate.Kit) -> Any:
+                patch.setattr(simulate.tasks, "source", lambda *words: source(host.who.role))
+                return role_of(host, kit)
+
+            patch.setattr(simulate, "LearnerPeer", Watched)
+            patch.setattr(simulate, "_role", role)
+            played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
+            World(played, simulate.spawn, sinks=[self.all.append]).run()
+
+    def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
+        return Scenario(
+            name="scoring", hours=minutes / 60, peers={"seed": 1, "learner": 1, "sampler": 3, "evaluator": 1}, seed=1,
+            prices={kind: DelayLaw(law="constant", seconds=seconds) for kind, seconds in prices.items()},
+            run=Run(
+                name="scoring", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4),
+                optimizer=Optimizer(lr=0.2), batch=BatchSize(groups=8, close_after=3.0),
+                evaluation=Evaluation(tasks=16, every=5, right=right),
+            ),
+        )  # fmt: skip
+
+    def of(self, kind: type[Any], peer: str = "") -> list[Any]:
+        return [event for event in self.all if isinstance(event, kind) and event.peer.startswith(peer)]
+
+
+def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(lambda role: Flawed(tenth), monkeypatch, minutes=1.2)
+    faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
+    assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
+    assert abs(len(faults) - len(mended)) <= 3
+    assert not [event for event in told.of(events.Sampled) if event.task % 10 == 0]
+    assert {event.verdict for event in told.of(events.Judged)} <= {Verdict.ADMIT, Verdict.OVER_QUOTA}
+    rewards = [event.metrics["reward"] for event in told.of(events.Trained)]
+    assert len(rewards) > 20 and sum(rewards[-5:]) / 5 > 2 * sum(rewards[:4]) / 4
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained_on(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(lambda role: Flawed(tenth if role is Role.LEARNER else never, slow), monkeypatch)
+    judged = {event.group: event for event in told.of(events.Judged)}
+    lost = {group for group, event in judged.items() if event.verdict is Verdict.UNSCORED}
+    unscored = {event.task for event in told.of(events.Sampled) if event.group in lost}
+    assert unscored and all(task % 10 == 0 for task in unscored)
+    assert all("no such color" in event.detail for event in judged.values() if event.verdict == "unscored")
+    assert {event.verdict for event in judged.values()} <= {Verdict.ADMIT, Verdict.OVER_QUOTA, Verdict.UNSCORED}
+    counted = sum(event.verdicts.get("unscored", 0) for event in told.of(events.Counted))
+    assert 0 < counted <= len(unscored) and len(told.of(events.Trained)) > 12
+    intake = told.learners[0].intake
+    held = {item.group.id for item in told.learners[0]._batch} | {item.group.id for item in intake.batcher._waiting}
+    assert set(intake._exercises) == held and intake._scoring <= 1
+
+
+def test_slow_rewards_do_not_keep_the_engine_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Told(lambda role: Flawed(never), monkeypatch, sample=1.0)
+    slow = Told(lambda role: Flawed(never, slow=role is Role.SAMPLER), monkeypatch, sample=1.0, score=0.9)
+    sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
+    assert sampled[1] > 0.9 * sampled[0]
+    assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, "a group is finished when it is scored"
+
+
+def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(lambda role: Flawed(lambda task: role is Role.EVALUATOR and task.index in (-2, -5)), monkeypatch)
+    judged = told.of(events.Evaluated)
+    assert len(judged) > 3 and {event.tasks for event in judged} == {14}
+    assert judged[-1].accuracy > judged[0].accuracy, "of those that could be scored"
+    notes = [event.text for event in told.of(events.Noted, "evaluator")]
+    assert notes and all("2 of 16 held-out answers could not be scored" in text and "no such color" in text for text in notes)
+
+
+@pytest.mark.parametrize(("right", "expected"), [(0.0, 1.0), (2.0, 0.0)])
+def test_an_answer_counts_as_right_from_the_reward_that_the_run_says(
+    right: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(lambda role: Flawed(never), monkeypatch, minutes=0.4, right=right)
+    assert {event.accuracy for event in told.of(events.Evaluated)} == {expected}
+
+
+def test_an_evaluator_that_can_score_nothing_tells_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Task] = []
+
+    def fails(task: Task) -> bool:
+        asked.append(task)
+        return True
+
+    told = Told(lambda role: Flawed(fails if role is Role.EVALUATOR else never), monkeypatch, minutes=0.5)
+    assert not told.of(events.Evaluated) and told.of(events.Trained)
+    notes = [event.text for event in told.of(events.Noted, "evaluator")]
+    assert notes and "has no accuracy: 16 of 16" in notes[0]
+    assert len(asked) == GIVE_UP * len(notes), "a hanging reward would cost a timeout for each"
+
+
+# --- one intake -----------------------------------------------------------------------------------------------------------
+
+ME, SAMPLER = PeerId("learner-0"), PeerId("sampler-0")
+
+
+def group_of(number: int, source: Toy) -> Group:
+    """An honest group of the toy task, its tokens all the letter `a`."""
+    task, now = source.task(number), 0.0
+    tokens = Array(dtype="int32", shape=(4,), data=bytes(16))
+    rewards = source.rewards(task, ["aa", "aa"])
+    return Group(
+        id=group_id(SAMPLER, 0, number, number, tokens.data, tokens.data), sampler=SAMPLER, task=number, version=0,
+        weights=Digest(""), lease="", seed=number, lengths=(2, 2), tokens=tokens,
+        logprobs=Array(dtype="float32", shape=(4,), data=bytes(16)), rewards=tuple(rewards),
+        times=Times(released=now, fetched=now, used=now, finished=now, sent=now),
+    )  # fmt: skip
+
+
+class Desk:
+    """A learner's intake and all around it."""
+
+    def __init__(self, host: Host, intake: Intake, sampler: Frames) -> None:
+        self.host, self.intake, self.sampler = host, intake, sampler
+        self.told: list[events.Event] = []
+        host.bus.add(self.told.append)
+
+    def deliver(self, group: Group) -> asyncio.Task[Verdict]:
+        """A delivery on its way; its result is the receipt's verdict."""
+        return asyncio.create_task(self._deliver(self.sampler.seal(group)))
+
+    async def _deliver(self, frame: bytes) -> Verdict:
+        return wire.decode(await self.intake.receive(SAMPLER, frame), Receipt).verdict
+
+
+def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -> None:
+    """Play with a learner's intake in virtual time; scoring a group costs `price` seconds."""
+
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
+        async with MemoryNetwork(Random(2), links) as network:
+            ports = network.ports(ME, lambda kind: price if kind == "score" else 0.0)
+            config = Config(run=Run(
+                sampling=Sampling(group_size=2, max_tokens=4), batch=BatchSize(groups=8, buffer=2.0),
+                window=Window(versions=9, seconds=1e12),
+            ))  # fmt: skip
+            who = Self(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
+            frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
+            host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
+            speech: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
+            sampler = Frames(Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False)
+            await play(Desk(host, Intake(host, source, speech, lambda: 0, lambda: 1), sampler))
+
+    run(main())
+
+
+def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
+    async def play(desk: Desk) -> None:
+        intake = desk.intake
+        room, credit = intake.batcher.room(1), intake.credit()
+        deliveries = [desk.deliver(group_of(i, source)) for i in range(room + 5)]
+        await asyncio.sleep(0.5)  # not one is scored: a group costs a second
+        assert [delivery.result() for delivery in deliveries if delivery.done()] == [Verdict.OVER_QUOTA] * 5
+        assert intake._scoring == room and len(intake.batcher) == 0 and intake.credit() == max(0, credit - room)
+        assert await desk.deliver(group_of(0, source)) is Verdict.DUPLICATE, "it is being scored: not twice"
+        await asyncio.sleep(room + 1.0)
+        assert [delivery.result() for delivery in deliveries[:room]] == [Verdict.ADMIT] * room
+        assert len(intake.batcher) == room and intake._scoring == 0
+
+    source = Flawed(never, slow=True)
+    at_a_desk(play, source, price=1.0)
+
+
+def test_room_comes_back_when_scoring_fails() -> None:
+    honest = Flawed(never)
+
+    async def play(desk: Desk) -> None:
+        intake = desk.intake
+        room = intake.batcher.room(1)
+        for start in (0, room):
+            verdicts = await asyncio.gather(*(desk.deliver(group_of(start + i, honest)) for i in range(room)))
+            assert set(verdicts) == {Verdict.UNSCORED}
+        assert intake._scoring == 0 == len(intake.batcher) and not intake._exercises
+
+    at_a_desk(play, Flawed(always, slow=True), price=0.1)
+
+
+def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
+    async def play(desk: Desk) -> None:
+        host, told = desk.host, desk.told
+        scorer = Scorer(host, source)
+        for _ in range(30):
+            with pytest.raises(RewardError):
+                await scorer.rewards(source.task(1), ["a"])
+            await host.ports.clock.sleep(AGAIN / 10)
+        assert len([event for event in told if isinstance(event, events.Faulted)]) == 3
+        source.flaw(never)
+        await scorer.rewards(source.task(1), ["a"])
+        await scorer.rewards(source.task(1), ["a"])
+        (back,) = (event for event in told if isinstance(event, events.Recovered))
+        assert back.part == "rewards" and back.seconds == pytest.approx(3 * AGAIN)
+
+    class Mending(Flawed):
+        def flaw(self, fails: Callable[[Task], bool]) -> None:
+            self._fails = fails
+
+    source = Mending(always)
+    at_a_desk(play, source)
+
+
+def test_rewards_are_computed_while_the_model_computes() -> None:
+    async def main() -> None:
+        work, learned = ThreadWork(), threading.Event()
+        learning = asyncio.create_task(work.run("learn", learned.wait, 20.0))
+        await asyncio.sleep(0)
+        names = [await work.run("score", threading.current_thread) for _ in range(2)]
+        assert names[0] is names[1] and not learning.done()
+        learned.set()
+        assert await learning
+        work.close()
+
+    asyncio.run(main())

@@ -1,0 +1,118 @@
+"""`swarm task try`: what an author sees of a task and its rewards, as a real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import pytest
+
+from peers import cli
+from swarm.learn import tiny
+
+ROOT = Path(__file__).parents[2]
+REWARDS = """
+def number(completions, answer, **kwargs):
+    return [1.0 if text.strip() == str(gold) else -0.5 for text, gold in zip(completions, answer)]
+
+
+def hangs(completions, **kwargs):
+    while True:
+        pass
+
+
+def short(completions, **kwargs):
+    return [1.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set, rewards, a config and a model with a chat template."""
+    path = tmp_path_factory.mktemp("trial")
+    lines = [{"question": f"How much is {i} and {i}?", "answer": f"{i} + {i} = {2 * i}\n#### {2 * i}"} for i in range(40)]
+    (path / "sums.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (path / "mine.py").write_text(REWARDS)
+    (path / "mine.toml").write_text(
+        f'[run.model]\nname = "{path}/model"\n[run.task]\nname = "data:sums.jsonl"\nrewards = ["mine.py:number", "exact"]\n'
+        'weights = [2.0, 1.0]\nsystem = "Answer briefly."\n[run.task.options]\nanswer_after = "####"\n'
+    )
+    tiny.make(path / "model", "qwen3")
+    return path
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Try = Callable[..., Ran]
+
+
+@pytest.fixture
+def tried(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Try:
+    """`swarm task try` in that folder, on 80 columns."""
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", here / "cache")
+
+    def run(*words: str) -> Ran:
+        code = cli.main(["task", "try", *words])
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+def test_a_built_in_task_is_shown_with_a_right_and_a_wrong_answer_and_their_rewards(tried: Try) -> None:
+    ran = tried("digit-sums", "-n", "3", "--json")
+    told = json.loads(ran.out)
+    assert ran.code == 0 and told["environment"] == "digit-sums" and len(told["tasks"]) == 3
+    for task in told["tasks"]:
+        assert task["prompt"].endswith("=") and task["right"] == {"completion": task["answer"], "reward": 1.0}
+        assert task["wrong"]["reward"] == 0.0 and task["wrong"]["completion"] != task["answer"] and task["seconds"] < 1
+
+
+def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards(tried: Try) -> None:
+    ran = tried("mine.toml", "-n", "2", "--json")
+    told = json.loads(ran.out)
+    assert ran.code == 0 and told["rewards"] == ["mine.py:number", "exact"], ran.err
+    for task in told["tasks"]:
+        assert "Answer briefly." in task["prompt"] and "How much is" in task["prompt"]
+        assert task["prompt"] not in ("", task["answer"]) and task["prompt"].rstrip().endswith("assistant")
+        assert (task["right"]["reward"], task["wrong"]["reward"]) == (3.0, -1.0)
+
+
+def test_the_page_fits_a_narrow_terminal_and_has_no_colour_in_a_pipe(here: Path) -> None:
+    environ = {**os.environ, "HF_HOME": str(here / "hub"), "COLUMNS": "80", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "peers.cli", "task", "try", "mine.toml", "-n", "1", "--model", "embedded"]
+    ran = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    assert max(map(len, ran.stdout.splitlines())) <= 80 and "\x1b" not in ran.stdout
+    page = " ".join(ran.stdout.split())
+    for words in ("rewards mine.py:number × 2 + exact", "right", "→ 3", "wrong", "→ -1", "Right answers earn 3 on average"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("hangs", "mine.py:hangs did not answer within 1 s"), ("short", "mine.py:short returned 1 rewards for 4 completions")],
+)
+def test_what_is_wrong_with_a_reward_is_said_and_is_exit_code_2(name: str, says: str, tried: Try) -> None:
+    chosen = ["--set", f"task.rewards=mine.py:{name}", "--set", "task.timeout=1"]
+    ran = tried("data:sums.jsonl", *chosen, "-n", "1")
+    page = " ".join(ran.out.split())
+    assert ran.code == 2 and says in page and "a peer would drop their groups" in page
+
+
+def test_words_that_name_no_task_are_a_usage_error_with_the_nearest(tried: Try) -> None:
+    ran = tried("digit-sum")
+    assert (ran.code, ran.out) == (2, "") and "did you mean 'digit-sums'" in ran.err
+    missing = tried("data:nothing.jsonl")
+    assert missing.code == 2 and "no file or folder nothing.jsonl" in missing.err
+    assert tried("digit-sums", "-n", "0").code == 2

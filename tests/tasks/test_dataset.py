@@ -1,0 +1,199 @@
+"""Data sets as tasks: real files of every kind, read by `datasets`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.tasks import rows
+from swarm.tasks.base import TaskError
+from swarm.tasks.dataset import DEFAULTS, DataSet, make
+from swarm.types import Message
+
+ROWS = [{"question": f"what is {i} + {i}?", "answer": str(2 * i), "level": i % 3} for i in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
+
+
+def jsonl(path: Path, lines: list[Any]) -> str:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def comma(path: Path, lines: list[Any]) -> str:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    return str(path)
+
+
+def parquet(path: Path, lines: list[Any]) -> str:
+    datasets.Dataset.from_list(lines).to_parquet(str(path))
+    return str(path)
+
+
+def saved(path: Path, lines: list[Any]) -> str:
+    datasets.Dataset.from_list(lines).save_to_disk(str(path))
+    return str(path)
+
+
+def saved_splits(path: Path, lines: list[Any]) -> str:
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(lines)}).save_to_disk(str(path))
+    return str(path)
+
+
+def folder(path: Path, lines: list[Any]) -> str:
+    path.mkdir()
+    jsonl(path / "train.jsonl", lines)
+    jsonl(path / "test.jsonl", lines[:3])
+    return str(path)
+
+
+def of(lines: list[Any], seed: int = 1, held: list[Any] | None = None, **options: Any) -> DataSet:
+    """Without the way over a file."""
+    table = datasets.Dataset.from_list(lines)
+    reserved = datasets.Dataset.from_list(held) if held else None
+    return DataSet("data:x", seed, DEFAULTS | options, table, reserved, lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [(jsonl, "a.jsonl"), (jsonl, "a.json"), (comma, "a.csv"), (parquet, "a.parquet"), (saved, "a"), (saved_splits, "a"),
+     (folder, "a")],
+)  # fmt: skip
+def test_every_kind_of_file_gives_the_same_tasks(write: Callable[[Path, list[Any]], str], name: str, tmp_path: Path) -> None:
+    source = make(write(tmp_path / name, ROWS), 5, {})
+    plain = of(ROWS, 5)
+    tasks = [(task.prompt, task.answer) for task in map(source.task, range(30))]
+    assert tasks == [(task.prompt, task.answer) for task in map(plain.task, range(30))]
+    assert all((prompt, answer) in {(row["question"], row["answer"]) for row in ROWS} for prompt, answer in tasks)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 60), st.integers(0, 2**16), st.floats(0.0, 0.9), st.integers(0, 3))
+def test_an_epoch_has_every_training_row_once_and_no_held_out_prompt(size: int, seed: int, share: float, epoch: int) -> None:
+    lines = [{"prompt": f"p{i // 2}", "answer": str(i)} for i in range(size)]  # each prompt twice
+    source = of(lines, seed, held_out=share)
+    trained = [source.task(epoch * len(source) + i) for i in range(len(source))]
+    held = source.held_out(size)
+    assert sorted(int(task.answer) for task in [*trained, *held]) == list(range(size))
+    assert not {task.prompt for task in trained} & {task.prompt for task in held}
+    assert [task.index for task in held] == [-1 - i for i in range(len(held))]
+
+
+def test_epochs_and_seeds_differ_in_order_and_the_held_out_prompts_are_those_of_every_seed() -> None:
+    one, two = of(ROWS, 1), of(ROWS, 2)
+    orders = [[source.task(start + i).prompt for i in range(len(one))] for source in (one, two) for start in (0, len(one))]
+    assert len({tuple(order) for order in orders}) == 4 and len({frozenset(order) for order in orders}) == 1
+    assert {task.prompt for task in one.held_out(99)} == {task.prompt for task in two.held_out(99)}
+    unshuffled = of(ROWS, shuffle=False, held_out=0)
+    assert [unshuffled.task(i).prompt for i in range(101)] == [row["question"] for row in [*ROWS, ROWS[0]]]
+
+
+def test_prompts_that_differ_in_blanks_alone_are_in_one_half() -> None:
+    lines = [{"prompt": f"what  is {i}?\n" if i % 2 else f" what is {i - i % 2 + 1}?", "answer": "1"} for i in range(400)]
+    source = of(lines, held_out=0.3)
+    words = {" ".join(source.task(i).prompt.split()) for i in range(len(source))}
+    assert not words & {" ".join(task.prompt.split()) for task in source.held_out(400)}
+
+
+def test_a_held_out_split_never_trains_even_where_its_prompts_are_in_the_training_split(tmp_path: Path) -> None:
+    path = folder(tmp_path / "data", ROWS)
+    source = make(path, 1, {"held_out_split": "test"})
+    assert {task.prompt for task in source.held_out(99)} == {row["question"] for row in ROWS[:3]}
+    assert len(source) == 97
+
+
+def test_a_conversation_becomes_messages_and_its_last_turn_the_prompt() -> None:
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "1+1?"}]
+    task = of([{"prompt": turns, "answer": 2}]).task(0)
+    assert task.messages == (Message(role="system", content="be brief"), Message(role="user", content="1+1?"))
+    assert task.prompt == "1+1?" and task.answer == "2"
+
+
+def test_an_answer_is_what_follows_the_last_marker_and_rewards_see_it_too() -> None:
+    lines = [{"question": "q", "answer": "3 #### no\nso #### 1,234 "}, {"question": "r", "answer": "none"}]
+    source = of(lines, answer_after="####", held_out=0)
+    task = source.task(0)
+    assert len(source) == 1 and task.answer == "1,234" and source.columns(task)["answer"] == "1,234"
+    raw = of(lines, held_out=0)
+    assert {raw.columns(raw.task(i))["answer"] for i in (0, 1)} == {line["answer"] for line in lines}
+
+
+def test_whole_numbers_are_whole_also_where_a_gap_made_them_fractions(tmp_path: Path) -> None:
+    source = make(comma(tmp_path / "a.csv", [{"prompt": "a", "answer": 7}, {"prompt": "b", "answer": ""}]), 1, {"held_out": 0})
+    task = source.task(0)
+    assert task.answer == "7" and source.columns(task)["answer"] == 7 and len(source) == 1
+
+
+def test_rows_of_no_use_are_left_out_and_counted_once(tmp_path: Path) -> None:
+    bad = [{"answer": "1"}, {"question": "", "answer": "1"}, {"question": 7, "answer": "1"}, {"question": ["x"], "answer": "1"},
+           {"question": "q"}, {"question": "q", "answer": " "}, {"question": [{"role": "user"}], "answer": "1"}]  # fmt: skip
+    told: list[str] = []
+    source = make(jsonl(tmp_path / "a.jsonl", [*bad, *ROWS]), 1, {}, say=told.append)
+    assert len(source) + len(source.held_out(999)) == len(ROWS)
+    assert len(told) == 1 and "7 of 107 rows" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "says"),
+    [
+        (ROWS, {"prompt": "qestion"}, "no column 'qestion' for the prompt; it has question, answer, level"),
+        (ROWS, {"answer": "gold"}, "no column 'gold' for the answer; it has question, answer, level"),
+        ([{"text": "a"}], {}, "none of the columns prompt, question, problem, instruction, input; it has text"),
+        (ROWS, {"answer_after": "####"}, "no row that can be used: 100 of 100 rows"),
+        (ROWS, {"split": "tain"}, "no split 'tain' .did you mean 'train'"),
+        (ROWS, {"held_out": 1}, "at least 0 and below 1"),
+        (ROWS, {"promt": "x"}, "no option 'promt' .did you mean 'prompt'"),
+        (["text"], {}, "cannot be read"),
+    ],
+)
+def test_data_that_cannot_be_a_task_is_refused_with_what_it_has(
+    lines: list[Any], options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TaskError, match=says):
+        make(jsonl(tmp_path / "a.jsonl", lines), 1, options)
+
+
+def test_a_file_that_is_missing_empty_broken_or_of_another_kind_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "broken.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b\n')
+    (tmp_path / "notes.docx").write_text("x")
+    (tmp_path / "folder").mkdir()
+    for name, says in {
+        "missing.jsonl": "no file or folder", "empty.jsonl": "no rows", "broken.jsonl": "cannot be read: JSON parse error",
+        "notes.docx": "no known kind", "folder": "folder cannot be read: .*data files",
+    }.items():  # fmt: skip
+        with pytest.raises(TaskError, match=says):
+            make(str(tmp_path / name), 1, {})
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (ConnectionError("Couldn't reach"), "not on this disk and the Hub cannot be reached"),
+        (datasets.exceptions.DatasetNotFoundError("x/y is a gated dataset on the Hub"), "hf auth login"),
+        (datasets.exceptions.DatasetNotFoundError("x/y doesn't exist"), "no data set org/name on the Hub"),
+    ],
+)
+def test_what_the_hub_says_no_to_is_told_with_what_to_do(
+    raised: Exception, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: Any, **more: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(TaskError, match=says):
+        rows.read(rows.Place("org/name"), "")

@@ -1,0 +1,124 @@
+"""Exercises of reasoning-gym: the same on every peer, scored by their authors, two halves that do not touch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from swarm import config, tasks
+from swarm.tasks.base import TaskError
+from swarm.tasks.gym import Gym
+
+pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'swarm[gym]'")
+
+from swarm.tasks import exercises
+
+SUMS = ("chain_sum", 3, {})
+
+
+@pytest.fixture(scope="module")
+def gym() -> Iterator[Gym]:
+    made = Gym("chain_sum", 3, {"tag": "answer", "size": 600}, 10.0)
+    made.check()
+    yield made
+    made.close()
+
+
+# --- over the worker --------------------------------------------------------------------------------------------------
+
+
+def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: Gym) -> None:
+    for task in (gym.task(0), gym.task(555), gym.held_out(20)[17]):
+        assert (task.prompt, task.answer) == exercises.training(*SUMS, task.index)
+        said = [f"Well. <answer>{task.answer}</answer>", task.answer, "<answer></answer>"]
+        assert gym.rewards(task, said) == [1.0, 0.0, 0.0]
+
+
+def test_a_size_bounds_the_different_exercises(gym: Gym) -> None:
+    first, again = gym.task(3), gym.task(603)
+    assert (first.prompt, first.index, again.index) == (again.prompt, 3, 603)
+    assert gym.rewards(again, [f"<answer>{again.answer}</answer>"]) == [1.0]
+
+
+def test_held_out_tasks_have_their_own_indices_and_more_of_them_begin_with_the_same(gym: Gym) -> None:
+    few, many = gym.held_out(3), gym.held_out(40)
+    assert many[:3] == few and [task.index for task in many] == [-1 - i for i in range(40)]
+
+
+def test_an_unknown_name_is_refused_by_the_check() -> None:
+    source = Gym("chain_sums", 1, {}, 10.0)
+    with pytest.raises(TaskError, match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'"):
+        source.check()
+    source.close()
+
+
+def test_own_options_are_checked_at_once() -> None:
+    with pytest.raises(TaskError, match="tag is a word and size a number from 0"):
+        Gym("chain_sum", 1, {"size": -1}, 10.0)
+
+
+def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
+    code = (
+        "import sys\nfrom swarm import config, tasks\n"
+        "s = tasks.source(config.TaskSource(name='gym:chain_sum'), 1)\n"
+        "assert s.environment == 'gym:chain_sum' and s.slow\n"
+        "assert not {'reasoning_gym', 'torch'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_other_rewards_can_be_named_for_it() -> None:
+    source = tasks.source(config.TaskSource(name="gym:chain_sum", rewards=("math",)), 1)
+    task = source.task(0)
+    assert source.rewards(task, [f"\\boxed{{{task.answer}}}", "no"]) == [1.0, 0.0]
+    source.close()
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_exercise_is_a_function_of_seed_and_index() -> None:
+    indices = [0, 1, 499, 500, 10**7]
+    first = [exercises.training(*SUMS, i) for i in indices]
+    exercises._chunk.cache_clear()
+    assert [exercises.training(*SUMS, i) for i in reversed(indices)] == first[::-1]
+    assert [exercises.training("chain_sum", 4, {}, i) for i in indices] != first
+
+
+def test_held_out_questions_are_never_trained_on_also_where_there_are_few() -> None:
+    small = ("chain_sum", 1, {"max_terms": 2, "max_digits": 1})
+    held = [question for question, _ in exercises.held_out(*small, 0, 1000)]
+    assert 0 < len(held) < 100, "there are two hundred such sums: a part of them"
+    assert len(set(held)) == len(held)
+    assert not {exercises.training(*small, i)[0] for i in range(600)} & set(held)
+
+
+def test_exercises_that_know_their_number_are_drawn_from_chunks() -> None:
+    """word_ladder makes no exercise beyond its size."""
+    _, answer = exercises.training("word_ladder", 1, {}, 12_345)
+    assert exercises.scores("word_ladder", 1, {}, 12_345, "", [answer, "x"]) == [1.0, 0.0]
+
+
+def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> None:
+    _, answer = exercises.training("prime_factorization", 1, {}, 0)
+    assert exercises.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_term": 3}, "no option 'max_term' (did you mean 'max_terms'?); it has min_terms"),
+        ({"max_terms": "3"}, "option max_terms is '3', it has to be of type int"),
+        ({"max_terms": 1}, "refuses these options: max_terms must be >= min_terms"),
+        ({"seed": 1}, "no option 'seed'"),
+    ],
+)
+def test_options_that_an_exercise_does_not_have_are_told(options: dict[str, Any], says: str) -> None:
+    assert says in exercises.problem("chain_sum", 1, options)
+    assert exercises.problem("chain_sum", 1, {"max_terms": 3}) == ""

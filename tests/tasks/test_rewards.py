@@ -1,0 +1,249 @@
+"""Reward functions by name: built in, installed, brought along; what they say, and their weighted sum."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.tasks import maths, programs, sandbox
+from swarm.tasks import rewards as named
+from swarm.tasks.base import RewardError
+from swarm.tasks.rewards import Scorer, exact, files
+
+works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
+
+CODE = """
+def length(completions, **columns):
+    return [float(len(c)) for c in completions]
+
+def sometimes(completions, **columns):
+    return [1.0 if "a" in c else None for c in completions]
+
+def where(completions, **columns):
+    import os
+    return [float(os.path.exists("/etc/passwd"))] * len(completions)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def scored() -> Iterator[Any]:
+    made: list[Scorer] = []
+
+    def score(names: list[str], completions: list[Any], weights: tuple[float, ...] = (), **options: Any) -> list[float]:
+        columns = {name: [value] * len(completions) for name, value in options.pop("columns", {}).items()}
+        made.append(Scorer(names, weights, options.get("folder"), options.get("code", "trust"), options.get("timeout", 20.0)))
+        return made[-1].rewards(["p"] * len(completions), completions, columns)
+
+    yield score
+    for scorer in made:
+        scorer.close()
+
+
+# --- names and sums ---------------------------------------------------------------------------------------------------
+
+
+def test_rewards_are_added_up_with_their_weights(here: Path, scored: Any) -> None:
+    assert scored(["mine.py:length", "exact"], ["ab", "abc"], (0.5, 10.0), columns={"answer": "ab"}) == [11.0, 1.5]
+
+
+def test_a_reward_that_does_not_apply_is_left_out(here: Path, scored: Any) -> None:
+    assert scored(["mine.py:sometimes", "mine.py:length"], ["a", "b"]) == [2.0, 1.0]
+    with pytest.raises(RewardError, match=r"none of mine.py:sometimes applies to this task"):
+        scored(["mine.py:sometimes"], ["a", "b"])
+
+
+def test_a_weighted_sum_that_is_not_finite_is_an_error(here: Path, scored: Any) -> None:
+    with pytest.raises(RewardError, match="not finite"):
+        scored(["mine.py:length"], ["a" * 100], (1e307,))
+
+
+def test_files_travel_once_each_under_numbers(here: Path) -> None:
+    (here / "other.py").write_text("")
+    names = ["math", "other.py:f", "mine.py:length", "mine.py:sometimes", "os.path:join"]
+    assert files(names) == {"rewards-0.py": Path("other.py"), "rewards-1.py": Path("mine.py")}
+    with pytest.raises(ValueError, match=r"the reward file gone.py is not there"):
+        files(["gone.py:f"])
+
+
+def test_a_run_folders_copy_is_called_by_the_name_that_its_owner_wrote(tmp_path: Path, scored: Any) -> None:
+    (tmp_path / "rewards-0.py").write_text("def f(completions, **c):\n    raise OSError('no')\n")
+    with pytest.raises(RewardError, match=r"^not/here/mine.py:f raised OSError: no \(mine.py line 2: raise OSError\('no'\)\)$"):
+        scored(["not/here/mine.py:f"], ["a"], folder=tmp_path)
+
+
+@works
+def test_code_of_a_run_is_boxed_and_built_in_code_is_not(here: Path, scored: Any) -> None:
+    assert scored(["mine.py:where", "exact"], ["a"], code="trust", columns={"answer": "a"}) == [2.0]
+    assert scored(["mine.py:where", "exact"], ["a"], code="sandbox", columns={"answer": "a"}) == [1.0]
+
+
+def test_code_of_a_run_can_be_refused(here: Path) -> None:
+    for name in ("mine.py:length", "os.path:join"):
+        with pytest.raises(ValueError, match=r"peer.rewards.code = refuse"):
+            Scorer(["exact", name], (), None, "refuse", 5.0)
+    Scorer(["exact", "math"], (), None, "refuse", 5.0).close()
+
+
+def test_an_installed_entry_point_is_a_name(here: Path, scored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    point = EntryPoint("right", "swarm.tasks.rewards:exact", "swarm.rewards")
+    monkeypatch.setattr(named, "entry_points", lambda group: [point] if group == "swarm.rewards" else [])
+    assert scored(["right"], ["a", "b"], code="refuse", columns={"answer": "a"}) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "says"),
+    [
+        (["maths"], (), r"no reward 'maths' \(did you mean 'math'\?\): take one of code, exact, math"),
+        (["exact", "math"], (1.0,), "2 rewards and 1 weights"),
+        (["exact", "exact"], (), "a reward is named twice"),
+        (["gone.py:f"], (), "the reward file gone.py cannot be read"),
+    ],
+)
+def test_what_cannot_be_a_reward_is_refused_at_once(
+    here: Path, names: list[str], weights: tuple[float, ...], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        Scorer(names, weights, None, "trust", 5.0)
+
+
+def test_a_function_that_is_not_there_is_told_by_the_check(here: Path) -> None:
+    scorer = Scorer(["mine.py:width", "exact"], (), None, "trust", 5.0)
+    with pytest.raises(ValueError, match=r"mine.py:width: there is no function 'width' in mine.py"):
+        scorer.check()
+    scorer.close()
+
+
+# --- exact and math ---------------------------------------------------------------------------------------------------
+
+
+def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
+    talk = [{"role": "assistant", "content": " 7\n"}]
+    assert exact(["7", " 7 ", "7.", talk], ["7"] * 4) == [1.0, 1.0, 0.0, 1.0]
+    assert exact(["7"], answer=[7]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("72", "So the answer is 72.", "So the answer is 71."),
+        ("72", "There are 71, no: 72", "#### 71"),
+        ("Natalia sold 48/2 = 24 clips in May.\n#### 72", "48 + 24 = 72\n#### 72", "48/2 = 24\n#### 24"),
+        ("1,000", "\\boxed{1000}", "\\boxed{100}"),
+        ("\\frac{1}{2}", "It is $0.5$", "It is $\\frac{1}{3}$"),
+        ("2^{10}", "$1024$", "$2$"),
+        ("$(x+1)^2$", "$x^2 + 2x + 1$", "$x^2 + 1$"),
+        ("\\{1, 2\\}", "$\\{2, 1\\}$", "$\\{2\\}$"),
+        ("5", "<think>maybe 6</think> <answer>5</answer>", "<think>5</think> <answer>6</answer>"),
+        ("B", "The answer is \\boxed{B}", "The answer is \\boxed{C}"),
+        ("-3", "x = -3", "x = 3"),
+        (42, "42", "43"),
+    ],
+)
+def test_math_compares_values_and_not_letters(answer: Any, right: str, wrong: str) -> None:
+    assert maths.equal([right, wrong, ""], [answer] * 3) == [1.0, 0.0, 0.0]
+
+
+def test_math_reads_conversations_and_leaves_out_rows_without_an_answer() -> None:
+    talk = [{"role": "assistant", "content": "It is \\boxed{4}"}]
+    assert maths.equal([talk, talk], ["4", ""]) == [1.0, None]
+
+
+def test_math_does_not_wait_for_a_number_that_nobody_can_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maths, "LONGEST", 0.3)
+    assert maths.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_math_runs_in_a_worker_within_the_timeout_of_a_group(scored: Any) -> None:
+    names = ["$9^{9^{9^9}}$"] * 7 + ["$72$"]
+    assert scored(["math"], names, columns={"answer": "72"}, timeout=3.0) == [0.0] * 7 + [1.0]
+
+
+def test_math_without_a_column_to_compare_with_says_so(scored: Any) -> None:
+    with pytest.raises(RewardError, match="math needs the column 'answer'"):
+        scored(["math"], ["1"], columns={"solution": "1"})
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+RIGHT = "Here:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
+
+
+@works
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        (RIGHT, 1.0),
+        ("def add(a, b):\n    return a + b", 1.0),
+        ("```\nx = 1\n```\nbetter:\n" + RIGHT, 1.0),
+        ("```python\ndef add(a, b):\n    return a - b\n```", 0.0),
+        ("I cannot program.", 0.0),
+        ("import sys\nsys.exit(0)", 0.0),
+        ("import os\nos._exit(0)", 0.0),
+        ("def add(a, b):\n    return a + b\nprint('x' * 100_000_000)", 0.0),
+        ("x = bytearray(3 << 30)\n" + "def add(a, b):\n    return a + b", 0.0),
+    ],
+)
+def test_a_program_is_worth_one_when_the_tests_pass(completion: str, value: float) -> None:
+    assert programs.passes([completion], ["assert add(1, 2) == 3\nassert add(0, 0) == 0"]) == [value]
+
+
+@works
+def test_a_program_sees_neither_files_nor_network_nor_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    spies = [
+        "import os\nassert not os.path.exists('/etc/passwd')\nassert 'HF_TOKEN' not in os.environ\nx = 1",
+        "open('/etc/passwd')\nx = 1",
+        "import socket\nsocket.create_connection(('192.0.2.1', 80), 1)\nx = 1",
+        "open('/usr/x', 'w')\nx = 1",
+    ]
+    assert programs.passes(spies, ["assert x == 1"] * 4) == [1.0, 0.0, 0.0, 0.0]
+
+
+@works
+def test_a_program_that_does_not_end_is_wrong_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "LONGEST", 2.0)
+    assert programs.passes(["while True: pass", RIGHT, "import os\nwhile True: os.fork()"], ["assert add(1, 1) == 2"] * 3) == [
+        0.0, 1.0, 0.0,
+    ]  # fmt: skip
+
+
+@works
+def test_a_program_is_tried_on_inputs_and_its_output_compared() -> None:
+    doubles = "print(2 * int(input()))  "
+    inputs, outputs = [["1", "2\n"]] * 3, [["2", "4\n"]] * 3
+    assert programs.passes([doubles, "print(2)", "1/0"], inputs=inputs, outputs=outputs) == [1.0, 0.0, 0.0]
+
+
+@works
+def test_lists_of_tests_are_taken_and_rows_without_any_are_left_out() -> None:
+    assert programs.passes([RIGHT, RIGHT], [["assert add(1, 1) == 2", "assert add(2, 2) == 4"], None]) == [1.0, None]
+
+
+@works
+def test_code_is_a_reward_like_others(scored: Any) -> None:
+    tests = {"tests": "assert add(1, 2) == 3"}
+    assert scored(["code"], [RIGHT, "no"], code="refuse", columns=tests) == [1.0, 0.0]
+    with pytest.raises(RewardError, match=r"code raised ValueError: it needs a column `tests`, .* answer\)"):
+        scored(["code"], [RIGHT], columns={"answer": "1"})
+
+
+def test_code_refuses_to_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: "install bubblewrap")
+    with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
+        Scorer(["code"], (), None, "trust", 5.0)
+    with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
+        programs.passes([RIGHT], ["assert True"])
