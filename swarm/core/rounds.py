@@ -28,6 +28,8 @@ class Cause(StrEnum):
     PUBLISHER_SILENT = "publisher silent"
     """My version was released by nobody within its deadline, and it is my turn."""
     GRADIENT_READY = "gradient ready"
+    OUT_OF_MEMORY = "out of memory"
+    """This batch is too much for this machine: it is dropped."""
     AVERAGED = "averaged"
     ALONE = "alone"
     """Nobody came, and the config says: step alone."""
@@ -61,12 +63,14 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.GATHERING, _C.BATCH_READY): (_S.LEARNING, _X.LEARN),
     (_S.GATHERING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
     (_S.LEARNING, _C.GRADIENT_READY): (_S.MATCHING, _X.AVERAGE),
+    (_S.LEARNING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.NOBODY_CAME): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
     (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.STEPPED_AS_PUBLISHER): (_S.RELEASING, _X.PUBLISH),
+    (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
     (_S.RELEASING, _C.PUBLISHED): (_S.GATHERING, _X.GATHER),
     (_S.RELEASING, _C.TIMEOUT): (_S.GATHERING, _X.GATHER),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),

@@ -1,29 +1,40 @@
 """The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the policy out.
 
     groups + prompts + recomputed rewards --gradient--> vector (P,) --(averaged elsewhere, weighted by groups)--> step --> weights
+        in chunks: forward, backward (parameters in the policy's precision), added up in float32
 
 A gradient is the mean over its groups, so that the mean of several learners' gradients weighted by their numbers of groups is
 the gradient of the union; what an objective takes over a batch (its tokens, the spread of its rewards) is each learner's own.
-fp32 master weights and the optimizer's moments stay here; what others see is bf16. No I/O but `save` and `restore`. Not handled
-here: admission, averaging, who publishes.
+P counts trainable parameters: all, or an adapter's. fp32 master weights and the optimizer's moments stay here (swarm.learn.
+optimizers); what others see is bf16. A chunk that does not fit in memory is made again in smaller ones, with the same gradient;
+then activations are recomputed; then OutOfMemory says so. No I/O but `save` and `restore`. Not handled here: admission,
+averaging, who publishes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from swarm.config import Run
-from swarm.learn import checkpoint, objectives, weights
+from swarm.config import Run, Training
+from swarm.learn import checkpoint, memory, objectives, weights
+from swarm.learn.memory import OutOfMemory
+from swarm.learn.optimizers import Descent
 from swarm.learn.policy import Policy
 from swarm.types import Group
+
+SKETCH = 1 << 24
+# Values of a gradient that the cosine between its halves is taken from, evenly spread: a copy of a large model's would cost
+# gigabytes, and so many give the cosine to three digits.
+LETTERS = 3.0
+# Characters to a token, about: how prompts count beside completions when the memory for a chunk is foretold.
 
 
 @dataclass(frozen=True)
@@ -39,41 +50,68 @@ class Gradient:
     """(G,) of the first group: its importance weights, the mean over a completion's tokens."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a gradient is made of: a batch, or a chunk of one."""
+
+    groups: Sequence[Group]
+    prompts: Sequence[str]
+    rewards: Sequence[tuple[float, ...]]
+    total: objectives.Total
+    """Of the whole batch."""
+
+    def chunk(self, part: slice) -> Work:
+        return Work(self.groups[part], self.prompts[part], self.rewards[part], self.total)
+
+    def cells(self) -> list[float]:
+        """Completions times positions of each group, about: what its memory is in proportion to."""
+        both = zip(self.groups, self.prompts, strict=True)
+        return [len(group.lengths) * (max(group.lengths) + len(prompt) / LETTERS) for group, prompt in both]
+
+
 class Learner:
     """One copy of the policy being trained. Not thread-safe: one caller at a time."""
 
-    def __init__(self, policy: Policy, run: Run) -> None:
-        self.policy = policy
-        self.run = run
-        self.version = 0
+    def __init__(
+        self, policy: Policy, run: Run, settings: Training | None = None, ram: Callable[[], int] | None = None
+    ) -> None:
+        """`ram` says how many bytes of main memory are free; without it a learner on a CPU does not look ahead.
+
+        Raises ValueError for an objective, an optimizer or a way to save memory that cannot be had.
+        """
+        self.policy, self.run, self.version = policy, run, 0
+        self.settings = settings or Training()
         self.objective = objectives.trainable(run.objective.name, run.objective.options)
-        self._names = [name for name, _ in policy.module.named_parameters()]
-        self._parameters = [parameter for _, parameter in policy.module.named_parameters()]
-        self.size = sum(parameter.numel() for parameter in self._parameters)
+        self._named = {name: value for name, value in policy.module.named_parameters() if value.requires_grad}
+        self._device = next(iter(self._named.values())).device
+        self.size = sum(parameter.numel() for parameter in self._named.values())
         self._steps = 0
-        self._optimizer = self._new_optimizer()
+        self._descent = Descent(self._named, run.optimizer)
+        self._gauge = memory.Gauge(self._device)
+        self._room = memory.Room(run.batch.micro, lambda: memory.available(self._device, ram))
+        self._recomputed = 0
+        if self.settings.checkpointing == "on" and not self._recompute():
+            raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
 
     def gradient(
         self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], now: float
     ) -> Gradient:
-        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i."""
+        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i.
+
+        Raises OutOfMemory when not even one group fits.
+        """
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        total = objectives.Total.of([group.lengths for group in groups], rewards)
-        self.policy.module.zero_grad(set_to_none=True)
-        parts: list[objectives.Loss] = []
-        middle, half = -(-len(groups) // 2), None
-        for chunk in self._chunks(middle, len(groups)):
-            if chunk.start == middle:
-                half = self._flat()
-            part = objectives.loss(self.objective, self._batch(groups[chunk], prompts[chunk], rewards[chunk], total))
-            part.value.backward()
-            parts.append(part._replace(value=part.value.detach()))
-        vector = self._flat()
+        work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+        self._gauge.peak = 0
+        with memory.told(f"a gradient of {self.size} values does not fit in memory"):
+            total = Sum(self._named)
+        self._room.begin()
+        parts, middle = self._learn(work, total)
+        vector = total.vector()
         metrics = objectives.merge(parts)
-        if half is not None:
-            metrics["cosine"] = _cosine(half, vector - half)
-        self.policy.module.zero_grad(set_to_none=True)
+        if middle is not None:
+            metrics["cosine"] = _cosine(middle, total.sketch() - middle)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
         first = slice(len(groups[0].lengths))
@@ -81,7 +119,10 @@ class Learner:
         return Gradient(vector, len(groups), metrics, advantages, importance)
 
     def step(self, vector: Tensor) -> dict[str, float]:
-        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite."""
+        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite.
+
+        Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy until the next `load`.
+        """
         if vector.shape != (self.size,):
             raise ValueError(f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters")
         norm = float(torch.linalg.vector_norm(vector.float()))
@@ -89,20 +130,24 @@ class Learner:
             raise ValueError("this gradient is not finite: a member's loss overflowed, or it sent damaged values")
         settings = self.run.optimizer
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
-        warm = min(1.0, (self._steps + 1) / max(1, settings.warmup))
-        pieces = vector.split([parameter.numel() for parameter in self._parameters])
-        for parameter, piece in zip(self._parameters, pieces, strict=True):
-            parameter.grad = (piece * clip).view_as(parameter).to(parameter.device, parameter.dtype)
-        self._optimizer.param_groups[0]["lr"] = settings.lr * warm
-        self._optimizer.step()
-        self.policy.module.zero_grad(set_to_none=True)
+        rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        advice = "lora or qlora, or adamw8bit, in a new run need less; or learn on another device"
+        with memory.told(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
+            self._descent.prepare()
+        try:
+            with memory.told("memory ended in the middle of a step, whose version is lost"):
+                self._descent.step(vector, clip, rate)
+        except OutOfMemory:
+            self.version, self._steps = -1, 0
+            self._descent.forget()
+            raise
         self._steps += 1
         self.version += 1
-        return {"grad_norm": norm, "lr": settings.lr * warm}
+        return {"grad_norm": norm, "lr": rate}
 
     def weights(self) -> bytes:
         """The policy as it is released: bf16 safetensors."""
-        return weights.to_bytes(self.policy.module.state_dict())
+        return weights.of(self.policy.module)
 
     def load(self, data: bytes, version: int, fresh: bool = False) -> None:
         """Become version `version` with the released weights; `fresh` also forgets the moments and warms up again.
@@ -110,38 +155,28 @@ class Learner:
         Raises ValueError, with nothing changed, when `data` is damaged or of another model.
         """
         weights.load_into(self.policy.module, data)
+        self._descent.refresh()
         self.version = version
         if fresh:
-            self._steps, self._optimizer = 0, self._new_optimizer()
+            self._steps = 0
+            self._descent.forget()
 
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         """Everything that the next step depends on: fp32 weights, moments, counts. `extra` is plain JSON."""
-        tensors = {f"weight/{name}": parameter for name, parameter in self._named()}
-        for name, parameter in self._named():
-            for moment, value in self._optimizer.state.get(parameter, {}).items():
-                tensors[f"{moment}/{name}"] = value
-        return checkpoint.pack(tensors, {"version": self.version, "steps": self._steps, "extra": extra or {}})
+        facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
+        return checkpoint.pack(self._descent.dump(), self._kind() | facts)
 
     def become(self, state: bytes) -> dict[str, Any]:
         """Continue exactly where another learner, or an earlier life, was; returns its `extra`.
 
-        Raises ValueError, with nothing changed, when `state` is damaged or of another model.
+        Raises ValueError, with nothing changed, when `state` is damaged, or of another model, training or optimizer.
         """
         tensors, facts = checkpoint.unpack(state)
-        for name, parameter in self._named():
-            wanted = [f"weight/{name}", *([f"exp_avg/{name}", f"exp_avg_sq/{name}"] if f"step/{name}" in tensors else [])]
-            if any(key not in tensors or tensors[key].shape != parameter.shape for key in wanted):
-                raise ValueError(f"this checkpoint is of another model: {name} is missing or of another shape")
-        self._optimizer = self._new_optimizer()
-        with torch.no_grad():
-            for name, parameter in self._named():
-                parameter.copy_(tensors[f"weight/{name}"])
-                if f"step/{name}" in tensors:
-                    self._optimizer.state[parameter] = {
-                        "step": tensors[f"step/{name}"],
-                        "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device),
-                        "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device),
-                    }
+        for what, mine in self._kind().items():
+            if facts.get(what) != mine:
+                raise ValueError(f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}")
+        self._descent.check(tensors)
+        self._descent.load(tensors)
         self.version, self._steps = int(facts["version"]), int(facts["steps"])
         return dict(facts["extra"])
 
@@ -160,55 +195,173 @@ class Learner:
         return dict(extra["own"])
 
     def statistics(self) -> dict[str, float]:
-        return {"version": self.version, "steps": self._steps, "parameters": self.size}
+        """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations are not kept;
+        `peak`: bytes in use at most during the last gradient (of the GPU, or resident)."""
+        return {
+            "version": self.version, "steps": self._steps, "parameters": self.size, "micro": self._room.groups,
+            "recomputed": self._recomputed, "peak": self._gauge.peak,
+        }  # fmt: skip
 
-    def _named(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return zip(self._names, self._parameters, strict=True)
+    # --- a gradient, chunk by chunk --------------------------------------------------------------------------------------
 
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        settings = self.run.optimizer
-        return torch.optim.AdamW(
-            self._parameters, lr=settings.lr, betas=(settings.beta1, settings.beta2), weight_decay=settings.weight_decay
+    def _learn(self, work: Work, total: Sum) -> tuple[list[objectives.Loss], Tensor | None]:
+        """Every group once, into `total`; what the chunks' losses say, and a sketch of the first half's gradient.
+
+        One of the cuts is in the middle of the batch, whatever fits.
+        """
+        cells, groups = work.cells(), len(work.groups)
+        middle, done = -(-groups // 2), 0
+        parts: list[objectives.Loss] = []
+        half: Tensor | None = None
+        while done < groups:
+            if self._room.blind:
+                self._probe(work)
+            if done == middle and half is None:
+                half = total.sketch()
+            rest = cells[done : middle if done < middle else groups]
+            count = self._room.take(rest)
+            if count == 1 and not self._room.fits(rest[0]) and self._recompute_if_allowed():
+                continue
+            part = self._attempt(work.chunk(slice(done, done + count)))
+            if part is None:
+                self._make_room(count, work)
+                continue
+            total.add()
+            parts.append(part)
+            done += count
+        self._room.good()
+        return parts, half
+
+    def _attempt(self, chunk: Work) -> objectives.Loss | None:
+        """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran out."""
+        self._gauge.start()
+        try:
+            part = objectives.loss(self.objective, self._batch(chunk))
+            part.value.backward()
+            part = part._replace(value=part.value.detach())
+        except Exception as error:
+            if not memory.ran_out(error):
+                raise
+        else:
+            self._room.measured(len(chunk.groups) * max(chunk.cells()), self._gauge.rise())
+            return part
+        # Not inside the handler: there the error's traceback holds the activations.
+        for parameter in self._named.values():
+            parameter.grad = None
+        memory.free(self._device)
+        return None
+
+    def _probe(self, work: Work) -> None:
+        """Measure one chunk of one group, the largest; its gradient is not used."""
+        cells = work.cells()
+        largest = cells.index(max(cells))
+        memory.free(self._device)  # or what a CPU's chunk finds ready would not show
+        while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
+            self._make_room(1, work)
+        for parameter in self._named.values():
+            parameter.grad = None
+
+    def _make_room(self, count: int, work: Work) -> None:
+        """Memory ran out with `count` groups. Raises OutOfMemory when there is nothing left to give up."""
+        if self._room.failed(count) or self._recompute_if_allowed():
+            return
+        largest = max(work.groups, key=lambda group: sum(group.lengths))
+        left = memory.available(self._device)
+        more = ["peer.learner.checkpointing = 'auto'"] if self.settings.checkpointing == "off" else []
+        more += ["peer.learner.dtype = 'bfloat16'"] if next(iter(self._named.values())).dtype is torch.float32 else []
+        raise OutOfMemory(
+            f"not even one group of {len(largest.lengths)} completions with {sum(largest.lengths)} tokens goes through the model"
+            + ("" if left is None else f" ({left / 2**30:.1f} GiB are free on {self._device})")
+            + f": {' or '.join([*more, 'another device'])} may do, or sample on this machine"
         )
 
-    def _chunks(self, middle: int, groups: int) -> Iterator[slice]:
-        """Micro-batches of at most `run.batch.micro` groups; one of the cuts is in the middle."""
-        for start, stop in ((0, middle), (middle, groups)):
-            for cut in range(start, stop, self.run.batch.micro):
-                yield slice(cut, min(cut + self.run.batch.micro, stop))
+    def _recompute_if_allowed(self) -> bool:
+        """Turn to recomputing activations. False when it is on already, forbidden, or of no use."""
+        if self.settings.checkpointing != "auto" or self._recomputed or not self._recompute():
+            return False
+        self._room.again()
+        return True
 
-    def _flat(self) -> Tensor:
-        """The gradient so far."""
-        flat = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in self._parameters])
-        return flat.float().cpu()
+    def _recompute(self) -> int:
+        self._recomputed = memory.recompute(self.policy.module)
+        return self._recomputed
 
-    def _batch(
-        self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], total: objectives.Total
-    ) -> objectives.Batch:
-        rows, asked, sampled, owner, lag = [], [], [], [], []
-        for i, (group, prompt) in enumerate(zip(groups, prompts, strict=True)):
-            cuts = np.cumsum(group.lengths)[:-1]
-            rows += [row.tolist() for row in np.split(np.frombuffer(group.tokens.data, "<i4"), cuts)]
-            sampled += np.split(np.frombuffer(group.logprobs.data, "<f4"), cuts)
-            asked += [prompt] * len(group.lengths)
-            owner += [i] * len(group.lengths)
-            lag += [self.version - group.version] * len(group.lengths)
-        scored = self.policy.logprobs(asked, rows, self.run.sampling.temperature)
-        logq = np.zeros(tuple(scored.logp.shape), np.float32)
-        for i, values in enumerate(sampled):
-            logq[i, : len(values)] = values
-        device = scored.logp.device
-        return objectives.Batch(
-            logp=scored.logp,
-            logq=torch.from_numpy(logq).to(device),
-            mask=scored.mask,
-            reward=torch.tensor([r for group in rewards for r in group], device=device),
-            group=torch.tensor(owner, device=device),
-            lag=torch.tensor(lag, device=device),
-            entropy=scored.entropy,
-            horizon=float(self.run.sampling.max_tokens),
-            total=total,
-        )
+    def _kind(self) -> dict[str, object]:
+        """What a checkpoint has in common with whoever takes it."""
+        return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
+
+    def _batch(self, work: Work) -> objectives.Batch:
+        return batch_of(self.policy, self.run, work, self.version)
+
+
+def batch_of(policy: Policy, run: Run, work: Work, version: int) -> objectives.Batch:
+    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the groups say."""
+    rows, asked, sampled, owner, lag = [], [], [], [], []
+    for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
+        cuts = np.cumsum(group.lengths)[:-1]
+        rows += [row.tolist() for row in np.split(np.frombuffer(group.tokens.data, "<i4"), cuts)]
+        sampled += np.split(np.frombuffer(group.logprobs.data, "<f4"), cuts)
+        asked += [prompt] * len(group.lengths)
+        owner += [i] * len(group.lengths)
+        lag += [version - group.version] * len(group.lengths)
+    scored = policy.logprobs(asked, rows, run.sampling.temperature)
+    logq = np.zeros(tuple(scored.logp.shape), np.float32)
+    for i, values in enumerate(sampled):
+        logq[i, : len(values)] = values
+    device = scored.logp.device
+    return objectives.Batch(
+        logp=scored.logp,
+        logq=torch.from_numpy(logq).to(device),
+        mask=scored.mask,
+        reward=torch.tensor([r for group in work.rewards for r in group], device=device),
+        group=torch.tensor(owner, device=device),
+        lag=torch.tensor(lag, device=device),
+        entropy=scored.entropy,
+        horizon=float(run.sampling.max_tokens),
+        total=work.total,
+    )
+
+
+class Sum:
+    """The gradients of chunks added up in float32: on the parameters' device, or in main memory where that is full.
+
+    Not in the parameters: theirs may be bfloat16, and a chunk that fails half way must leave nothing behind.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = list(named.values())
+        sizes = [parameter.numel() for parameter in self._parameters]
+        device = self._parameters[0].device
+        try:
+            self._flat = torch.empty(sum(sizes), device=device)
+        except torch.OutOfMemoryError:
+            self._flat = torch.empty(sum(sizes))
+        pieces = self._flat.split(sizes)
+        self._pieces = [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
+        self._empty = True
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Take over the parameters' gradients."""
+        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
+            if parameter.grad is None:
+                piece.zero_() if self._empty else None
+            elif self._empty:
+                piece.copy_(parameter.grad)
+            else:
+                piece.add_(parameter.grad.to(piece.device))
+            parameter.grad = None
+        self._empty = False
+
+    def vector(self) -> Tensor:
+        """(P,) in main memory."""
+        return self._flat.cpu()
+
+    def sketch(self) -> Tensor:
+        """A copy of SKETCH values at most, in main memory."""
+        apart = -(-len(self._flat) // SKETCH)
+        # An odd distance passes through all columns of the matrices, whose widths are even.
+        return self._flat[:: apart | 1].clone().cpu()
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

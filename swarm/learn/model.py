@@ -1,46 +1,211 @@
 """A policy from a folder: config, tokenizer and, if they are there, weights, as `save_pretrained` writes them.
 
-A joiner has the folder without weights (they come with the newest release); the owner of a run has them. Code that a folder
-brings along is never run. The fp32 master copy is what a learner trains; a sampler's copy may be smaller.
+    full    all weights are trained; a joiner has the folder without them (they come with the newest release)
+    lora    the folder's weights are the base and stay as they are; an adapter on it is trained
+    qlora   the same on a base in 4 bits (NF4): that is the policy, wherever it is sampled
+
+Code that a folder brings along is never run, pickled weights are never read. Not handled here: several devices.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    initialization,
+)
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
-from swarm.learn import weights
+from swarm.config import Lora
+from swarm.durable import sync
+from swarm.learn import adapters, quantized, weights
+from swarm.learn.memory import ran_out
+from swarm.learn.speech import ModelError
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_policy(folder: Path, device: str = "cpu", data: bytes | None = None) -> PreTrainedModel:
-    """The model of `folder` in fp32, without dropout, in eval mode.
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
+"""Files that make a tokenizer, any of them."""
+BLANK = 0.01
+# Of weights that mean nothing yet; not 0, since whether a head is a plain product is found by trying it.
 
-    Weights are `data` (bf16 safetensors) when given, else the folder's own; a folder without any gives a model whose weights
-    mean nothing until a release is loaded. Raises ValueError when `data` is of another model, OSError without a config.
+
+def load_policy(
+    folder: Path,
+    device: str = "cpu",
+    dtype: str = "float32",
+    data: bytes | None = None,
+    quantize: str = "none",
+    lora: Lora | None = None,
+) -> Any:
+    """The model of `folder` in eval mode, without dropout: a PreTrainedModel, with `lora` a PeftModel around it.
+
+    `dtype` is of the weights, or of what is computed around quantized ones; `auto` is bfloat16 on a GPU and float32 on a CPU.
+    `data` is a release, loaded where given; else a full model has the folder's weights (or, where it has none, weights that mean
+    nothing until a release is loaded), and an adapter changes nothing yet. `quantize` is `none`, `int8` or `nf4`.
+
+    Raises ModelError when the folder is not usable, ValueError when `data` is of another model, ImportError without bitsandbytes.
     """
-    if data is None and any(folder.glob("*.safetensors")):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
-        if data is not None:
-            weights.load_into(model, data)
-    return model.to(device).eval()
+    kind = dtype_of(dtype, device)
+    there = any(folder.glob("*.safetensors"))
+    if lora is not None and not there:
+        raise ModelError(f"{no_weights(folder)}; an adapter is nothing without its base")
+    model = _filled(folder, device, kind, quantize) if there else _empty(folder, device, kind, quantize)
+    if lora is not None:
+        model = adapters.wrap(model, lora, seed=0)
+    if data is not None:
+        (quantized.load_into if quantize != "none" and lora is None else weights.load_into)(model, data)
+    return model.eval()
+
+
+def dtype_of(name: str, device: str) -> torch.dtype:
+    """`float32`, `bfloat16`, `float16`, or `auto`."""
+    if name == "auto":
+        return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+def config_of(folder: Path) -> PretrainedConfig:
+    """Raises ModelError for what transformers cannot build from its own code."""
+    path = folder / "config.json"
+    try:
+        told = json.loads(path.read_text())
+        known = told.get("model_type") in CONFIG_MAPPING
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder} has no config.json: it is no model folder; save_pretrained writes one") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
+    if "quantization_config" in told:
+        raise ModelError(
+            f"the weights in {folder} are quantized already: take the plain model, "
+            "which model.training = qlora or peer.engine.quantize will quantize"
+        )
+    if not known and "auto_map" in told:
+        raise ModelError(
+            f"the model in {folder} needs code that it brings along, and that is never run here: "
+            f"take a model whose architecture transformers {transformers_version} has itself"
+        )
+    if not known:
+        raise ModelError(
+            f"transformers {transformers_version} does not know the architecture {told.get('model_type')!r} of {folder}: "
+            "upgrade transformers, or take another model"
+        )
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes text")
+    return config
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    """Raises ModelError when there is none, or it has no end token."""
+    if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
+        # transformers would make an empty one from the name of the architecture.
+        raise ModelError(f"{folder} has no tokenizer: save one there with save_pretrained")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ModelError(f"{folder} has no tokenizer that can be loaded ({_first_line(error)}): save one there") from error
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its config")
+        raise ModelError(f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its config")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked everywhere: which token it is does not matter
     return tokenizer
+
+
+def write_base(folder: Path, target: Path) -> None:
+    """The weights in `folder` as one file in bfloat16: what adapters of a run are on. One tensor is in memory at a time.
+
+    Raises ModelError when there are none, OSError when the disk says no.
+    """
+    places = _places(folder)
+    shapes, dtypes = {}, {}
+    for name, shard in places.items():
+        with safe_open(shard, "pt") as file:
+            shapes[name] = file.get_slice(name).get_shape()
+            dtypes[name] = file.get_slice(name).get_dtype()
+    if strange := [name for name, kind in dtypes.items() if kind not in ("F64", "F32", "F16", "BF16")]:
+        raise ModelError(f"{strange[0]} in {folder} is {dtypes[strange[0]]}: take the model in bfloat16 or float32")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(shapes):
+        start, end = end, end + 2 * math.prod(shapes[name])
+        header[name] = {"dtype": "BF16", "shape": shapes[name], "data_offsets": [start, end]}
+    words = json.dumps(header, separators=(",", ":")).encode()
+    words += b" " * (-len(words) % 8)  # tensors begin at multiples of 8, as the format asks
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(target.name + ".new")
+    with open(draft, "wb") as out:
+        out.write(len(words).to_bytes(8, "little") + words)
+        for name in sorted(shapes):
+            with safe_open(places[name], "pt") as file:
+                out.write(memoryview(file.get_tensor(name).bfloat16().contiguous().view(torch.uint8).flatten().numpy()))
+    sync(draft)
+    draft.rename(target)
+    sync(target.parent)
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """Tensor -> the file that holds it: those that `from_pretrained` reads, and no other copies beside them."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+    if not (folder / "model.safetensors").exists():
+        raise ModelError(no_weights(folder))
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return dict.fromkeys(file.keys(), folder / "model.safetensors")
+
+
+def no_weights(folder: Path) -> str:
+    """What to tell of a folder without weights."""
+    pickled = any(folder.glob("pytorch_model*.bin"))
+    why = "only pickled weights, which are never read" if pickled else "no *.safetensors"
+    return f"{folder} has {why}: save the model with save_pretrained first"
+
+
+def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:
+    config_of(folder)
+    own: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    if quantize != "none":
+        own |= {"quantization_config": quantized.settings(quantize, dtype), "device_map": {"": device}}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, **own)
+    except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
+        if ran_out(error):
+            raise
+        raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
+    if quantize == "none":
+        return model.to(device)
+    quantized.steady(model)
+    return model
+
+
+def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreTrainedModel:
+    config = config_of(folder)
+    with initialization.no_init_weights():  # a random 8B model takes a minute to draw
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    model.tie_weights()
+    if quantize != "none":
+        quantized.replace_linears(model, quantize, dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(BLANK)
+    return model.to(device)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from swarm.learn import scoring
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from swarm.learn.speech import Speech
 
 
 class Scored(NamedTuple):
@@ -32,23 +35,24 @@ class Policy(Protocol):
 
 
 class LanguageModel:
-    """A transformers causal model with its tokenizer.
+    """A transformers causal model, or an adapter on one, with its speech.
 
     Prompts are padded on the left and completions on the right, so that all completions begin in one column and only their
     logits are computed: a chunk of real tokens at a time where the model's head is linear, else all at once. Prompts of one
     length need no attention mask at all.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, speech: Speech) -> None:
         self.module: nn.Module = model
-        self._tokenizer = tokenizer
-        self._base: nn.Module = model.base_model
-        self._head = scoring.linear_head(model)
+        self._speech = speech
+        self._inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._base: nn.Module = self._inner.base_model
+        self._head = scoring.linear_head(self._inner)
 
     def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
-        ids_of = dict(zip(distinct, self._tokenizer(distinct).input_ids, strict=True))
+        ids_of = dict(zip(distinct, self._speech.encode(distinct), strict=True))
         starts = [ids_of[prompt] for prompt in prompts]
         before, after = max(map(len, starts)), max(map(len, rows))
         ids = torch.zeros(len(rows), before + after, dtype=torch.long)
@@ -73,7 +77,7 @@ class LanguageModel:
     def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than multiply."""
         after = chosen.shape[1]
-        logits = self.module(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
+        logits = self._inner(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
         logp = torch.log_softmax(logits.float() / temperature, -1)
         with torch.no_grad():
             entropy = -(logp.exp() * logp).nan_to_num(nan=0.0).sum(-1)

@@ -1,8 +1,9 @@
 """A policy as bytes: bf16 safetensors, the same bytes for the same weights on every peer.
 
-Names are sorted, tied weights are written once (under their first name), every float becomes bfloat16. Reading trusts nothing:
-the header is checked by safetensors, then names, types and shapes against the module that is to hold them. Not handled here:
-patches between versions, compression.
+Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the head's, as in the
+files that transformers and vLLM read), every float becomes bfloat16. A module with an adapter (peft's) travels as the adapter
+alone, under the names that peft gives it in a file. Reading trusts nothing: the header is checked by safetensors, then names,
+types and shapes against the module that is to hold them. Not handled here: patches between versions, compression.
 """
 
 from __future__ import annotations
@@ -17,10 +18,25 @@ from torch import Tensor, nn
 
 from swarm.types import Digest
 
+ADAPTER = "default"
+# peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file.
+
+
+def of(module: nn.Module) -> bytes:
+    """The module as it is released."""
+    return to_bytes(state(module))
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    """What a release of this module holds, its own tensors: all weights, or its adapter's alone."""
+    if not hasattr(module, "peft_config"):
+        return module.state_dict()
+    return {name.replace(f".{ADAPTER}.", "."): value for name, value in module.named_parameters() if f".{ADAPTER}." in name}
+
 
 def to_bytes(state: Mapping[str, Tensor]) -> bytes:
     """Named tensors -> bf16 safetensors."""
-    unique = {name: _portable(state[name]) for name in sorted(_first_names(state))}
+    unique = {name: _portable(state[name]) for name in sorted(own_names(state))}
     return save(unique, metadata={"format": "pt"})  # from_pretrained refuses a file without this entry
 
 
@@ -44,24 +60,31 @@ def digest(data: bytes) -> Digest:
 
 @torch.no_grad()
 def load_into(module: nn.Module, data: bytes) -> None:
-    """Set the module's weights to those in `data`. Raises ValueError (nothing changed) unless names and shapes are its own."""
+    """Set the module's weights, or its adapter's, to those in `data`.
+
+    Raises ValueError (nothing changed) unless names and shapes are its own.
+    """
     tensors = from_bytes(data)
-    state = module.state_dict()
-    mine = {name: state[name] for name in _first_names(state)}
-    if mine.keys() != tensors.keys():
-        strange, missing = sorted(tensors.keys() - mine.keys()), sorted(mine.keys() - tensors.keys())
-        raise ValueError(f"these weights are of another model: unknown {strange[:3]}, missing {missing[:3]}")
-    for name, tensor in tensors.items():
-        if tensor.shape != mine[name].shape:
-            raise ValueError(f"these weights are of another model: {name} is {[*tensor.shape]}, here {[*mine[name].shape]}")
+    mine = state(module)
+    check(tensors, {name: [*mine[name].shape] for name in own_names(mine)})
     for name, tensor in tensors.items():
         mine[name].copy_(tensor)
 
 
-def _first_names(state: Mapping[str, Tensor]) -> list[str]:
-    """Names without those that share their memory with an earlier one (tied weights)."""
+def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
+    """Raises ValueError unless the tensors have these names and shapes."""
+    if shapes.keys() != tensors.keys():
+        strange, missing = sorted(tensors.keys() - shapes.keys()), sorted(shapes.keys() - tensors.keys())
+        raise ValueError(f"these weights are of another model: unknown {strange[:3]}, missing {missing[:3]}")
+    for name, tensor in tensors.items():
+        if [*tensor.shape] != shapes[name]:
+            raise ValueError(f"these weights are of another model: {name} is {[*tensor.shape]}, here {shapes[name]}")
+
+
+def own_names(state: Mapping[str, Tensor]) -> list[str]:
+    """Names without those that share their memory with a later one (tied weights)."""
     seen: dict[tuple[int, tuple[int, ...]], str] = {}
-    for name in sorted(state):
+    for name in sorted(state, reverse=True):
         seen.setdefault((state[name].data_ptr(), tuple(state[name].shape)), name)
     return list(seen.values())
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from swarm import tasks
-from swarm.config import BatchSize, Objective, Optimizer, Run
+from swarm.config import BatchSize, Objective, Optimizer, Run, TaskSource
 from swarm.learn import checkpoint, objectives, weights
-from swarm.learn.learner import Gradient, Learner
+from swarm.learn.learner import Gradient, Learner, Work
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
@@ -38,7 +38,7 @@ def sampled(source: tasks.TaskSource, engine: ToyEngine, indices: Sequence[int],
     drawn = [source.task(i) for i in indices]
     out: Sampled = ([], [], [])
     for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, indices[0]), strict=True):
-        rewards = tuple(source.reward(task, text) for text in c.texts)
+        rewards = tuple(source.rewards(task, c.texts))
         out[0].append(sealed(task, c, version, rewards))
         out[1].append(task.prompt)
         out[2].append(rewards)
@@ -52,7 +52,7 @@ def toy(run: Run | None = None, spread: float = 0.5) -> tuple[Learner, ToyEngine
             parameter.copy_(spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)))
     engine = ToyEngine(weights.from_bytes)
     engine.load(learner.weights(), 0, Digest(""))
-    return learner, engine, tasks.source("toy", 1)
+    return learner, engine, tasks.source(TaskSource(name="toy"), 1)
 
 
 def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gradient:
@@ -84,7 +84,7 @@ def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: st
     learner.step(torch.randn(learner.size))
     groups, prompts, rewards = batch = sampled(source, engine, range(7))
     told = gradient(learner, batch)
-    whole = learner._batch(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+    whole = learner._batch(Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards)))
     advantage, phi = objectives.weights(learner.objective, whole)
     assert told.advantages == pytest.approx(advantage[:8].tolist(), rel=1e-4, abs=1e-6)
     assert told.weights == pytest.approx((phi.sum(-1) / whole.mask.sum(-1))[:8].tolist(), rel=1e-4, abs=1e-6)
@@ -109,7 +109,7 @@ def test_a_toy_swarm_learns_within_a_hundred_steps() -> None:
     assert np.mean(rewards[:5]) < 0.25 and np.mean(rewards[-5:]) > 0.8
     held_out = source.held_out(32)
     answers = engine.greedy([task.prompt for task in held_out])
-    assert np.mean([source.reward(task, text) for task, text in zip(held_out, answers, strict=True)]) > 0.9
+    assert np.mean([source.rewards(task, [text]) for task, text in zip(held_out, answers, strict=True)]) > 0.9
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

@@ -36,8 +36,8 @@ KINDS: dict[str, Any] = {
 
 
 class Letters:
-    def __call__(self, prompts: list[str]) -> Any:
-        return type("Ids", (), {"input_ids": [[ord(c) % 61 for c in prompt] for prompt in prompts]})
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        return [[ord(c) % 61 for c in prompt] for prompt in prompts]
 
 
 def tiny(kind: str, tied: bool = False) -> Any:

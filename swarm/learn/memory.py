@@ -1,0 +1,181 @@
+"""How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down when it ends anyway.
+
+    Gauge: bytes that a chunk needed  -->  Room: groups of the next one  -->  ran out: half as many, later carefully more again
+
+A Room predicts in proportion to a chunk's cells (completions x positions) from the chunk that needed most so far, which errs on
+the safe side: what does not grow with the chunk is counted as if it did. Where nobody says how much is free (no GPU, no `ram`)
+it only steps down. Not handled here: what a chunk is, and what else to give up once a single group is too much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+GOOD = 50
+# Gradients without a failure before twice as many groups are tried: a failure costs a forward pass, two percent of that.
+SHARE = 0.8
+# Of the free memory is planned with: fragments, other programs, and the error of a prediction need the rest.
+_MESSAGES = re.compile(r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", re.IGNORECASE)
+
+
+class OutOfMemory(Exception):
+    """There is not enough memory, however little is asked for at a time; says what to change."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Memory ended: CUDA's says so by type, torch's CPU allocator and libraries below it by the words of a RuntimeError."""
+    by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return by_type or (isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None)
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Memory that ends inside becomes an OutOfMemory which says `what`."""
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise OutOfMemory(f"{what} ({str(error).splitlines()[0] if str(error) else type(error).__name__})") from None
+
+
+def free(device: torch.device) -> None:
+    """Give back what nobody refers to any more, also from what torch's or the C library's allocator holds for later."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def available(device: torch.device, ram: Callable[[], int] | None = None) -> int | None:
+    """Bytes that can be allocated on the device; of a CPU what `ram` says. None when nobody says."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    return ram() if ram is not None else None
+
+
+class Gauge:
+    """Peaks of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is no /proc)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._level = 0
+        self._top = 0
+        self.peak = 0
+        """Bytes, the most since the gauge was made or `peak` was set."""
+
+    def start(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._level = torch.cuda.memory_allocated(self._device)
+            return
+        with contextlib.suppress(OSError):  # not everybody may reset it: then only new peaks are seen
+            Path("/proc/self/clear_refs").write_text("5")
+        self._level, self._top = _resident()
+
+    def rise(self) -> int:
+        """Bytes that the peak since `start` lies above the level then."""
+        if self._device.type == "cuda":
+            top = torch.cuda.max_memory_allocated(self._device)
+        else:
+            _, top = _resident()
+            if top == self._top > self._level:
+                return 0  # an old peak that could not be reset: how high the new one was is not known
+        self.peak = max(self.peak, top)
+        return max(0, top - self._level)
+
+
+def _resident() -> tuple[int, int]:
+    """Bytes resident now and at most."""
+    try:
+        said = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE))
+    except OSError:
+        return 0, 0
+    return int(said.get("VmRSS", 0)) << 10, int(said.get("VmHWM", 0)) << 10
+
+
+class Room:
+    """How many groups go through the model together, at most `most`. `free` is asked once per batch."""
+
+    def __init__(self, most: int, free: Callable[[], int | None]) -> None:
+        self.groups = self._most = most
+        """The most that failures left."""
+        self._free = free
+        self._budget: float | None = None
+        self._measured: tuple[float, int] | None = None
+        """Cells and bytes of the chunk that needed most."""
+        self._good, self._patience, self._raised = 0, GOOD, False
+
+    def begin(self) -> None:
+        """A batch begins."""
+        free = self._free()
+        self._budget = None if free is None else SHARE * free
+
+    @property
+    def blind(self) -> bool:
+        """A small chunk should be measured first: nothing is known of this model yet."""
+        return self._budget is not None and self._most > 1 and self._measured is None
+
+    def measured(self, cells: float, used: int) -> None:
+        """A chunk of `cells` needed `used` bytes."""
+        if self._measured is None or used > self._measured[1]:  # a CPU's memory that was freed and is used again does not show
+            self._measured = cells, used
+
+    def take(self, cells: Sequence[float]) -> int:
+        """Of the groups to come, whose cells these are, how many go together."""
+        count = min(self.groups, len(cells))
+        while count > 1 and not self.fits(count * max(cells[:count])):
+            count = -(-count // 2)
+        return count
+
+    def fits(self, cells: float) -> bool:
+        """As far as can be foretold."""
+        if self._measured is None or self._budget is None:
+            return True
+        known, used = self._measured
+        return used * max(1.0, cells / max(known, 1.0)) <= self._budget
+
+    def failed(self, count: int) -> bool:
+        """`count` groups were too many. False when fewer cannot be."""
+        if self._raised:
+            self._patience, self._raised = 2 * self._patience, False
+        self._good, self.groups = 0, max(1, count // 2)
+        return count > 1
+
+    def good(self) -> None:
+        """A batch went through."""
+        self._good += 1
+        if self._good >= self._patience and self.groups < self._most:
+            self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
+
+    def again(self) -> None:
+        """The model needs less from now on: begin as if nothing were known."""
+        self.groups, self._measured, self._good = self._most, None, 0
+
+
+def recompute(module: nn.Module) -> int:
+    """Keep only the inputs of the transformer's layers for the backward pass, which runs each once more. Returns their number.
+
+    Wraps the forward of every layer that transformers can do this to, instead of asking transformers: that works in training mode
+    alone, which would switch dropout on. Gradients are the same; nothing has to require one (non-reentrant checkpoints).
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    for layer in layers:
+        # Nothing is drawn in a forward pass without dropout: there is no random state to keep.
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    return len(layers)

@@ -1,0 +1,178 @@
+"""One step downhill: a flat gradient in, other parameters out. Master weights and moments live here.
+
+    parameters (what forward and backward use) <--cast-- masters (float32) <--AdamW-- vector (P,), cut in the parameters' order
+
+A parameter in float32 is its own master; one in bfloat16 has a copy that keeps what its 8 bits cannot. The vector is moved to the
+device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next step bit for bit. Not handled here: where
+gradients come from, learning rates, several devices (each rank of a sharded learner steps its own shards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from swarm import config
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+BUCKET = 1 << 24
+# Parameters that step together: 64 MiB of gradient, and as much again for AdamW's intermediate results.
+BLOCK = 256
+# Values that share one scale in bitsandbytes' 8-bit moments; its own, and not to be chosen.
+
+
+class Form(NamedTuple):
+    """Of a tensor that the optimizer keeps for a parameter."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Descent:
+    """AdamW, in 32 or 8 bits, over the masters of `named` parameters."""
+
+    def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:
+        """Raises ValueError when the optimizer is not installed."""
+        self._named, self._settings = dict(named), settings
+        self.masters = {name: _master(parameter) for name, parameter in self._named.items()}
+        self._buckets = _buckets(self.masters)
+        self._optimizer = self._new()
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Make the moments that are missing and see that a step's own memory is there: what can fail, before anything changes."""
+        fresh = [index for index, master in enumerate(self.masters.values()) if not self._optimizer.state.get(master)]
+        masters = list(self.masters.values())
+        try:
+            for index in fresh:
+                self._begin(index, masters[index])
+            if masters and masters[0].is_cuda:
+                largest = max(sum(self.masters[name].numel() for name in bucket) for bucket in self._buckets)
+                # The gradient and two intermediate results; freed at once, it stays in torch's cache for them.
+                torch.empty(3 * largest, device=masters[0].device)
+        except Exception:
+            for index in fresh:
+                self._optimizer.state.pop(masters[index], None)
+            raise
+
+    @torch.no_grad()
+    def step(self, vector: Tensor, scale: float, rate: float) -> None:
+        """Step along `vector` (P,) float32 times `scale`, at learning rate `rate`."""
+        self._optimizer.param_groups[0]["lr"] = rate
+        start = 0
+        for bucket in self._buckets:
+            for name in bucket:
+                master = self.masters[name]
+                piece = vector[start : start + master.numel()].view_as(master)
+                master.grad = piece.to(master.device) * scale
+                start += master.numel()
+            self._optimizer.step()
+            for name in bucket:
+                self.masters[name].grad = None
+                self._cast(name)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """The parameters were set: the masters follow."""
+        for name, parameter in self._named.items():
+            if self.masters[name] is not parameter:
+                self.masters[name].copy_(parameter)
+
+    def forget(self) -> None:
+        """The moments, and all that they took."""
+        self._optimizer = self._new()
+
+    def dump(self) -> dict[str, Tensor]:
+        """`weight/NAME`, and for parameters that have stepped `step/NAME` and their moments, such as `exp_avg/NAME`."""
+        tensors: dict[str, Tensor] = {f"weight/{name}": master for name, master in self.masters.items()}
+        for name, master in self.masters.items():
+            state = self._optimizer.state.get(master, {})
+            for key in self._forms(master) if state else ():
+                tensors[f"{key}/{name}"] = torch.as_tensor(state[key])
+        return tensors
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raises ValueError unless `load` can take these."""
+        for name, master in self.masters.items():
+            wanted = {"weight": Form(tuple(master.shape), torch.float32)}
+            if any(f"{key}/{name}" in tensors for key in self._forms(master)):
+                wanted |= self._forms(master)
+            for key, form in wanted.items():
+                found = tensors.get(f"{key}/{name}")
+                if found is None or Form(tuple(found.shape), found.dtype) != form:
+                    raise ValueError(f"this checkpoint is of another model: {key} of {name} is missing or of another shape")
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Become what `dump` told of."""
+        self._optimizer = self._new()
+        for index, (name, master) in enumerate(self.masters.items()):
+            master.copy_(tensors[f"weight/{name}"])
+            self._cast(name)
+            if f"step/{name}" in tensors:
+                self._begin(index, master)
+                state = self._optimizer.state[master]
+                for key in self._forms(master):
+                    told = tensors[f"{key}/{name}"]
+                    state[key] = int(told) if isinstance(state[key], int) else told.to(state[key].device, copy=True)
+
+    def _cast(self, name: str) -> None:
+        if self._named[name] is not self.masters[name]:
+            self._named[name].copy_(self.masters[name])
+
+    def _new(self) -> Optimizer:
+        settings = self._settings
+        rates: dict[str, Any] = {
+            "lr": settings.lr, "betas": (settings.beta1, settings.beta2), "eps": 1e-8, "weight_decay": settings.weight_decay,
+        }  # fmt: skip
+        if settings.name == "adamw":
+            return torch.optim.AdamW(self.masters.values(), **rates)
+        try:
+            from bitsandbytes.optim import AdamW8bit
+        except ImportError as error:
+            raise ValueError(f"adamw8bit is bitsandbytes' ({error}): `pip install 'swarm[quant]'`") from error
+        optimizer: Optimizer = AdamW8bit(list(self.masters.values()), **rates)
+        return optimizer
+
+    def _begin(self, index: int, master: Tensor) -> None:
+        """Moments of a parameter that has not stepped, as the optimizer itself would make them."""
+        if self._settings.name == "adamw":
+            zeros = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")}
+            self._optimizer.state[master] = {"step": torch.tensor(0.0), **zeros}
+        else:
+            optimizer: Any = self._optimizer
+            optimizer.init_state(optimizer.param_groups[0], master, 0, index)
+
+    def _forms(self, master: Tensor) -> dict[str, Form]:
+        """What is kept for a parameter, without bitsandbytes' two constant tables."""
+        shape = tuple(master.shape)
+        if self._settings.name == "adamw":
+            return {"step": Form((), torch.float32), **dict.fromkeys(("exp_avg", "exp_avg_sq"), Form(shape, torch.float32))}
+        optimizer: Any = self._optimizer
+        forms = {"step": Form((), torch.int64)}
+        if master.numel() < optimizer.args.min_8bit_size:
+            return forms | dict.fromkeys(("state1", "state2"), Form(shape, torch.float32))
+        codes, scales = Form(shape, torch.uint8), Form((-(-master.numel() // BLOCK),), torch.float32)
+        return forms | dict.fromkeys(("state1", "state2"), codes) | dict.fromkeys(("absmax1", "absmax2"), scales)
+
+
+def _master(parameter: nn.Parameter) -> nn.Parameter:
+    return parameter if parameter.dtype is torch.float32 else nn.Parameter(parameter.detach().float())
+
+
+def _buckets(masters: Mapping[str, Tensor]) -> list[list[str]]:
+    """Names in order, cut where the values of a bucket would be more than BUCKET."""
+    buckets: list[list[str]] = [[]]
+    size = 0
+    for name, master in masters.items():
+        if buckets[-1] and size + master.numel() > BUCKET:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(name)
+        size += master.numel()
+    return buckets

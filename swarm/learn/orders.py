@@ -1,0 +1,196 @@
+"""What the driver of a sharded learner and its ranks say to each other: length-prefixed msgpack over pipes, tensors beside it.
+
+    driver --order--> stdin of every rank;  rank --answer--> its stdout;  tensors: the Slab, memory that all of them map
+
+One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a pipe: an order says
+that every rank copies its shards to or from the slab, whose layout is the table of Entries that the ranks answered at their
+start. The slab is an anonymous file (memfd): nothing of it is left behind however its users end, and the size of /dev/shm does
+not limit it. Both ends are processes of one peer, so that bad bytes here are our bug.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import msgspec
+import torch
+from torch import Tensor
+
+from swarm.config import Run
+from swarm.types import Group, Struct
+
+PREFIX = 4
+# Bytes of a frame's length, big-endian: a batch of groups is megabytes.
+
+
+class Settings(Struct):
+    """What all ranks have in common."""
+
+    model: str
+    """The run's model folder."""
+    base: str
+    """The folder with its weights: another one for an adapter on a Hub model."""
+    run: Run
+    dtype: str
+    """Of forward and backward pass: `float32` or `bfloat16`."""
+    checkpointing: bool
+
+
+class Start(Struct, tag="start"):
+    """The first order: what a rank needs to come up."""
+
+    settings: Settings
+    rank: int
+    ranks: int
+    device: str
+    """`cpu`, or `cuda:N`."""
+    store: int
+    """Descriptor of the file in which the ranks find each other."""
+    slab: int
+    """Descriptor of the slab."""
+    timeout: float
+    """Seconds after which a collective counts as hung."""
+
+
+class Entry(Struct):
+    """A tensor of the layout. Entries lie one after the other, in the order of the module's parameters, then its buffers."""
+
+    name: str
+    """In the module without shards; of several tied names the first."""
+    released: str
+    """In a release's file."""
+    shape: tuple[int, ...]
+    trained: bool
+    """False for buffers: they are released, and have neither gradient nor moments."""
+
+
+class Started(Struct, tag="started"):
+    entries: tuple[Entry, ...]
+
+
+class Share(Struct):
+    """A micro-batch of one rank; without groups, a pass that weighs nothing."""
+
+    groups: tuple[Group, ...]
+    prompts: tuple[str, ...]
+    rewards: tuple[tuple[float, ...], ...]
+
+
+class Learn(Struct, tag="learn"):
+    """One gradient. All ranks get equally many shares in each half; the gradient goes to the slab, float32."""
+
+    version: int
+    halves: tuple[tuple[Share, ...], tuple[Share, ...]]
+    """The same cut through the batch on all ranks, for the cosine between its two halves."""
+    spare: Share
+    """One group, for passes that weigh nothing."""
+    lengths: tuple[tuple[int, ...], ...]
+    """Of the whole batch, group by group, for the objective's Total."""
+    rewards: tuple[tuple[float, ...], ...]
+
+
+class Part(Struct):
+    """What a micro-batch's loss says."""
+
+    metrics: dict[str, float]
+    advantage: tuple[float, ...]
+    weight: tuple[float, ...]
+
+
+class Learned(Struct, tag="learned"):
+    parts: tuple[Part, ...]
+    """Of the shares with groups, in order."""
+    half: float
+    """Sum of squares of this rank's shards of the first half's gradient,"""
+    rest: float
+    """of the second half's,"""
+    dot: float
+    """and their product."""
+    peak: int
+    """Bytes in use at most, as memory.Gauge counts them."""
+
+
+class Step(Struct, tag="step"):
+    """One step of AdamW along the gradient in the slab times `scale`."""
+
+    lr: float
+    scale: float
+
+
+class Write(Struct, tag="write"):
+    """Copy to the slab: for each of `what`, all entries; those that the optimizer holds no moments of are zero."""
+
+    what: tuple[str, ...]
+    """`weight`, `exp_avg`, `exp_avg_sq`."""
+    dtype: str
+
+
+class Read(Struct, tag="read"):
+    """Take over from the slab, as `Write` lays it out."""
+
+    what: tuple[str, ...]
+    dtype: str
+    steps: int = 0
+    """Steps that moments which are read have seen."""
+    buffers: bool = True
+    """Those too; a state has none."""
+
+
+class Fresh(Struct, tag="fresh"):
+    """Forget the moments."""
+
+
+class Done(Struct, tag="done"):
+    pass
+
+
+class Failed(Struct, tag="failed"):
+    """The rank is of no use any more."""
+
+    reason: str
+    memory: bool
+    """It ran out of memory."""
+
+
+Order = Start | Learn | Step | Write | Read | Fresh
+Answer = Started | Learned | Done | Failed
+ORDERS = msgspec.msgpack.Decoder(Order)
+ANSWERS = msgspec.msgpack.Decoder(Answer)
+
+
+def frame(message: Order | Answer) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(PREFIX, "big") + body
+
+
+class Slab:
+    """Memory shared between processes through an inherited descriptor. One user writes a place at a time."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def new(cls) -> Slab:
+        return cls(os.memfd_create("swarm-learner"))
+
+    def reserve(self, nbytes: int) -> None:
+        """Make it at least this large. The driver does, before the ranks map it."""
+        if os.fstat(self.descriptor).st_size < nbytes:
+            os.ftruncate(self.descriptor, nbytes)
+
+    def tensor(self, count: int, dtype: torch.dtype) -> Tensor:
+        """(count,) from its beginning. Its memory is the slab's: after `release` it reads as zeros."""
+        if count == 0:
+            return torch.zeros(0, dtype=dtype)
+        return torch.frombuffer(mmap.mmap(self.descriptor, count * dtype.itemsize), dtype=dtype, count=count)
+
+    def release(self) -> None:
+        """Give the memory back to the machine; the size stays, so that no mapping of it can fault."""
+        size = os.fstat(self.descriptor).st_size
+        if size:
+            with mmap.mmap(self.descriptor, size) as whole:
+                whole.madvise(mmap.MADV_REMOVE)
+
+    def close(self) -> None:
+        os.close(self.descriptor)

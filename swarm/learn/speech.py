@@ -1,0 +1,152 @@
+"""The tokenizer as everybody uses it: what the model reads, where it may end, what a person reads.
+
+    Task --render--> str --encode--> ids --(engine)--> ids --decode--> str
+
+Every peer of a run makes this from the same files and settings, so that learner and samplers see the same ids. A rendered prompt
+already has the special tokens that its chat template writes, and gets no others; without a template the tokenizer adds its own.
+
+Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the distribution is
+the softmax over all rows, here, in vLLM and in a server, since that is what each of them computes unasked and two masks that
+differ would be two policies. A row without a token may be sampled, is admitted, and decodes to nothing; training teaches the
+model not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from swarm.types import Message, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Template = Literal["auto", "on", "off"]
+PROBE = (Message(role="user", content="1+1="),)
+# A conversation that every template has to be able to write.
+
+
+class ModelError(ValueError):
+    """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
+
+
+class Speech:
+    """`load` makes it. `template` and `system` are the run's."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        vocabulary: int,
+        ends: Sequence[int] = (),
+        template: Template = "auto",
+        system: str = "",
+    ) -> None:
+        """`vocabulary` rows of the model; `ends` beside the tokenizer's own end token.
+
+        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what `template` asks.
+        """
+        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
+        """Rows of the model's embedding: every id is below."""
+        if tokenizer.eos_token_id is None and not ends:
+            raise ModelError(
+                f"the tokenizer in {_where(tokenizer)} has no end token: completions could not end; set eos_token in its config"
+            )
+        own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.ends = tuple(sorted({*own, *ends}))
+        """A completion ends with the first of these; any of them."""
+        self._system = system
+        if template == "on" and tokenizer.chat_template is None:
+            raise ModelError(
+                f"the tokenizer in {_where(tokenizer)} has no chat template, and the run's model.template is on: "
+                "set it to auto or off, or take the chat variant of the model"
+            )
+        self.templated = template != "off" and tokenizer.chat_template is not None
+        """Prompts go through the chat template."""
+        self._known = len(tokenizer)
+        self._check()
+
+    def render(self, task: Task) -> str:
+        """What the model reads. Raises ModelError for a conversation that cannot be written."""
+        if self.templated:
+            return self._write(task.messages or (Message(role="user", content=task.prompt),))
+        if task.messages:
+            raise ModelError(
+                f"task {task.index} of {task.environment} is a conversation, and {self._why_not()}: "
+                "take a model with a chat template, or a data set with plain prompts"
+            )
+        return task.prompt
+
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Ids of rendered prompts, at least one each and all below `vocabulary`."""
+        rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids
+        # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): those say nothing to it.
+        heard = [row if max(row, default=0) < self.vocabulary else [i for i in row if i < self.vocabulary] for row in rows]
+        return [row or [self._first()] for row in heard]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Without special tokens; a row of the model that no token belongs to says nothing."""
+        known = [token for token in tokens if token < self._known]
+        return self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _write(self, messages: Sequence[Message]) -> str:
+        from jinja2.exceptions import TemplateError
+
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        if self._system and turns[0]["role"] != "system":
+            turns.insert(0, {"role": "system", "content": self._system})
+        answered = turns[-1]["role"] == "assistant"  # an answer that is begun is gone on with
+        try:
+            return self.tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
+            )
+        except TemplateError as error:
+            roles = ", ".join(turn["role"] for turn in turns)
+            raise ModelError(
+                f"the chat template in {_where(self.tokenizer)} cannot write a conversation of {roles} ({error}): "
+                "leave run.task.system empty if it takes no system message, or set run.model.template to off"
+            ) from error
+
+    def _check(self) -> None:
+        """That every id which text, template or end can give has a row in the model."""
+        added = self.tokenizer.added_tokens_decoder
+        special = {i for i, token in added.items() if token.special}
+        needed = {i for i in self.tokenizer.get_vocab().values() if i not in special} | set(self.ends)
+        if self.templated:
+            needed |= set(self.tokenizer(self._write(PROBE), add_special_tokens=False).input_ids)
+        if (last := max(needed)) >= self.vocabulary:
+            raise ModelError(
+                f"the tokenizer in {_where(self.tokenizer)} gives ids up to {last}, the model has {self.vocabulary} rows: "
+                "take both from one model, or call resize_token_embeddings on the model and save it again"
+            )
+
+    def _first(self) -> int:
+        """What an empty prompt begins with."""
+        bos = self.tokenizer.bos_token_id
+        return bos if bos is not None and bos < self.vocabulary else self.ends[0]
+
+    def _why_not(self) -> str:
+        return "model.template is off" if self.tokenizer.chat_template else f"{_where(self.tokenizer)} has no chat template"
+
+
+def load(folder: Path, template: Template = "auto", system: str = "") -> Speech:
+    """From a model's folder: config, tokenizer, generation config. Raises ModelError as Speech does, and when one is missing."""
+    from swarm.learn.model import config_of, load_tokenizer
+
+    config = config_of(folder)
+    return Speech(load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system)
+
+
+def _ends(folder: Path, config: object) -> list[int]:
+    """End tokens of the generation config, where there is one, else of the config: a chat model ends its turn with another token
+    than its texts."""
+    from transformers import GenerationConfig
+
+    named = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").exists() else config
+    ends = getattr(named, "eos_token_id", None)
+    return [] if ends is None else ends if isinstance(ends, list) else [ends]
+
+
+def _where(tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.name_or_path or "memory"

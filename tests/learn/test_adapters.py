@@ -1,0 +1,130 @@
+"""Low-rank adapters: first ones, releases, files that peft loads, and whole weights with an adapter added."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from learner_batches import batch, gradient, learner, model, policy, settings
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from swarm.config import Lora
+from swarm.learn import adapters, weights
+from swarm.learn.model import load_policy
+
+FAMILIES = ("llama", "qwen3", "gemma3")
+LORA = Lora(rank=4, alpha=8.0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {family: model(root, family) for family in FAMILIES}
+
+
+@pytest.fixture
+def trained(folders: dict[str, Path]) -> bytes:
+    """The release of a Qwen3's adapter after a step: B is not 0 any more."""
+    one = learner(folders["qwen3"], settings("lora"))
+    one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
+    return one.weights()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_first_adapter_follows_from_the_seed_alone(folders: dict[str, Path], family: str) -> None:
+    genesis = adapters.genesis(folders[family], LORA, 5)
+    torch.manual_seed(123)  # nothing else that is drawn matters
+    wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, 5)
+    assert weights.of(wrapped) == genesis == adapters.genesis(folders[family], LORA, 5)
+    assert adapters.genesis(folders[family], LORA, 6) != genesis
+
+
+def test_drawing_the_first_adapter_leaves_the_random_state_alone(folders: dict[str, Path]) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(folders["llama"])
+    before = torch.get_rng_state()
+    adapters.wrap(plain, LORA, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_release_has_the_names_that_peft_gives_and_the_head_has_no_adapter(folders: dict[str, Path], family: str) -> None:
+    from peft import get_peft_model_state_dict
+
+    wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders[family]), LORA, 5)
+    theirs = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    ours = weights.from_bytes(weights.of(wrapped))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not any("lm_head" in name or "embed" in name for name in ours)
+    assert len(ours) == 2 * 2 * 7  # A and B, two layers, seven matrices each
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_first_adapter_changes_nothing(folders: dict[str, Path], family: str) -> None:
+    ids = torch.arange(5, 25)[None]
+    plain = AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32).eval()
+    before = plain(ids).logits
+    assert torch.equal(adapters.wrap(plain, LORA, 5)(input_ids=ids).logits, before)
+
+
+def test_adapters_are_in_the_models_precision_and_alone_require_gradients(folders: dict[str, Path]) -> None:
+    wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.bfloat16), LORA, 5)
+    trained = {name for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
+    assert trained and all(".lora_" in name for name in trained)
+    assert {parameter.dtype for parameter in wrapped.parameters()} == {torch.bfloat16}
+
+
+def test_what_is_written_for_peft_is_the_policy(folders: dict[str, Path], trained: bytes, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    adapters.folder(tmp_path / "adapter", trained, LORA, str(folders["qwen3"]))
+    plain = AutoModelForCausalLM.from_pretrained(folders["qwen3"], dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
+    ours = load_policy(folders["qwen3"], data=trained, lora=LORA)
+    ids = torch.arange(5, 25)[None]
+    torch.testing.assert_close(loaded(input_ids=ids).logits, ours(input_ids=ids).logits)
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert set(written["target_modules"]) == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == trained
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_merged_weights_are_the_adapted_policy(folders: dict[str, Path], family: str, tmp_path: Path) -> None:
+    one = learner(folders[family], settings("lora", lr=0.05))
+    one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
+    data = one.weights()
+    whole = adapters.merged(AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, data)
+    ids = torch.arange(5, 25)[None]
+    adapted = load_policy(folders[family], data=data, lora=LORA)(input_ids=ids).logits
+    plain = load_policy(folders[family])(ids).logits
+    alone = load_policy(folders[family], data=whole)(ids).logits
+    assert (alone - adapted).abs().max() < 0.25 * (plain - adapted).abs().max()  # what bfloat16 rounds away
+
+
+def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(folders: dict[str, Path], trained: bytes) -> None:
+    wider = policy(folders["qwen3"], settings("lora", rank=8)).module
+    before = weights.of(wider)
+    with pytest.raises(ValueError, match="another model"):
+        weights.load_into(wider, trained)
+    with pytest.raises(ValueError, match="another model"):
+        weights.load_into(wider, weights.to_bytes(load_file(folders["qwen3"] / "model.safetensors")))
+    assert weights.of(wider) == before
+    with pytest.raises(ValueError, match="no adapter"):
+        adapters.folder(folders["qwen3"] / "x", weights.to_bytes({"a": torch.zeros(2)}), LORA, "base")
+
+
+@pytest.mark.parametrize(("targets", "says"), [
+    ("nonesuch", "does not fit this model"),
+    ("q_proj,nonesuch", "names nonesuch, which this model does not have"),
+    ("q_proj,embed_tokens", "a layer that is not linear"),
+])  # fmt: skip
+def test_targets_that_a_model_does_not_have_are_told(folders: dict[str, Path], targets: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        adapters.genesis(folders["llama"], Lora(targets=targets), 1)
+
+
+def test_chosen_targets_get_adapters_and_no_others(folders: dict[str, Path]) -> None:
+    names = weights.from_bytes(adapters.genesis(folders["llama"], Lora(targets="q_proj, v_proj"), 1))
+    assert {name.split(".")[-3] for name in names} == {"q_proj", "v_proj"}

@@ -1,0 +1,156 @@
+"""Policies from folders: what loads, and what is said of what does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarm.config import Lora
+from swarm.learn import adapters, model, speech, tiny, weights
+from swarm.learn.policy import LanguageModel
+from swarm.learn.speech import ModelError
+
+LORA = Lora(rank=4, alpha=8.0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny") / "qwen3", "qwen3")
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return shutil.copytree(whole, tmp_path / "model")
+
+
+@pytest.fixture
+def bare(folder: Path) -> Path:
+    """Without weights, as a joiner has it."""
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**told, **changes}))
+
+
+def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole: Path, bare: Path) -> None:
+    data = weights.of(model.load_policy(whole))
+    joined = model.load_policy(bare, data=data)
+    assert weights.of(joined) == data
+    assert joined.get_output_embeddings().weight is joined.get_input_embeddings().weight, "tied as in the config"
+    empty = LanguageModel(model.load_policy(bare), speech.load(whole))
+    weights.load_into(empty.module, data)
+    of_whole = LanguageModel(model.load_policy(whole), speech.load(whole))
+    ours, theirs = (policy.logprobs(["12", "345"], [[5, 6], [7]], 1.0).logp for policy in (empty, of_whole))
+    torch.testing.assert_close(ours, theirs)
+    assert empty._head is not None, "what the weights were before does not decide how a policy is scored"
+
+
+def test_a_release_names_what_the_files_of_a_model_name(whole: Path) -> None:
+    assert set(weights.from_bytes(weights.of(model.load_policy(whole)))) == set(load_file(whole / "model.safetensors"))
+
+
+@pytest.mark.parametrize("quantize", ["none", "nf4"])
+def test_an_adapter_trains_alone_and_travels_alone(whole: Path, quantize: str) -> None:
+    policy = model.load_policy(whole, quantize=quantize, lora=LORA)
+    trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    assert trained and all(".lora_" in name for name in trained)
+    data = adapters.genesis(whole, LORA, 1)
+    weights.load_into(policy, data)
+    assert weights.of(policy) == data and len(data) < (whole / "model.safetensors").stat().st_size
+
+
+def test_qlora_trains_through_the_quantized_base_even_after_it_has_sampled(whole: Path) -> None:
+    policy = model.load_policy(whole, quantize="nf4", lora=LORA, data=adapters.genesis(whole, LORA, 1))
+    learner = LanguageModel(policy, speech.load(whole))
+    with torch.no_grad():
+        before = learner.logprobs(["12"], [[5, 6]], 1.0).logp
+    scored = learner.logprobs(["12"], [[5, 6]], 1.0)
+    torch.testing.assert_close(scored.logp.detach(), before)
+    scored.logp.sum().backward()
+    moved = [name for name, p in learner.module.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)]
+    assert any("layers.0." in name for name in moved), "the gradient reaches the first layer"
+
+
+def test_nf4_is_not_the_model_but_near_it(whole: Path) -> None:
+    ids = torch.tensor([speech.load(whole).encode(["What is 12+30?"])[0]])
+    with torch.no_grad():
+        plain, small = (torch.log_softmax(model.load_policy(whole, quantize=kind)(ids).logits, -1) for kind in ("none", "nf4"))
+    assert 1e-3 < float((plain - small).abs().mean()) < 0.3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_are_of_the_type_that_was_asked_for(whole: Path, bare: Path, dtype: str) -> None:
+    for folder in (whole, bare):
+        assert {p.dtype for p in model.load_policy(folder, dtype=dtype).parameters()} == {getattr(torch, dtype)}
+    assert model.dtype_of("auto", "cpu") is torch.float32 and model.dtype_of("auto", "cuda:1") is torch.bfloat16
+
+
+def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(whole: Path, folder: Path, tmp_path: Path) -> None:
+    policy = model.load_policy(whole)
+    shutil.rmtree(folder)
+    policy.save_pretrained(folder, max_shard_size="100KB")  # in float32, in several files
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    save_file({"copy": torch.zeros(2)}, folder / "consolidated.safetensors")
+    model.write_base(folder, tmp_path / "new" / "model.safetensors")
+    state = load_file(tmp_path / "new" / "model.safetensors")
+    assert weights.to_bytes(state) == weights.of(policy)
+    assert (tmp_path / "new" / "model.safetensors").read_bytes() == weights.of(policy)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), r"no config.json: it is no model folder; save_pretrained writes one"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config.json cannot be read .*copy the model again"),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config.json cannot be read"),
+        (lambda folder: edit(folder, model_type="qwen99"), r"does not know the architecture 'qwen99' .*: upgrade transformers"),
+        (
+            lambda folder: edit(folder, model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
+            r"needs code that it brings along, and that is never run here",
+        ),
+        (lambda folder: edit(folder, model_type="clip_text_model"), r"a clip_text_model, which is no causal language model"),
+        (lambda folder: edit(folder, quantization_config={"quant_method": "gptq"}), r"quantized already: take the plain model"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 50), r"cannot be loaded"),
+    ],
+)
+def test_a_folder_that_is_of_no_use_says_why(folder: Path, damage: Any, says: str) -> None:
+    damage(folder)
+    with pytest.raises(ModelError, match=says):
+        model.load_policy(folder)
+
+
+def test_code_in_a_folder_is_not_run(bare: Path) -> None:
+    (bare / "modeling_mine.py").write_text("raise SystemExit('it ran')")
+    edit(bare, auto_map={"AutoConfig": "modeling_mine.Config", "AutoModelForCausalLM": "modeling_mine.Mine"})
+    assert type(model.load_policy(bare)).__name__ == "Qwen3ForCausalLM", "transformers has it itself"
+
+
+def test_an_adapter_without_its_base_says_what_is_missing(bare: Path) -> None:
+    (bare / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match=r"only pickled weights, which are never read: .*; an adapter is nothing"):
+        model.load_policy(bare, lora=LORA)
+
+
+def test_a_tokenizer_that_is_missing_says_so(folder: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(ModelError, match="has no tokenizer: save one there"):
+        model.load_tokenizer(folder)
+
+
+def test_two_peers_quantize_to_the_same_policy(whole: Path) -> None:
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        one, two = (model.load_policy(whole, quantize="nf4")(ids).logits for _ in range(2))
+    np.testing.assert_array_equal(one, two)
