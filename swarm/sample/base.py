@@ -12,6 +12,26 @@ from numpy.typing import NDArray
 from swarm.types import Digest
 
 
+class EngineError(Exception):
+    """This call failed, another may not: memory ran out with a single task, the engine's process died or hangs, a server is away.
+    The engine keeps its policy, or takes the next one that it is given."""
+
+
+class Speech(Protocol):
+    """The tokenizer: the same ids and texts for every engine and for the learner."""
+
+    ends: tuple[int, ...]
+    """Any of them ends a completion."""
+
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Ids of each prompt, at least one."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Without special tokens."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Completions:
     """G completions of one prompt; `lengths` says how the flat arrays are cut."""
@@ -30,11 +50,17 @@ class Engine(Protocol):
     name: str
 
     def load(self, weights: bytes, version: int, digest: Digest) -> None:
-        """Sample from these weights (already checked against `digest`) from now on. Raises ValueError, keeping the old policy."""
+        """Sample from these weights (already checked against `digest`) from now on.
+
+        Raises ValueError for weights of another model, keeping the old policy, and EngineError.
+        """
         ...
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        """One group per prompt. Prompt i is sampled with seed + i, whatever its neighbours: a group can be replayed alone."""
+        """One group per prompt. Prompt i is sampled with seed + i, whatever its neighbours: a group can be replayed alone.
+
+        Raises EngineError.
+        """
         ...
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
@@ -42,3 +68,7 @@ class Engine(Protocol):
         ...
 
     def statistics(self) -> dict[str, float]: ...
+
+    def close(self) -> None:
+        """Free what outlives the object: processes, connections, files."""
+        ...

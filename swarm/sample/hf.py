@@ -3,65 +3,133 @@
     prompts -> left padding -> one prefill -> cache repeated G times -> one token a step until every row has ended
 
 The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model than in it. The
-distribution sampled is softmax(logits / temperature), untruncated, and its log-probabilities are what is returned: a learner
-computes the same figures. Every row and step has one uniform number from a counter-based generator keyed by the group's seed,
-turned into a token by the inverse of the cumulative distribution: a group does not depend on its neighbours.
+distribution sampled is softmax(logits / temperature) over all rows of the head, in float32 and untruncated, and its
+log-probabilities are what is returned: a learner computes the same figures, but for what a smaller dtype rounds off. Of quantized
+weights they are the quantized policy's. Every row and step has one uniform number from a counter-based generator keyed by the
+group's seed, turned into a token by the inverse of the cumulative distribution: a group does not depend on its neighbours.
+
+When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task it is an EngineError.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from swarm.sample.base import Completions
+from swarm.sample.base import Completions, EngineError, Speech
 from swarm.types import Digest
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 
 class HfEngine:
-    """`put` loads weight bytes into the model (it raises ValueError and changes nothing when they do not fit)."""
+    """`put` loads a release into the model: all weights, an adapter, or weights to quantize.
+
+    It raises ValueError and changes nothing when they do not fit.
+    """
 
     name = "hf"
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel | PeftModel,
+        speech: Speech,
         put: Callable[[nn.Module, bytes], None],
         max_tokens: int,
         temperature: float = 1.0,
     ) -> None:
-        self._model = model.eval()
-        self._tokenizer = tokenizer
+        self._policy = model.eval()
+        self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._speech = speech
         self._put = put
         self._max_tokens = max_tokens
         self._temperature = temperature
-        ends = getattr(model.generation_config, "eos_token_id", None)
-        self._ends = torch.tensor(ends if isinstance(ends, list) else [tokenizer.eos_token_id if ends is None else ends])
+        self._ends = torch.tensor(speech.ends, device=model.device)
+        self._most: int | None = None
+        """Completions in one call, once memory has run out."""
+        self._torn = False
+        """A load ended half way: these are no version's weights."""
         self.version = -1
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
 
     def load(self, weights: bytes, version: int, digest: Digest) -> None:
-        self._put(self._model, weights)
-        self.version = version
+        try:
+            self._put(self._policy, weights)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            self._torn = True
+            raise EngineError(f"version {version} does not fit into memory beside the policy: {_brief(error)}") from error
+        self.version, self._torn = version, False
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began = time.perf_counter()
-        draws = np.concatenate(
-            [
-                np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random((group_size, self._max_tokens))
-                for i in range(len(prompts))
-            ]
-        )
-        tokens, logprobs, lengths = self._roll(prompts, group_size, torch.from_numpy(draws))
+
+        def part(start: int, stop: int) -> list[Completions]:
+            return self._groups_of(prompts[start:stop], group_size, seed + start)
+
+        out = self._in_parts(len(prompts), group_size, part)
+        self._groups += len(prompts)
+        self._tokens += sum(len(completions.tokens) for completions in out)
+        self._seconds += time.perf_counter() - began
+        return out
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        def part(start: int, stop: int) -> list[str]:
+            tokens, _, lengths = self._roll(prompts[start:stop], 1, None)
+            return self._texts(tokens, lengths)
+
+        return self._in_parts(len(prompts), 1, part)
+
+    def statistics(self) -> dict[str, float]:
+        """`seconds` are those spent sampling."""
+        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
+
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
+    def _in_parts(self, count: int, copies: int, part: Callable[[int, int], list[T]]) -> list[T]:
+        """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when memory runs out."""
+        if self._torn:
+            raise EngineError("memory ran out while a release was loaded: there is no policy until one is loaded whole")
+        out: list[T] = []
+        while len(out) < count:
+            size = count if self._most is None else max(1, self._most // copies)
+            stop = min(count, len(out) + size)
+            failed = None
+            try:
+                out += part(len(out), stop)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                failed = _brief(error)
+            # Only here, where the error and the tensors of its frames are gone, is there anything to free.
+            if failed is not None:
+                if stop - len(out) == 1:
+                    raise EngineError(f"one task of {copies} completions does not fit into memory: {failed}")
+                self._most = (stop - len(out)) // 2 * copies
+                gc.collect()
+                if self._model.device.type == "cuda":
+                    torch.cuda.empty_cache()
+        return out
+
+    def _groups_of(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        draws = [
+            np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random((group_size, self._max_tokens))
+            for i in range(len(prompts))
+        ]
+        tokens, logprobs, lengths = self._roll(prompts, group_size, torch.from_numpy(np.concatenate(draws)))
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]
         out = []
@@ -69,31 +137,19 @@ class HfEngine:
             rows = slice(start, start + group_size)
             out.append(
                 Completions(
-                    lengths=tuple(map(int, lengths[rows])),
+                    lengths=tuple(lengths[rows].tolist()),
                     tokens=tokens[rows][mask[rows]].astype(np.int32),
                     logprobs=logprobs[rows][mask[rows]].astype(np.float32),
                     texts=tuple(texts[rows]),
                 )
             )
-        self._groups += len(prompts)
-        self._tokens += int(lengths.sum())
-        self._seconds += time.perf_counter() - began
         return out
-
-    def greedy(self, prompts: Sequence[str]) -> list[str]:
-        tokens, _, lengths = self._roll(prompts, 1, None)
-        return self._texts(tokens, lengths)
-
-    def statistics(self) -> dict[str, float]:
-        """`seconds` are those spent sampling."""
-        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
 
     @torch.inference_mode()
     def _roll(self, prompts: Sequence[str], copies: int, draws: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without draws (N, T)."""
         device = self._model.device
         ids, attend = self._padded(prompts)
-        ends = self._ends.to(device)
         cache = DynamicCache(config=self._model.config)
         logits = self._forward(ids, attend, cache)
         if copies > 1:
@@ -110,7 +166,7 @@ class HfEngine:
             tokens[rows, t] = chosen[:, 0]
             logprobs[rows, t] = logp.gather(1, chosen)[:, 0]
             lengths[rows] = t + 1
-            live = ~torch.isin(chosen[:, 0], ends)
+            live = ~torch.isin(chosen[:, 0], self._ends)
             left = int(live.sum())
             if left == 0 or t + 1 == self._max_tokens:
                 break
@@ -136,7 +192,7 @@ class HfEngine:
 
     def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
         """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded."""
-        rows = self._tokenizer(list(prompts)).input_ids
+        rows = self._speech.encode(prompts)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
         if all(len(row) == width for row in rows):
@@ -145,8 +201,7 @@ class HfEngine:
         return ids, torch.tensor(mask, device=self._model.device)
 
     def _texts(self, tokens: np.ndarray, lengths: np.ndarray) -> list[str]:
-        rows = [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
-        return self._tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [self._speech.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)]
 
 
 def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
@@ -156,3 +211,13 @@ def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
     """
     cdf = logp.double().exp().cumsum(-1)
     return torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True).clamp(max=logp.shape[-1] - 1)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """A GPU's allocator has a class of its own; a CPU's and cuBLAS's say it in words."""
+    words = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(word in str(error) for word in words)
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

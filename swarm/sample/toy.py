@@ -49,6 +49,9 @@ class ToyEngine:
     def statistics(self) -> dict[str, float]:
         return {"version": self.version, "groups": self._groups}
 
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
     def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
         bucket = int(prompt) % len(self._cdf)
         cdf, logp = self._cdf[bucket], self._logp[bucket]

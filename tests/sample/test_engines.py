@@ -1,25 +1,28 @@
 """Engines: what is sampled is what the learner scores; a seed is a group.
 
-The policy is a small random Llama with the embedded tokenizer, made here: engines do not need it to be any good.
+The policies are a small random Llama with the embedded tokenizer, and tiny models of the families that people use, made here:
+engines do not need them to be any good.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from swarm import tasks
-from swarm.learn import embedded, model, weights
+from swarm.config import Lora, TaskSource
+from swarm.learn import adapters, embedded, model, quantized, speech, tiny, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.tabular import Tabular
-from swarm.sample.base import Completions, Engine
+from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.toy import ToyEngine
-from swarm.types import Digest
+from swarm.tasks import base as tasks
+from swarm.types import Digest, Task
 
 RAGGED = ["52318=", "1=", "777+12345=", "00000="]
 
@@ -30,13 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policy") / "embedded"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "LAST_STEP", 12)  # a high-entropy policy with some end tokens is what these tests want
-        source = tasks.source("digit-sums", 1)
+        source = tasks.source(TaskSource(name="digit-sums"), 1)
         embedded.make(path, 1, source.characters, source.example, lambda line: None)
     return path
 
 
 def hf(folder: Path, temperature: float = 1.0, max_tokens: int = 6) -> HfEngine:
-    return HfEngine(model.load_policy(folder), model.load_tokenizer(folder), weights.load_into, max_tokens, temperature)
+    return HfEngine(model.load_policy(folder), speech.load(folder), weights.load_into, max_tokens, temperature)
 
 
 def toy() -> ToyEngine:
@@ -57,14 +60,18 @@ def same(a: Completions, b: Completions) -> bool:
     return a.lengths == b.lengths and a.texts == b.texts and np.array_equal(a.tokens, b.tokens) and bool(close)
 
 
+def scored(policy: Any, spoken: speech.Speech, prompts: list[str], groups: list[Completions], temperature: float = 1.0) -> Any:
+    """The learner's log-probabilities of all tokens of these groups."""
+    asked = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.lengths]
+    told = LanguageModel(policy, spoken).logprobs(asked, [row for group in groups for row in rows(group)], temperature)
+    return told.logp.detach()[told.mask].numpy()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("prompts", [["52318=", "00000="], RAGGED])
 def test_the_learner_scores_completions_as_the_engine_sampled_them(folder: Path, prompts: list[str], temperature: float) -> None:
     groups = hf(folder, temperature).sample(prompts, 8, 4)
-    policy = LanguageModel(model.load_policy(folder), model.load_tokenizer(folder))
-    asked = [prompt for prompt in prompts for _ in range(8)]
-    scored = policy.logprobs(asked, [row for group in groups for row in rows(group)], temperature)
-    mine = scored.logp.detach()[scored.mask].numpy()
+    mine = scored(model.load_policy(folder), speech.load(folder), prompts, groups, temperature)
     np.testing.assert_allclose(mine, np.concatenate([group.logprobs for group in groups]), atol=1e-4)
     assert len({length for group in groups for length in group.lengths}) > 1, "some completions end early"
 
@@ -125,6 +132,170 @@ def test_loading_weights_changes_what_is_sampled_and_bad_ones_change_nothing(fol
     engine.load(weights.to_bytes(state), 7, Digest("d"))
     np.testing.assert_allclose(engine.sample(["52318="], 8, 1)[0].logprobs, -np.log(19), atol=1e-5)
     assert engine.version == 7
+
+
+LORA = Lora(rank=4, alpha=8.0)
+LONG = "Tell me a long story. " * 9
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    path = tmp_path_factory.mktemp("tiny")
+    return {family: tiny.make(path / family, family) for family in tiny.FAMILIES}
+
+
+def asked(spoken: speech.Speech) -> list[str]:
+    """Prompts of three lengths; one is longer than the sliding window of Gemma."""
+    prompts = ["What is 12+30?", "Sort: b a", LONG]
+    return [spoken.render(Task(environment="x", index=0, prompt=prompt, answer="")) for prompt in prompts]
+
+
+def adapter(folder: Path) -> bytes:
+    """One that changes the policy."""
+    first = weights.from_bytes(adapters.genesis(folder, LORA, 1))
+    random = torch.Generator().manual_seed(1)
+    return weights.to_bytes({name: tensor + 0.1 * torch.randn(tensor.shape, generator=random) for name, tensor in first.items()})
+
+
+def close(mine: Any, said: Any, quantize: str) -> None:
+    """LLM.int8() rounds activations, too: now and then the last bit of one decides its rounding."""
+    off = np.abs(mine - said)
+    assert off.max() < (0.05 if quantize == "int8" else 1e-4) and (off > 1e-4).mean() < 0.02
+
+
+@pytest.mark.parametrize("training", ["full", "lora"])
+@pytest.mark.parametrize(
+    ("family", "quantize"),
+    [("llama", "none"), ("qwen3", "none"), ("gemma3", "none"), ("qwen3", "int8"), ("qwen3", "nf4")]
+    + [pytest.param(family, kind, marks=pytest.mark.slow) for family in ("llama", "gemma3") for kind in ("int8", "nf4")],
+)
+def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
+    families: dict[str, Path], family: str, training: str, quantize: str
+) -> None:
+    folder, spoken = families[family], speech.load(families[family])
+    lora = LORA if training == "lora" else None
+    policy = model.load_policy(folder, quantize=quantize, lora=lora, data=adapter(folder) if lora else None)
+    prompts = asked(spoken)
+    groups = HfEngine(policy, spoken, weights.load_into, 12).sample(prompts, 6, 5)
+    said = np.concatenate([group.logprobs for group in groups])
+    close(scored(policy, spoken, prompts, groups), said, quantize)
+    if quantize == "none":
+        other = np.abs(scored(model.load_policy(folder), spoken, prompts, groups) - said).max()
+        assert (other > 1e-3) == (training == "lora"), "the adapter is in the policy"
+
+
+def test_a_padded_vocabulary_is_sampled_scored_and_read_as_it_is(families: dict[str, Path]) -> None:
+    spoken = speech.load(families["qwen3"])
+    engine = HfEngine(model.load_policy(families["qwen3"]), spoken, weights.load_into, 24)
+    groups = engine.sample(asked(spoken), 16, 1)
+    beyond = [token for group in groups for token in group.tokens.tolist() if token >= len(spoken.tokenizer)]
+    assert beyond and max(beyond) < spoken.vocabulary
+    for group in groups:
+        assert list(group.texts) == [spoken.decode(row) for row in rows(group)]
+
+
+@pytest.mark.parametrize("quantize", ["int8", "nf4"])
+@pytest.mark.parametrize("family", ["qwen3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("llama", "gemma3"))])
+def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_quantizes(
+    families: dict[str, Path], family: str, quantize: str, tmp_path: Path
+) -> None:
+    whole, bare = families[family], tmp_path / "bare"
+    bare.mkdir()
+    for file in ("config.json", "generation_config.json"):
+        (bare / file).write_bytes((whole / file).read_bytes())
+    spoken, other = speech.load(whole), model.load_policy(tiny.make(tmp_path / "other", family, seed=9))
+    engine = HfEngine(model.load_policy(bare, quantize=quantize), spoken, quantized.load_into, 12)
+    prompts = asked(spoken)
+    for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
+        engine.load(weights.of(policy), 1, Digest("d"))
+        expected = HfEngine(model.load_policy(folder, quantize=quantize), spoken, weights.load_into, 12).sample(prompts, 4, 3)
+        groups = engine.sample(prompts, 4, 3)
+        assert all(same(mine, its) for mine, its in zip(groups, expected, strict=True))
+        plain = scored(policy, spoken, prompts, groups)
+        assert np.abs(plain - np.concatenate([group.logprobs for group in groups])).max() > 1e-3, "these are quantized"
+    with pytest.raises(ValueError, match="of another model"):
+        engine.load(adapter(whole), 2, Digest("d"))
+    assert same(engine.sample(prompts, 4, 3)[0], groups[0]), "and nothing changed"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_smaller_types_sample_what_the_learner_nearly_scores(families: dict[str, Path], dtype: str) -> None:
+    spoken = speech.load(families["llama"])
+    policy = model.load_policy(families["llama"], dtype=dtype)
+    prompts = asked(spoken)
+    groups = HfEngine(policy, spoken, weights.load_into, 12).sample(prompts, 6, 5)
+    mine = scored(model.load_policy(families["llama"]), spoken, prompts, groups)
+    assert np.abs(mine - np.concatenate([group.logprobs for group in groups])).max() < 0.05
+    assert groups[0].logprobs.dtype == np.float32 and policy.dtype is getattr(torch, dtype)
+
+
+def short_of_memory(engine: HfEngine, most: int, error: Exception) -> list[int]:
+    """Let the real model run out of memory above `most` rows; the rows of each of its prefills."""
+    seen: list[int] = []
+
+    def hook(_: Any, args: Any, inputs: dict[str, Any]) -> None:
+        ids = inputs["input_ids"]
+        if ids.shape[1] > 1:
+            seen.append(len(ids))
+        if len(ids) > most:
+            raise error
+
+    engine._model.register_forward_pre_hook(hook, with_kwargs=True)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(folder: Path, error: Exception) -> None:
+    prompts = [*RAGGED, "12345="]
+    expected = hf(folder).sample(prompts, 4, 7)
+    engine = hf(folder)
+    seen = short_of_memory(engine, 8, error)  # of copied rows; a prefill has one row a task
+    assert all(same(mine, its) for mine, its in zip(engine.sample(prompts, 4, 7), expected, strict=True))
+    assert seen == [5, 2, 2, 1], "five tasks are too many, two are not"
+    seen.clear()
+    engine.sample(prompts, 4, 7)
+    assert seen == [2, 2, 1], "what memory holds is remembered"
+    assert engine.greedy(prompts) == hf(folder).greedy(prompts)
+
+
+def test_one_task_too_many_is_an_engine_error_and_the_engine_lives(folder: Path) -> None:
+    engine = hf(folder)
+    short_of_memory(engine, 8, torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(EngineError, match="one task of 16 completions does not fit into memory: CUDA out of memory"):
+        engine.sample(RAGGED, 16, 7)
+    assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
+
+
+def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> None:
+    engine = hf(folder)
+    data = weights.of(model.load_policy(folder))
+
+    def put(module: torch.nn.Module, data: bytes) -> None:
+        next(module.parameters()).detach().zero_()
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    engine._put, whole = put, engine._put
+    with pytest.raises(EngineError, match="version 4 does not fit into memory beside the policy"):
+        engine.load(data, 4, Digest("d"))
+    with pytest.raises(EngineError, match="no policy until one is loaded whole"):
+        engine.sample(RAGGED, 4, 7)
+    engine._put = whole
+    engine.load(data, 5, Digest("d"))
+    assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
+
+
+def test_other_errors_of_a_model_are_not_taken_for_a_lack_of_memory(folder: Path) -> None:
+    engine = hf(folder)
+    short_of_memory(engine, 0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        engine.sample(RAGGED, 4, 7)
 
 
 def test_the_toy_engine_samples_what_the_table_scores() -> None:

@@ -1,0 +1,289 @@
+"""Samples with an OpenAI-compatible vLLM server that somebody runs on this machine, and whose only user this peer is.
+
+    load    release -> folder -> the server takes it in place: whole weights by its development endpoints, adapters by LoRA's
+    sample  one /v1/completions request a group: token ids in, tokens and log-probabilities out, all groups of a call at once
+
+The server must compute log-probabilities after the temperature, and let its weights be replaced: both are tried before the first
+release and whenever the server was away or is another process than before; a refusal has the command that starts it right.
+Weights pass through a folder, and those endpoints have no authentication: loopback only. After each load of whole weights a fixed
+sequence must be as likely as `reference` says, or at least have moved where there is none. Invariant: what is sampled comes from
+the version that `load` returned for. Not handled here: starting the server, several users of it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from swarm.sample import child
+from swarm.sample.base import Completions, EngineError
+from swarm.sample.vllm import Recipe, Release, completions, spread
+from swarm.types import Digest
+
+QUICK = 30.0
+# Seconds for what the server answers without computing much.
+APART = 0.02
+# Nats a token that the server and the reference may differ by on the mean: bfloat16 rounds off less.
+ALIKE = 1e-4
+# Log-probabilities at two temperatures that are nearer to each other were taken before the temperature.
+
+Reference = Callable[[Path, Sequence[int]], list[float]]
+"""(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
+
+
+class ServerEngine:
+    """Calls come from one thread at a time."""
+
+    name = "vllm-server"
+
+    def __init__(self, recipe: Recipe, model: str, reference: Reference | None = None) -> None:
+        """`model` is what the server should have been started with, for messages. Raises ValueError for a URL that cannot be."""
+        self._recipe, self._model, self._reference = recipe, model, reference
+        self._host, self._port, self._path = _address(recipe.settings.url)
+        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-server-"))
+        self._scratch.chmod(0o755)  # the server may be another user's
+        self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
+        self._served = ""
+        self._life: str | None = None
+        """Of the server's process that has the release; None: not known to have it."""
+        self._held: Release | None = None
+        self._seen: list[float] = []
+        self._groups, self._tokens, self._seconds = 0, 0, 0.0
+
+    @property
+    def version(self) -> int:
+        return -1 if self._held is None else self._held.version
+
+    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+        """See Engine."""
+        release, old = Release(self._scratch / f"v{version}", version, digest), self._held
+        shutil.rmtree(release.folder, ignore_errors=True)
+        self._recipe.write(weights, release.folder)
+        try:
+            self._take(release)
+        except BaseException:
+            self._life = None
+            raise
+        self._held = release
+        if old is not None and old.folder != release.folder:
+            shutil.rmtree(old.folder, ignore_errors=True)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        began, sampling = time.perf_counter(), self._recipe.sampling
+        drawn = {"n": group_size, "temperature": sampling.temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        told = self._complete(prompts, [{**drawn, "seed": spread(seed + i)} for i in range(len(prompts))])
+        self._groups += len(told)
+        self._tokens += sum(len(group.tokens) for group in told)
+        self._seconds += time.perf_counter() - began
+        return told
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        return [group.texts[0] for group in self._complete(prompts, [{"temperature": 0.0}] * len(prompts))]
+
+    def statistics(self) -> dict[str, float]:
+        """`seconds` are those spent sampling."""
+        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
+
+    def close(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # --- the server -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """That the server is there and does what is needed. Raises EngineError with the command that starts it right."""
+        try:
+            self._served = str(self._get("/v1/models")["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise EngineError(f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}") from None
+        paths = self._get("/openapi.json").get("paths", {})
+        if (needed := "/v1/load_lora_adapter" if self._recipe.rank else "/collective_rpc") not in paths:
+            raise EngineError(f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}")
+        body = {"model": self._served, "prompt": child.probe(8, 100), "max_tokens": 1, "logprobs": 5, "seed": 1}
+        bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
+        hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
+        tops = [sorted(told["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:] for told in (hot, cold)]
+        if max(abs(a - b) for a, b in zip(*tops, strict=True)) < ALIKE:
+            raise EngineError(f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}")
+
+    def _take(self, release: Release) -> None:
+        """The server has this release afterwards. Raises EngineError."""
+        life = self._process()
+        if life != self._life:
+            self.check()
+        elif self._held is not None and self._held.digest == release.digest:
+            return
+        if self._recipe.rank:
+            self._adapt(release)
+        else:
+            rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(release.folder)}}
+            self._post("/collective_rpc", rpc, self._recipe.settings.timeout)
+            if self._post("/reset_prefix_cache", {}, QUICK).get("success") is False:
+                raise EngineError("the server could not empty its cache of prompts: is somebody else using it?")
+            self._verify(release, known=life == self._life)
+        self._life = life
+
+    def _adapt(self, release: Release) -> None:
+        """A name of its own for each version: under a known one the server goes on with what it computed before."""
+        old, name = self._served, f"{self._adapters}-v{release.version}"
+        self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(release.folder)}, self._recipe.settings.timeout)
+        self._served = name
+        if old.startswith(self._adapters) and old != name:
+            self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
+
+    def _verify(self, release: Release, known: bool) -> None:
+        ids = child.probe(child.PROBE, self._recipe.vocabulary)
+        told = self._post(
+            "/v1/completions",
+            {"model": self._served, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
+            self._recipe.settings.timeout,
+        )["choices"][0]["prompt_logprobs"]
+        seen = [row[str(token)]["logprob"] for row, token in zip(told[1:], ids[1:], strict=True)]
+        if self._reference is not None:
+            apart = float(np.abs(np.subtract(seen, self._reference(release.folder, ids))).mean())
+            if not apart <= APART:
+                raise EngineError(
+                    f"after an update in place the server is {apart:.2g} nats a token from version {release.version}: it keeps "
+                    "old weights (on a CPU vLLM does for tied embeddings); use peer.engine.name = vllm instead"
+                )
+        elif known and seen == self._seen:
+            raise EngineError("after an update in place the server answers as before, to the last bit: start it anew")
+        self._seen = seen
+
+    def _complete(self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]) -> list[Completions]:
+        if self._held is None:
+            raise RuntimeError("no policy has been loaded")
+        if self._process() != self._life:
+            self._take(self._held)
+        speech, sampling = self._recipe.speech, self._recipe.sampling
+        # The server's own defaults come from the model's generation config: nothing is left to them.
+        common = {
+            "model": self._served, "max_tokens": sampling.max_tokens, "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
+            "stop_token_ids": list(speech.ends), "repetition_penalty": 1.0, "skip_special_tokens": False,
+        }  # fmt: skip
+        bodies = [{**common, **own, "prompt": ids} for ids, own in zip(speech.encode(prompts), parameters, strict=True)]
+        try:
+            with ThreadPoolExecutor(len(bodies)) as pool:
+                told = list(pool.map(lambda body: self._post("/v1/completions", body, self._recipe.settings.timeout), bodies))
+        except EngineError:
+            self._life = None
+            raise
+        return completions(_sampled(told), speech)
+
+    def _process(self) -> str:
+        """When the server's process began: another one has other weights. Empty where it does not tell."""
+        for line in self._ask("GET", "/metrics", None, QUICK).decode(errors="replace").splitlines():
+            if line.startswith("process_start_time_seconds "):
+                return line.split()[1]
+        return ""
+
+    # --- HTTP -----------------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return _object(self._ask("GET", path, None, QUICK))
+
+    def _post(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+        return _object(self._ask("POST", path, json.dumps(body).encode(), seconds))
+
+    def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
+        """A connection of its own for each request: on loopback it costs nothing, and none is found dead."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("VLLM_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        url = self._recipe.settings.url
+        try:
+            connection.request(method, self._path + path, body, headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except TimeoutError:
+            slow = "if it is only slow, raise peer.engine.timeout"
+            raise EngineError(f"{url} did not answer {path} within {seconds:g} s: {slow}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineError(f"no vLLM server answers at {url} ({error or type(error).__name__}): {self._start()}") from error
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise EngineError(f"{url} answered {path} with {answer.status}: {_reason(data)}")
+        return data
+
+    def _start(self) -> str:
+        """What a person types to have the right server."""
+        adapters = self._recipe.rank
+        mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
+        rank = next((rank for rank in child.RANKS if rank >= adapters), child.RANKS[-1])
+        own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
+        return (
+            f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host {self._host} "
+            f"--port {self._port} --logprobs-mode processed_logprobs{own}"
+        )
+
+
+def _address(url: str) -> tuple[str, int, str]:
+    """Host, port and path of `peer.engine.url`. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError as error:
+        raise ValueError(f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000") from error
+    if parts.scheme != "http" or not host:
+        raise ValueError(f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000")
+    if not _loopback(host):
+        raise ValueError(
+            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run this peer there"
+        )
+    return host, port, parts.path.rstrip("/").removesuffix("/v1")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _sampled(told: Sequence[dict[str, Any]]) -> child.Sampled:
+    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for what is none."""
+    lengths: list[list[int]] = []
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    try:
+        for group in told:
+            rows = sorted(group["choices"], key=lambda choice: choice["index"])
+            lengths.append([len(row["token_ids"]) for row in rows])
+            for row in rows:
+                tokens += row["token_ids"]
+                logprobs += row["logprobs"]["token_logprobs"]
+        told_tokens, told_logprobs = np.array(tokens, np.int32), np.array(logprobs, np.float32)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise EngineError(f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed") from error
+    if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+        raise EngineError("the server's answer has not one finite log-probability for each token")
+    return child.Sampled(lengths, told_tokens.tobytes(), told_logprobs.tobytes())
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """A JSON object; an empty answer is an empty one, other text is what it says."""
+    try:
+        told = json.loads(data or b"{}")
+    except ValueError:
+        told = None
+    return told if isinstance(told, dict) else {"text": data.decode(errors="replace")}
+
+
+def _reason(data: bytes) -> str:
+    told = _object(data)
+    error = told.get("error", told)
+    return str(error.get("message", error.get("detail", error)) if isinstance(error, dict) else error)[:500]

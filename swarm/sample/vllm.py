@@ -1,0 +1,320 @@
+"""Samples with vLLM, in a process of its own (child.py): its death or hang costs a restart and not the peer.
+
+    load    release -> folder in memory or on the disk -> vLLM takes it in place        (first one: vLLM starts with it)
+    sample  prompts -> ids -> vLLM -> tokens and log-probabilities of softmax(logits / temperature), untruncated
+
+A call that fails or takes too long ends the process, if it may be at fault, and raises EngineError; the next call starts it again
+with the last release that was loaded. Weights that turn out stale after a reload are loaded by a restart. Invariant: what is
+sampled comes from the version that `load` was last told and returned for.
+
+A group's draws follow from its seed alone. What holds for its tokens: among other neighbours vLLM computes a row differently in
+its last bits, so a replay differs where two tokens were that close; in float32 hardly ever, in bfloat16 now and then. Not
+handled here: several GPUs for one model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from swarm.config import Engine as Settings
+from swarm.config import Sampling
+from swarm.sample import child
+from swarm.sample.base import Completions, EngineError, Speech
+from swarm.types import Digest
+
+COMMAND = (sys.executable, "-m", "swarm.sample.child")
+START = 1200.0
+# Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time.
+SHARE = 0.25
+# Of the free memory of /dev/shm that a release may take: two are there at once while one takes the other's place.
+LAST_WORDS = 2000
+# Bytes of its log that are searched for why vLLM died.
+LOOK = 0.5
+# Seconds between two looks whether the process lives: something that it started may hold its end of the pipe.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an engine over vLLM is made from."""
+
+    settings: Settings
+    sampling: Sampling
+    speech: Speech
+    vocabulary: int
+    """Rows of the model's embedding."""
+    write: Callable[[bytes, Path], None]
+    """A release -> a new folder that vLLM loads. Raises ValueError for weights of another model."""
+    base: Path | None = None
+    """Where releases are adapters: the folder of the model below, with its weights."""
+    rank: int = 0
+    """Of the adapters."""
+    quantize: bool = False
+    """Linear layers in NF4."""
+
+
+class VllmEngine:
+    """Calls come from one thread at a time; `close` from any."""
+
+    name = "vllm"
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._scratch: Path | None = None
+        self._child: Child | None = None
+        self._held: Release | None = None
+        self._closed = False
+        self._groups, self._tokens, self._seconds, self._starts = 0, 0, 0.0, 0
+
+    @property
+    def version(self) -> int:
+        return -1 if self._held is None else self._held.version
+
+    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+        """See Engine. A release that is not taken leaves the one before in its place."""
+        scratch = self._place(len(weights))
+        release = Release(scratch / f"v{version}", version, digest)
+        shutil.rmtree(release.folder, ignore_errors=True)
+        old = self._held
+        try:
+            self._recipe.write(weights, release.folder)
+            self._take(release)
+        except BaseException:
+            if old is None or old.folder != release.folder:
+                shutil.rmtree(release.folder, ignore_errors=True)
+            raise
+        self._held = release
+        if old is not None and old.folder != release.folder:
+            shutil.rmtree(old.folder, ignore_errors=True)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        began = time.perf_counter()
+        told = self._sampled(prompts, group_size, [spread(seed + i) for i in range(len(prompts))])
+        groups = completions(told, self._recipe.speech)
+        self._groups += len(groups)
+        self._tokens += sum(len(group.tokens) for group in groups)
+        self._seconds += time.perf_counter() - began
+        return groups
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        return [group.texts[0] for group in completions(self._sampled(prompts, 1, []), self._recipe.speech)]
+
+    def statistics(self) -> dict[str, float]:
+        """`seconds` are those spent sampling, `starts` how often vLLM was started."""
+        counts = {"version": self.version, "groups": self._groups, "tokens": self._tokens, "starts": self._starts}
+        return {**counts, "seconds": self._seconds}
+
+    def close(self) -> None:
+        self._closed = True
+        if self._child is not None:
+            self._child.kill()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> child.Sampled:
+        if self._held is None:
+            raise RuntimeError("no policy has been loaded")
+        if self._child is None:
+            self._take(self._held)
+        told = self._ask(child.Sample(self._recipe.speech.encode(prompts), group, seeds))
+        assert isinstance(told, child.Sampled)
+        return told
+
+    def _take(self, release: Release) -> None:
+        """vLLM has these weights afterwards, or is not running."""
+        load = child.Load(str(release.folder), release.version, self._held is None or self._held.digest != release.digest)
+        if self._recipe.quantize and self._recipe.base is None:
+            self._end()  # what bitsandbytes has packed cannot be replaced in place
+        if self._child is None:
+            self._start(load)
+            return
+        with contextlib.suppress(StaleWeights):
+            self._ask(load)
+            return
+        self._start(load)
+
+    def _start(self, load: child.Load) -> None:
+        """A new process, with these weights from the beginning."""
+        if self._closed:
+            raise EngineError("the engine is closed")
+        assert self._scratch is not None
+        recipe = self._recipe
+        self._child = Child(recipe.settings, self._scratch)
+        self._starts += 1
+        setup = child.Setup(
+            folder=str(recipe.base or load.folder), dtype=recipe.settings.dtype, device=recipe.settings.device.split(":")[0],
+            length=recipe.settings.length, memory=recipe.settings.memory,
+            sequences=recipe.settings.tasks * recipe.sampling.group_size,
+            temperature=recipe.sampling.temperature,
+            max_tokens=recipe.sampling.max_tokens, ends=tuple(recipe.speech.ends), quantize=recipe.quantize, rank=recipe.rank,
+        )  # fmt: skip
+        self._ask(setup, START)
+        if recipe.base is not None:
+            self._ask(load)
+
+    def _ask(self, call: child.Call, seconds: float = 0.0) -> child.Answer:
+        """One call; a process that failed it is gone afterwards. Raises EngineError."""
+        assert self._child is not None
+        seconds = seconds or self._recipe.settings.timeout
+        try:
+            told = self._child.ask(call, seconds)
+        except EngineError:
+            self._end()
+            raise
+        if not isinstance(told, child.Failed):
+            return told
+        if told.sound:
+            raise EngineError(told.reason)
+        self._end()
+        raise (StaleWeights if told.stale else EngineError)(f"vLLM: {told.reason}")
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def _place(self, size: int) -> Path:
+        """The folder for weights, made when the first are there: in memory if they are small enough for it."""
+        if self._scratch is None:
+            memory = Path("/dev/shm")
+            fits = memory.is_dir() and os.access(memory, os.W_OK) and size < SHARE * shutil.disk_usage(memory).free
+            self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-", dir=memory if fits else None))
+        return self._scratch
+
+
+class StaleWeights(EngineError):
+    """vLLM took a release and kept other weights."""
+
+
+@dataclass(frozen=True)
+class Release:
+    folder: Path
+    version: int
+    digest: Digest
+
+
+class Child:
+    """The process, its pipes and its log."""
+
+    def __init__(self, settings: Settings, scratch: Path) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has died, gone with this object)
+        self._process = subprocess.Popen(
+            [*COMMAND, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._log, env=_environment(settings), start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._decoder = msgspec.msgpack.Decoder(child.Answer)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, call: child.Call, seconds: float) -> child.Answer:
+        """Raises EngineError when the process dies or does not answer in time; then it is of no more use."""
+        end = time.monotonic() + seconds
+        try:
+            self._write(child.encode(call), end)
+            (size,) = child.PREFIX.unpack(self._read(child.PREFIX.size, end))
+            return self._decoder.decode(self._read(size, end))
+        except TimeoutError:
+            raise EngineError(
+                f"vLLM did not answer within {seconds:g} s and counts as hung: if it was only slow, raise peer.engine.timeout"
+            ) from None
+        except (EOFError, BrokenPipeError):
+            raise EngineError(f"vLLM's process died{self._why()}") from None
+
+    def kill(self) -> None:
+        """With all that it started; a stopped process too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _write(self, data: bytes, end: float) -> None:
+        left = memoryview(data)
+        while left:
+            self._wait(self._in, select.POLLOUT, end)
+            with contextlib.suppress(BlockingIOError):
+                left = left[os.write(self._in, left) :]
+
+    def _read(self, size: int, end: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._wait(self._out, select.POLLIN, end)
+            with contextlib.suppress(BlockingIOError):
+                if not (part := os.read(self._out, size - len(data))):
+                    raise EOFError
+                data += part
+        return bytes(data)
+
+    def _wait(self, pipe: int, what: int, end: float) -> None:
+        poll = select.poll()
+        poll.register(pipe, what)
+        while not poll.poll(1000 * min(LOOK, max(0.0, end - time.monotonic()))):
+            if self._process.poll() is not None:
+                raise EOFError
+            if time.monotonic() >= end:
+                raise TimeoutError
+
+    def _why(self) -> str:
+        """What is known of its end: how, and the last line of its log that names an error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LOOK)
+        code = self._process.poll()
+        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with code {code}"
+        size = os.fstat(self._log.fileno()).st_size
+        words = os.pread(self._log.fileno(), LAST_WORDS, max(0, size - LAST_WORDS)).decode(errors="replace").splitlines()
+        named = [line.strip() for line in words if "Error" in line]
+        return how + (f": {named[-1]}" if named else "")
+
+
+def spread(seed: int) -> int:
+    """A group's seed, for vLLM: 62 bits, so that adding a completion's number neither overflows nor meets another group's."""
+    return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
+
+
+def completions(told: child.Sampled, speech: Speech) -> list[Completions]:
+    """The flat arrays, cut into groups."""
+    tokens, logprobs = np.frombuffer(told.tokens, np.int32), np.frombuffer(told.logprobs, np.float32)
+    groups, start = [], 0
+    for lengths in told.lengths:
+        ends = start + np.cumsum(lengths)
+        rows = np.split(tokens[start : ends[-1]], ends[:-1] - start)
+        groups.append(
+            Completions(
+                lengths=tuple(lengths), tokens=tokens[start : ends[-1]], logprobs=logprobs[start : ends[-1]],
+                texts=tuple(speech.decode(row.tolist()) for row in rows),
+            )
+        )  # fmt: skip
+        start = int(ends[-1])
+    return groups
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Of the process. vLLM binds a CPU's cores one by one unless told not to: here they are shared."""
+    own = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.threads), "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+    if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        own["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; left alone, vLLM takes half of a CPU's memory
+    kind, _, number = settings.device.partition(":")
+    if kind == "cuda" and number.isdigit():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        own["CUDA_VISIBLE_DEVICES"] = visible[int(number)] if int(number) < len(visible) and visible[0] else number
+    return {**os.environ, **own}

@@ -1,0 +1,138 @@
+"""An engine that fails costs its peer time and nothing else: it is told, waited for, tried again, and the version stays true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from peers import simulate
+from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource
+from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Noted, Recovered, Sampled
+from swarm.learn.weights import from_bytes
+from swarm.sample.base import Completions, EngineError
+from swarm.sample.toy import ToyEngine
+from swarm.sim.scenario import Scenario
+from swarm.sim.world import SimPeer, World
+from swarm.types import Digest, Verdict
+
+EPOCH = 1_750_000_000.0
+torch.set_num_threads(1)
+
+
+class Sick(ToyEngine):
+    """Fails in `call` while `ill(seconds since the start)`; loads nothing then either when `call` is `load`."""
+
+    def __init__(self, peer: SimPeer, call: str, ill: Callable[[float], bool], error: type[Exception] = EngineError) -> None:
+        super().__init__(from_bytes)
+        self._peer, self._call, self._ill, self._error = peer, call, ill, error
+
+    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+        self._cough("load")
+        super().load(weights, version, digest)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        self._cough("sample")
+        return super().sample(prompts, group_size, seed)
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        self._cough("greedy")
+        return super().greedy(prompts)
+
+    def _cough(self, call: str) -> None:
+        if call == self._call and self._ill(self._peer.ports.clock.now() - EPOCH):
+            raise self._error("out of memory with one task")
+
+
+def played(
+    sick: str, call: str, ill: Callable[[float], bool], minutes: float = 1.5, error: type[Exception] = EngineError
+) -> list[Event]:
+    """Events of a small swarm in which one peer's engine is ill."""
+    run = Run(
+        name="faults", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
+        batch=BatchSize(groups=4, close_after=3.0), evaluation=Evaluation(tasks=16, every=2),
+    )  # fmt: skip
+    scenario = Scenario(
+        name="faults", hours=minutes / 60, peers={"seed": 1, "learner": 1, "sampler": 2, "evaluator": 1}, seed=1,
+        prices={"sample": DelayLaw(law="constant", seconds=2.0), "learn": DelayLaw(law="constant", seconds=1.0)}, run=run,
+    )  # fmt: skip
+
+    def spawn(peer: SimPeer) -> Any:
+        kit = simulate.kit(peer.config)
+        return simulate.live(peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit)
+
+    told: list[Event] = []
+    World(scenario, spawn, sinks=[told.append]).run()
+    return told
+
+
+def of(told: list[Event], kind: type[Any], peer: str) -> list[Any]:
+    return [event for event in told if isinstance(event, kind) and event.peer == peer]
+
+
+@pytest.fixture(scope="module")
+def sampling_fails() -> list[Event]:
+    return played("sampler-0", "sample", lambda now: 40 < now < 60)
+
+
+def test_a_sampler_tells_that_its_engine_failed_and_that_it_is_back(sampling_fails: list[Event]) -> None:
+    (fault,) = of(sampling_fails, Faulted, "sampler-0")
+    (back,) = of(sampling_fails, Recovered, "sampler-0")
+    assert (fault.part, fault.detail) == ("engine", "out of memory with one task")
+    assert back.part == "engine" and back.seconds == pytest.approx(back.at - fault.at, abs=0.01) and back.at - EPOCH > 60
+
+
+def test_it_samples_before_and_after_and_nobody_else_stops(sampling_fails: list[Event]) -> None:
+    mine = [event.at - EPOCH for event in of(sampling_fails, Sampled, "sampler-0")]
+    assert min(mine) < 40 and not [at for at in mine if 43 < at < 60] and len([at for at in mine if at > 70]) > 3
+    assert len([event for event in of(sampling_fails, Sampled, "sampler-1") if 43 < event.at - EPOCH < 60]) > 5
+
+
+def test_its_heartbeat_says_what_it_waits_for_and_no_credit_is_held(sampling_fails: list[Event]) -> None:
+    states = {e.beat.state for e in of(sampling_fails, Heard, "seed-0") if e.subject == "sampler-0" and 45 < e.at - EPOCH < 60}
+    assert states == {"engine is away"}
+    late = [event for event in of(sampling_fails, Judged, "learner-0") if 45 < event.at - EPOCH < 60]
+    assert late and {event.verdict for event in late} == {Verdict.ADMIT}
+
+
+def test_tries_are_a_second_apart_at_first_and_half_a_minute_at_last() -> None:
+    tried: list[float] = []
+    told = played("sampler-0", "sample", lambda now: now > 10 and (tried.append(now) or True), minutes=2.5)
+    gaps = [after - before for before, after in pairwise(tried)]
+    assert gaps == pytest.approx([1, 2, 4, 8, 16, *[30] * (len(gaps) - 5)], abs=0.1) and len(gaps) > 6
+    faults = [event.at for event in of(told, Faulted, "sampler-0")]
+    assert len(faults) >= 2 and all(after - before >= 60 for before, after in pairwise(faults)), "told again each minute"
+
+
+def test_nothing_is_sampled_under_the_name_of_a_release_that_was_not_loaded() -> None:
+    told = played("sampler-0", "load", lambda now: 40 < now < 60)
+    assert of(told, Faulted, "sampler-0") and of(told, Recovered, "sampler-0")
+    holds = -1
+    for event in told:
+        if event.peer == "sampler-0" and isinstance(event, Adopted):
+            holds = event.version
+        assert not (event.peer == "sampler-0" and isinstance(event, Sampled)) or event.version == holds
+    assert not [event for event in of(told, Sampled, "sampler-0") if 43 < event.at - EPOCH < 60]
+
+
+def test_a_release_that_does_not_fit_is_passed_by() -> None:
+    told = played("sampler-0", "load", lambda now: 40 < now < 60, error=ValueError)
+    notes = [event.text for event in of(told, Noted, "sampler-0") if event.level == "error"]
+    assert notes and "cannot be sampled from: out of memory" in notes[0] and not of(told, Faulted, "sampler-0")
+    assert [event for event in of(told, Sampled, "sampler-0") if event.at - EPOCH > 70]
+
+
+@pytest.mark.parametrize("call", ["load", "greedy"])
+def test_an_evaluator_tries_again_too(call: str) -> None:
+    told = played("evaluator-0", call, lambda now: 20 < now < 60)
+    assert of(told, Faulted, "evaluator-0") and of(told, Recovered, "evaluator-0")
+    judged = [event.at - EPOCH for event in of(told, Evaluated, "evaluator-0")]
+    assert not [at for at in judged if 23 < at < 60] and [at for at in judged if at > 60]
+
+
+def test_an_engine_that_never_works_does_not_keep_a_peer_from_leaving() -> None:
+    told = played("evaluator-0", "load", lambda now: True, minutes=1.0)
+    assert of(told, Faulted, "evaluator-0") and not of(told, Evaluated, "evaluator-0")

@@ -1,0 +1,185 @@
+"""The engine over vLLM against the real one, on the CPU: `make test-vllm`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
+
+from swarm.learn import model, speech, tiny, weights
+from swarm.sample import vllm
+from swarm.sample.base import EngineError
+from swarm.sample.hf import HfEngine
+from swarm.sample.vllm import VllmEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny") / request.param, request.param)
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[tuple[VllmEngine, Versions]]:
+    """One process for many tests; each leaves it with the policy that the Versions are at."""
+    engine, versions = VllmEngine(recipe(folder)), Versions(folder)
+    engine.load(*versions.move())
+    yield engine, versions
+    engine.close()
+
+
+def starts(engine: VllmEngine) -> float:
+    return engine.statistics()["starts"]
+
+
+def pid(engine: VllmEngine) -> int:
+    assert engine._child is not None
+    return engine._child.pid
+
+
+def test_log_probabilities_are_the_learners(served: tuple[VllmEngine, Versions]) -> None:
+    engine, versions = served
+    assert versions.apart(engine) < SAME
+
+
+def test_weights_are_replaced_in_place(served: tuple[VllmEngine, Versions]) -> None:
+    engine, versions = served
+    before, process = starts(engine), pid(engine)
+    for _ in range(3):
+        engine.load(*versions.move())
+        assert versions.apart(engine) < SAME
+    assert (starts(engine), pid(engine)) == (before, process)
+    assert engine.statistics()["version"] == versions.version
+
+
+def test_a_group_is_replayed_alone_from_its_seed(served: tuple[VllmEngine, Versions]) -> None:
+    engine, _ = served
+    together = engine.sample(PROMPTS, 4, 100)
+    for i, prompt in enumerate(PROMPTS):
+        alone = engine.sample([prompt], 4, 100 + i)[0]
+        assert np.array_equal(alone.tokens, together[i].tokens) and alone.texts == together[i].texts
+        np.testing.assert_allclose(alone.logprobs, together[i].logprobs, atol=1e-4)
+    assert not np.array_equal(engine.sample(PROMPTS[:1], 4, 101)[0].tokens, together[0].tokens)
+
+
+def test_groups_of_one_prompt_with_neighbouring_seeds_have_nothing_in_common(served: tuple[VllmEngine, Versions]) -> None:
+    engine, _ = served
+    drawn = [tuple(row) for group in engine.sample(["1", "1", "1"], 4, 5) for row in rows(group)]
+    assert len(set(drawn)) == 12
+
+
+def test_the_end_token_counts_and_nothing_follows_it(served: tuple[VllmEngine, Versions], folder: Path) -> None:
+    engine, _ = served
+    ends = set(speech.load(folder).ends)
+    sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
+    for row in sampled:
+        assert 1 <= len(row) <= 12 and not ends & set(row[:-1])
+        assert len(row) == 12 or row[-1] in ends
+    assert {row[-1] for row in sampled} & ends
+
+
+def test_greedy_answers_are_those_of_transformers(served: tuple[VllmEngine, Versions], folder: Path) -> None:
+    engine, versions = served
+    other = HfEngine(model.load_policy(folder), speech.load(folder), weights.load_into, 12)
+    other.load(weights.of(versions.module), 0, weights.digest(b""))
+    assert engine.greedy(PROMPTS) == other.greedy(PROMPTS)
+
+
+def test_weights_of_another_model_change_nothing(served: tuple[VllmEngine, Versions], tmp_path: Path) -> None:
+    engine, versions = served
+    other = model.load_policy(tiny.make(tmp_path / "wider", "llama", hidden=128))
+    with pytest.raises(ValueError, match="of another model"):
+        engine.load(weights.of(other), 99, weights.digest(b""))
+    assert engine.version == versions.version and versions.apart(engine) < SAME
+
+
+def test_a_prompt_that_is_too_long_costs_a_call_and_no_restart(served: tuple[VllmEngine, Versions]) -> None:
+    engine, versions = served
+    process = pid(engine)
+    with pytest.raises(EngineError, match=r"do not fit into 256: raise peer\.engine\.length"):
+        engine.sample(["0123456789" * 30], 4, 1)
+    assert versions.apart(engine) < SAME and pid(engine) == process
+
+
+# --- with one family: these wait for vLLM to start again ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("once") / "qwen3", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def single(tied: Path) -> Iterator[tuple[VllmEngine, Versions]]:
+    engine, versions = VllmEngine(recipe(tied)), Versions(tied)
+    engine.load(*versions.move())
+    yield engine, versions
+    engine.close()
+
+
+def test_vllm_dies_and_is_back_with_the_last_release(single: tuple[VllmEngine, Versions]) -> None:
+    engine, versions = single
+    os.kill(pid(engine), signal.SIGKILL)
+    with pytest.raises(EngineError, match="died by signal 9"):
+        engine.sample(PROMPTS, 4, 1)
+    assert versions.apart(engine) < SAME and engine.version == versions.version
+
+
+def test_vllm_hangs_and_is_replaced(
+    single: tuple[VllmEngine, Versions], tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, versions = single
+    hung = pid(engine)
+    os.kill(hung, signal.SIGSTOP)
+    quick = recipe(tied, timeout=2.0)
+    with monkeypatch.context() as patch, pytest.raises(EngineError, match="did not answer within 2 s"):
+        patch.setattr(engine, "_recipe", quick)
+        engine.sample(PROMPTS, 4, 1)
+    assert not Path(f"/proc/{hung}").exists()
+    assert versions.apart(engine) < SAME
+
+
+def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM itself keeps the first weights of a tied head on a CPU: here nobody puts that right."""
+    unpacked = "import sys; from swarm.sample import child; child._pack = lambda worker: None; child.main(sys.argv[1])"
+    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", unpacked))
+    engine, versions = VllmEngine(recipe(tied)), Versions(tied)
+    try:
+        for start in (1, 2):
+            engine.load(*versions.move())
+            assert starts(engine) == start and versions.apart(engine) < SAME
+    finally:
+        engine.close()
+
+
+def test_nothing_is_left_after_close(tied: Path) -> None:
+    engine = VllmEngine(recipe(tied))
+    engine.load(*Versions(tied).move())
+    process, scratch = pid(engine), engine._scratch
+    assert scratch is not None and scratch.exists()
+    engine.close()
+    assert not Path(f"/proc/{process}").exists() and not scratch.exists()
+
+
+def test_adapters_are_replaced_in_place(tied: Path) -> None:
+    engine, versions = VllmEngine(recipe(tied, LORA)), Versions(tied, LORA)
+    try:
+        for _ in range(4):
+            engine.load(*versions.move())
+            assert versions.apart(engine) < SAME
+        assert starts(engine) == 1
+        os.kill(pid(engine), signal.SIGKILL)
+        with pytest.raises(EngineError, match="died by signal 9"):
+            engine.greedy(PROMPTS)
+        assert versions.apart(engine) < SAME
+    finally:
+        engine.close()

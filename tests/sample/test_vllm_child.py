@@ -1,0 +1,158 @@
+"""vLLM's process seen from the peer, without vLLM: what is said when it cannot start, dies or hangs, and how it ends.
+
+The checks for stale weights run here on plain torch modules in vLLM's place: they only ask for names, shapes and values.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from vllm_policies import PROMPTS, Versions, recipe
+
+from swarm.learn import tiny
+from swarm.sample import child, vllm
+from swarm.sample.base import EngineError
+from swarm.sample.vllm import VllmEngine, spread
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny") / "llama", "llama")
+
+
+def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Run this in the place of vLLM's process, after `from swarm.sample import child`."""
+    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import child; {code}"))
+
+
+def failure(engine: VllmEngine, versions: Versions) -> str:
+    with pytest.raises(EngineError) as raised:
+        engine.load(*versions.move())
+    assert engine.version == -1
+    engine.close()
+    return str(raised.value)
+
+
+def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(monkeypatch, "sys.modules['vllm'] = None; child.main(sys.argv[1])")  # what Python puts there for a missing one
+    said = failure(VllmEngine(recipe(folder)), Versions(folder))
+    assert "vLLM cannot be imported" in said and "pip install 'swarm[vllm]'" in said
+
+
+def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(monkeypatch, "raise MemoryError('no room for the weights')")
+    said = failure(VllmEngine(recipe(folder)), Versions(folder))
+    assert said.endswith("died with code 1: MemoryError: no room for the weights")
+
+
+def test_a_process_that_hangs_is_killed_by_the_deadline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(monkeypatch, "import time; time.sleep(600)")
+    monkeypatch.setattr(vllm, "START", 1.0)
+    began = time.monotonic()
+    assert "did not answer within 1 s" in failure(VllmEngine(recipe(folder)), Versions(folder))
+    assert time.monotonic() - began < 20
+
+
+def test_a_failed_load_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(monkeypatch, "sys.exit(3)")
+    engine = VllmEngine(recipe(folder))
+    with pytest.raises(EngineError, match="died with code 3"):
+        engine.load(*Versions(folder).move())
+    assert engine._scratch is not None and not list(engine._scratch.iterdir())
+    engine.close()
+    assert not engine._scratch.exists()
+
+
+def test_nothing_is_sampled_before_a_release(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match="no policy has been loaded"):
+        VllmEngine(recipe(folder)).sample(PROMPTS, 4, 1)
+
+
+def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "model.safetensors").write_bytes(b"weights")
+    process = subprocess.Popen(
+        [*vllm.COMMAND, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(timeout=60) == -9 and not scratch.exists()
+
+
+def test_ctrl_c_is_left_to_the_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, child.Loaded(0.5)))[1]"
+    program(monkeypatch, f"import os, signal; child.answer = {pressed}; child.main(sys.argv[1])")
+    process = vllm.Child(recipe(folder).settings, Path(os.devnull))
+    assert process.ask(child.Load("", 1, True), 60.0) == child.Loaded(0.5)
+    process.kill()
+
+
+def test_seeds_of_neighbouring_groups_are_far_apart_and_fit_vllm() -> None:
+    seeds = sorted(spread(seed) for seed in [*range(1000), (1 << 64) - 1, 1 << 63])
+    assert all(after - before > 1 << 20 for before, after in pairwise(seeds))
+    assert seeds[0] >= 0 and seeds[-1] + 4096 < 1 << 63
+
+
+class Attention(torch.nn.Module):
+    """q, k and v as one layer, as vLLM keeps them."""
+
+    def __init__(self, parts: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.qkv_proj = torch.nn.Linear(4, 12, bias=False)
+        self.norm = torch.nn.LayerNorm(4, bias=False)
+        self.qkv_proj.weight.data = torch.cat([parts[f"attn.{name}_proj.weight"] for name in "qkv"])
+        self.norm.weight.data = parts["attn.norm.weight"].clone()
+
+
+@pytest.fixture
+def parts() -> dict[str, torch.Tensor]:
+    sizes = {"q": 8, "k": 2, "v": 2}
+    made = {f"attn.{name}_proj.weight": torch.randn(size, 4) for name, size in sizes.items()}
+    return made | {"attn.norm.weight": torch.randn(4)}
+
+
+def look(
+    parts: dict[str, torch.Tensor], module: torch.nn.Module, path: Path, packed: bool = False
+) -> tuple[list[str], list[str]]:
+    """(hidden, different)"""
+    save_file({name: value.contiguous() for name, value in parts.items()}, path)
+    model = torch.nn.ModuleDict({"attn": module})
+    return child._look(SimpleNamespace(get_model=lambda: model), str(path), packed)
+
+
+def test_weights_as_they_were_given_are_found_also_inside_fused_ones(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert look(parts, Attention(parts), tmp_path / "w") == ([], [])
+
+
+@pytest.mark.parametrize("name", ["attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight", "attn.norm.weight"])
+def test_one_stale_tensor_is_named(parts: dict[str, torch.Tensor], name: str, tmp_path: Path) -> None:
+    module = Attention(parts)
+    moved = parts | {name: parts[name] * 1.01}
+    assert look(moved, module, tmp_path / "w") == ([], [name])
+
+
+def test_a_tensor_that_is_not_there_is_said_to_be_hidden(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    more = parts | {"attn.gate.weight": torch.ones(2)}
+    assert look(more, Attention(parts), tmp_path / "w") == (["attn.gate.weight"], [])
+
+
+def test_a_packed_copy_that_is_stale_is_found_by_what_it_computes(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    module, old = Attention(parts), Attention(parts).qkv_proj.weight.data.clone()
+    linear = module.qkv_proj
+    linear.cpu_linear = True  # type: ignore[assignment]
+    linear.quant_method = SimpleNamespace(apply=lambda layer, x, bias: x @ old.T)  # type: ignore[assignment]
+    assert look(parts, module, tmp_path / "w", packed=True) == ([], [])
+    moved = parts | {"attn.v_proj.weight": parts["attn.v_proj.weight"].clone()}
+    moved["attn.v_proj.weight"][1, 2] += 2e-3
+    linear.weight.data = torch.cat([moved[f"attn.{name}_proj.weight"] for name in "qkv"])
+    assert look(moved, module, tmp_path / "w", packed=True) == ([], ["attn.v_proj.weight"])

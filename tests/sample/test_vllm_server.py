@@ -1,0 +1,256 @@
+"""The engine over a vLLM server: against the real one over HTTP (`make test-vllm`), and without one what is refused and said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
+
+from peers import served
+from swarm.learn import speech, tiny
+from swarm.sample.base import EngineError
+from swarm.sample.server import ServerEngine
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny") / "llama", "llama")
+
+
+def engine_at(folder: Path, port: int, **settings: float) -> ServerEngine:
+    return ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}", **settings), "org/model")
+
+
+# --- without a server -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://10.1.2.3:8000", "names another machine"),
+        ("http://example.org:8000", "names another machine"),
+        ("https://127.0.0.1:8000", "is not the URL of a vLLM server"),
+        ("127.0.0.1:8000", "is not the URL of a vLLM server"),
+        ("http://127.0.0.1:eight", "is no URL"),
+    ],
+)
+def test_only_a_server_of_this_machine_will_do(folder: Path, url: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ServerEngine(recipe(folder, url=url), "org/model")
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def test_a_server_that_is_away_is_named_with_the_command_that_starts_it(folder: Path) -> None:
+    port = free_port()
+    with pytest.raises(EngineError) as raised:
+        engine_at(folder, port).check()
+    assert f"no vLLM server answers at http://127.0.0.1:{port}" in str(raised.value)
+    command = "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model org/model --host 127.0.0.1"
+    assert f"start it with {command} --port {port} --logprobs-mode processed_logprobs" in str(raised.value)
+
+
+def test_a_server_for_adapters_is_started_differently(folder: Path) -> None:
+    engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{free_port()}"), "org/model")
+    with pytest.raises(EngineError, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .* --enable-lora --max-lora-rank 8"):
+        engine.check()
+
+
+def answering(status: int, body: bytes) -> tuple[HTTPServer, int]:
+    """An HTTP server that is no vLLM."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, server.server_port
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (503, b'{"error": {"message": "engine is dead"}}', "answered /metrics with 503: engine is dead"),
+        (200, b"<html>", "is no vLLM server: "),
+        (200, b'{"data": []}', "is no vLLM server: "),
+    ],
+)
+def test_what_is_no_working_vllm_server_is_an_engine_error(folder: Path, status: int, body: bytes, said: str) -> None:
+    server, port = answering(status, body)
+    engine = engine_at(folder, port)
+    with pytest.raises(EngineError, match=said):
+        engine.load(*Versions(folder).move())
+    assert engine.version == -1
+    engine.close()
+    server.shutdown()
+
+
+def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.sample.server.QUICK", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(EngineError, match=r"did not answer /v1/models within 0\.5 s"):
+            engine_at(folder, silent.getsockname()[1]).check()
+
+
+# --- a real one -----------------------------------------------------------------------------------------------------------
+
+
+def serve(folder: Path, port: int, log: Path, *own: str) -> subprocess.Popen[bytes]:
+    """A server as a person would start it; returns when it answers."""
+    environment = {
+        "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+    }  # fmt: skip
+    words = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1",
+        "--port", str(port), "--dtype", "float32", "--max-model-len", "256", "--max-num-seqs", "64", "--enforce-eager", *own,
+    ]  # fmt: skip
+    with log.open("wb") as out:
+        process = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True)
+    end = time.monotonic() + 600
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return process
+        except OSError:
+            time.sleep(1)
+    stop(process)
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerEngine, Versions, Callable[[], None]]]:
+    """An engine, its policy, and what kills the server and starts it again."""
+    port, log = free_port(), tmp_path_factory.mktemp("server") / "log"
+    processes = [serve(folder, port, log, "--logprobs-mode", "processed_logprobs")]
+
+    def again() -> None:
+        processes.append(serve(folder, port, log, "--logprobs-mode", "processed_logprobs"))
+
+    def kill() -> None:
+        stop(processes.pop())
+
+    engine, versions = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), served.score), Versions(folder)
+    engine.load(*versions.move())
+    kill.again = again  # type: ignore[attr-defined]
+    yield engine, versions, kill
+    engine.close()
+    for process in processes:
+        stop(process)
+
+
+Whole = tuple[ServerEngine, Versions, Callable[[], None]]
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+class TestServer:
+    def test_log_probabilities_are_the_learners_after_every_update_in_place(self, whole: Whole) -> None:
+        engine, versions, _ = whole
+        assert versions.apart(engine) < SAME
+        for _ in range(2):
+            engine.load(*versions.move())
+            assert versions.apart(engine) < SAME
+
+    def test_a_group_is_replayed_alone_from_its_seed(self, whole: Whole) -> None:
+        engine, _, _ = whole
+        together = engine.sample(PROMPTS, 4, 100)
+        for i, prompt in enumerate(PROMPTS):
+            assert np.array_equal(engine.sample([prompt], 4, 100 + i)[0].tokens, together[i].tokens)
+
+    def test_the_end_token_counts_and_nothing_follows_it(self, whole: Whole, folder: Path) -> None:
+        engine, _, _ = whole
+        ends = set(speech.load(folder).ends)
+        sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
+        assert all(not ends & set(row[:-1]) and (len(row) == 12 or row[-1] in ends) for row in sampled)
+        assert {row[-1] for row in sampled} & ends
+
+    def test_a_server_that_was_away_gets_the_last_release_again(self, whole: Whole) -> None:
+        engine, versions, kill = whole
+        kill()
+        with pytest.raises(EngineError, match="no vLLM server answers"):
+            engine.sample(PROMPTS, 4, 1)
+        kill.again()  # type: ignore[attr-defined]
+        assert versions.apart(engine) < SAME and engine.version == versions.version
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """A server with tied embeddings and adapters; its folder and port."""
+    root, port = tmp_path_factory.mktemp("tied"), free_port()
+    folder = tiny.make(root / "qwen3", "qwen3")
+    process = serve(folder, port, root / "log", "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "8")
+    yield folder, port
+    stop(process)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_adapters_are_replaced_on_a_server(tied: tuple[Path, int]) -> None:
+    folder, port = tied
+    engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{port}"), str(folder))
+    engine.check()
+    versions = Versions(folder, LORA)
+    for _ in range(3):
+        engine.load(*versions.move())
+        assert versions.apart(engine) < SAME
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as told:
+        assert told.read().count(b'"swarm-') == 1, "old adapters are unloaded"
+    engine.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_weights_that_a_server_does_not_really_take_are_noticed(tied: tuple[Path, int]) -> None:
+    """On a CPU vLLM goes on with the first weights of a tied head after an update in place, and says that it succeeded."""
+    folder, port = tied
+    engine = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), served.score)
+    with pytest.raises(EngineError, match=r"keeps old weights .* use peer\.engine\.name = vllm"):
+        engine.load(*Versions(folder).move(0.2))
+    engine.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_a_server_with_raw_log_probabilities_is_refused(folder: Path, tmp_path: Path) -> None:
+    port = free_port()
+    process = serve(folder, port, tmp_path / "log")
+    try:
+        with pytest.raises(EngineError, match="takes log-probabilities before the temperature: start it with"):
+            engine_at(folder, port).check()
+    finally:
+        stop(process)

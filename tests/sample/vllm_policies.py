@@ -1,0 +1,64 @@
+"""Tiny policies for the engines over vLLM, and how far an engine is from what the learner computes with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from peers import served
+from swarm.config import Engine as Settings
+from swarm.config import Lora, Sampling
+from swarm.learn import model, speech, weights
+from swarm.learn.policy import LanguageModel
+from swarm.sample.base import Completions, Engine
+from swarm.sample.vllm import Recipe
+from swarm.types import Digest
+
+LORA = Lora(rank=4, alpha=8.0)
+TEMPERATURE = 0.8
+PROMPTS = ["What is 3 and 5?", "1", "Think step by step, then"]
+SAME = 1e-3
+# Nats: both compute in float32.
+
+
+def recipe(folder: Path, lora: Lora | None = None, max_tokens: int = 12, **settings: Any) -> Recipe:
+    said = speech.load(folder)
+    own = {"timeout": 300.0, "length": 256, **settings}
+    sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE)
+    if lora is None:
+        return Recipe(Settings(**own), sampling, said, said.vocabulary, served.whole(folder))
+    write = served.adapter(folder, lora)
+    return Recipe(Settings(**own), sampling, said, said.vocabulary, write, base=folder, rank=lora.rank)
+
+
+class Versions:
+    """A policy that moves, as bytes for an engine."""
+
+    def __init__(self, folder: Path, lora: Lora | None = None) -> None:
+        self.module = model.load_policy(folder, lora=lora)
+        self.learned = LanguageModel(self.module, speech.load(folder))
+        self.version = -1
+
+    def move(self, step: float = 0.05) -> tuple[bytes, int, Digest]:
+        torch.manual_seed(self.version + 1)
+        with torch.no_grad():
+            for tensor in weights.state(self.module).values():
+                tensor.copy_((tensor + step * torch.randn_like(tensor)).bfloat16().float())
+        self.version += 1
+        data = weights.of(self.module)
+        return data, self.version, weights.digest(data)
+
+    def apart(self, engine: Engine) -> float:
+        """Largest difference of a sampled token's log-probability, nats."""
+        groups = engine.sample(PROMPTS, 4, 7 + self.version)
+        asked = [prompt for prompt in PROMPTS for _ in range(4)]
+        scored = self.learned.logprobs(asked, [row for group in groups for row in rows(group)], TEMPERATURE)
+        mine = scored.logp.detach()[scored.mask].numpy()
+        return float(np.abs(mine - np.concatenate([group.logprobs for group in groups])).max())
+
+
+def rows(group: Completions) -> list[list[int]]:
+    return [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]
