@@ -1,16 +1,154 @@
-"""What this machine is, in a few words for the roster and the page."""
+"""What this machine is: in a few words for the roster and the page, and in bytes for whoever asks what fits here.
+
+Memory is what a new process can have now: the kernel's estimate, or less where a control group says so. GPUs are asked through
+`nvidia-smi`, since CUDA itself must not start in a process that forks later. Not handled: slices of a GPU (MIG) and the GPUs of
+other makers; a machine with those counts as one without.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE = 20.0
+# Seconds for nvidia-smi: a tenth of one usually, several when the driver has to wake up.
+NOT_LIMITED = 1 << 60
+# Bytes; a control group of version 1 without a limit names a number near 2^63.
+_GROUPS = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+# Control groups, version 2 and version 1: the limit, what is used, and what of that.
+_PARTS = re.compile(r"\b(nvidia|amd|geforce|tesla|pcie|sxm\d?|nvl|hbm\w*|\d+ ?gb)\b", re.IGNORECASE)
+# Of a GPU's name: the maker, the socket, and memory that is said beside it anyway.
+
+
+class Gpu(NamedTuple):
+    name: str
+    """Such as `H100`."""
+    total: int
+    """Bytes."""
+    free: int
+
+
+class Machine(NamedTuple):
+    gpus: tuple[Gpu, ...]
+    cores: int
+    ram: int
+    """Bytes in all, or the control group's share."""
+    free: int
+    """Bytes that a new process can have without another one being swapped out."""
+
+    def __str__(self) -> str:
+        return f"{_gpus(self.gpus) or _cores(self.cores)}, {_gib(self.ram)} GB RAM"
+
+    @property
+    def device(self) -> str:
+        """What one process computes with: a name under which measurements of another day are kept."""
+        return f"{self.gpus[0].name} {_gib(self.gpus[0].total)} GB" if self.gpus else _cores(self.cores)
 
 
 def describe() -> str:
-    """Such as `2 cores x86_64` or `H100 80 GB`. Asks torch only where the caller's role has loaded it."""
-    torch = sys.modules.get("torch")
+    """Such as `2 x H100 80 GB, 512 GB RAM` or `2 cores x86_64, 24 GB RAM`. GPUs only where the caller's role has loaded torch."""
+    torch, gpus = sys.modules.get("torch"), []
     if torch is not None and torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        return f"{properties.name} {properties.total_memory >> 30} GB"
-    return f"{os.cpu_count()} cores {platform.machine()}"
+        for index in range(torch.cuda.device_count()):
+            found = torch.cuda.get_device_properties(index)
+            gpus.append(Gpu(short(found.name), found.total_memory, 0))
+    return str(Machine(tuple(gpus), processors(), *memory()))
+
+
+def machine() -> Machine:
+    """Asks the system; starts neither torch nor CUDA."""
+    return Machine(_nvidia(os.environ), processors(), *memory())
+
+
+def processors() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
+    """Bytes of RAM in all and free: the machine's, or what the control group of a container leaves; 0, 0 where nobody says."""
+    try:
+        said = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
+        total, free = (int(said[name]) << 10 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError):
+        return 0, 0
+    for limit, used, detail in _GROUPS:
+        allowed, taken = _number(groups / limit), _number(groups / used) or 0
+        if allowed is not None and allowed < NOT_LIMITED:
+            total, free = min(total, allowed), min(free, max(0, allowed - taken + _cached(groups / detail)))
+    return total, free
+
+
+def disk(folder: Path) -> int:
+    """Bytes free for `folder`, which exists."""
+    return shutil.disk_usage(folder).free
+
+
+def short(name: str) -> str:
+    """`NVIDIA H100 80GB HBM3` -> `H100`."""
+    return " ".join(_PARTS.sub(" ", name).replace("-", " ").split())[:24] or name[:24]
+
+
+def _nvidia(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    if (program := shutil.which("nvidia-smi")) is None:
+        return ()
+    words = [program, "--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    rows = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()] if ran.returncode == 0 else []
+    found = {}
+    for row in rows:
+        if len(row) == 5 and row[3].isdigit() and row[4].isdigit():
+            found[row[0]] = found[row[1]] = Gpu(short(row[2]), int(row[3]) << 20, int(row[4]) << 20)
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(found[row[0]] for row in rows if row[0] in found)
+    # CUDA takes the names up to the first one that it does not know.
+    return tuple(found[name] for name in itertools.takewhile(found.__contains__, map(str.strip, visible.split(","))))
+
+
+def _gpus(gpus: tuple[Gpu, ...]) -> str:
+    kinds = [f"{gpu.name} {_gib(gpu.total)} GB" for gpu in gpus]
+    counted = [(kinds.count(kind), kind) for kind in dict.fromkeys(kinds)]
+    return " + ".join(kind if count == 1 else f"{count} x {kind}" for count, kind in counted)
+
+
+def _cores(count: int) -> str:
+    return f"{count} cores {platform.machine()}"
+
+
+def _gib(count: int) -> int:
+    """A card that is sold as one of 80 GB has 79.6 GiB."""
+    return round(count / (1 << 30))
+
+
+def _cached(stat: Path) -> int:
+    """Bytes of files that were read and would be dropped for a program: they count as used, and are free."""
+    try:
+        found = re.search(r"^(?:total_)?inactive_file (\d+)$", stat.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def _number(path: Path) -> int | None:
+    """What a file says; None where it is missing or says `max`."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

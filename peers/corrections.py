@@ -1,0 +1,68 @@
+"""What measurements taught: factors between measured and predicted, by device and work, kept in this user's state folder.
+
+A prediction that was too low must not come again, so that a memory factor rises at once and falls by halves; times follow both
+ways. A file that cannot be read is no experience, and one that cannot be written costs only the next prediction's accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from swarm.durable import write_durably
+from swarm.types import Struct
+
+BOUNDS = (0.5, 50.0)
+# One measurement beside a busy neighbour must not make every later prediction absurd.
+
+
+class Correction(Struct):
+    memory: float = 1.0
+    time: float = 1.0
+    measured: int = 0
+    """How often."""
+
+
+class Corrections:
+    def __init__(self, device: str, path: Path | None = None) -> None:
+        self.path = path or platformdirs.user_state_path("swarm") / "fit.json"
+        self._device = device
+        try:
+            self._all = msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, Correction]])
+        except (OSError, msgspec.DecodeError):
+            self._all = {}
+
+    def of(self, work: str) -> Correction:
+        """`work` names a role, a kind and a size: `sampler nf4 1e9`."""
+        return self._all.get(self._device, {}).get(work, Correction())
+
+    def count(self) -> int:
+        """Measurements on this device."""
+        return sum(correction.measured for correction in self._all.get(self._device, {}).values())
+
+    def learn(self, work: str, memory: float, time: float | None) -> Correction:
+        """Take in one measurement: measured over predicted without corrections. -> what holds from now on."""
+        old = self.of(work)
+        memory = _bounded(memory)
+        if old.measured and memory < old.memory:
+            memory = (old.memory + memory) / 2
+        pace = old.time if time is None else _bounded(time)
+        if old.measured and time is not None:
+            pace = math.sqrt(old.time * pace)
+        new = Correction(memory=memory, time=pace, measured=old.measured + 1)
+        self._all.setdefault(self._device, {})[work] = new
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(self.path, msgspec.json.format(msgspec.json.encode(self._all)))
+        except OSError as error:
+            print(f"{self.path} cannot be written ({error.strerror}): this measurement is forgotten", file=sys.stderr)
+        return new
+
+
+def _bounded(factor: float) -> float:
+    low, high = BOUNDS
+    return min(high, max(low, factor))
