@@ -8,6 +8,8 @@
     memory     MiB of each role's processes                            -
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
+    engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
+               first token of a release; |delta log-prob|              no release; the learner's forward
 
 Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be measured here
 (a package is missing, a peer died) leaves its reason in the table and the others go on. Progress goes to stderr, the table to
@@ -35,6 +37,7 @@ ROWS = {
     "memory": "peers.bench.memory",
     "scoring": "peers.bench.scoring",
     "dashboard": "peers.bench.dashboard",
+    "engines": "peers.bench.engines",
 }
 """Row -> the module whose `measure(say)` returns its figures."""
 

@@ -44,8 +44,8 @@ class Alone:
         self.config = settings()
         run = self.config.run
         self.engine = equip.engine(model, self.config)
-        self.learner, _ = equip.learner(model, run)
-        self.source = tasks.source(run.task.name, run.seed, run.task.options)
+        self.learner, _ = equip.learner(model, self.config)
+        self.source = tasks.source(run.task, run.seed)
         self.me = PeerId("alone")
         self._next = 0
         self.forget()
@@ -88,7 +88,7 @@ class Alone:
         )  # fmt: skip
         out = []
         for task, completions in zip(tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True):
-            rewards = tuple(self.source.reward(task, text) for text in completions.texts)
+            rewards = tuple(self.source.rewards(task, completions.texts))
             out.append((make_group(self.me, release, task.index, self._next, completions, rewards, times), task.prompt, rewards))
         return out
 

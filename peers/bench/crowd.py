@@ -49,8 +49,7 @@ class Crowd:
         self.run = Digest(desk["run"])
         self.learner = PeerId(desk["addresses"][0].rsplit("/p2p/", 1)[1])
         self.tokenizer = load_tokenizer(model)
-        task = self.config.run.task
-        self.source = tasks.source(task.name, self.config.run.seed, task.options)
+        self.source = tasks.source(self.config.run.task, self.config.run.seed)
         self.senders: list[Sender] = []
         self.active: list[Sender] = []
         self._made = 0
@@ -111,7 +110,7 @@ class Crowd:
             learners=1, groups=0, released=now,
         )  # fmt: skip
         times = Times(released=now, fetched=now, used=now, finished=now, sent=now)
-        rewards = [self.source.reward(task, text) for text in texts]
+        rewards = self.source.rewards(task, texts)
         group = make_group(sender.keyring.me, release, task.index, self._made, completions, rewards, times)
         return wire.seal(group, self.run, sender.keyring)
 

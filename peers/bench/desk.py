@@ -95,8 +95,8 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     bus.add(events.Journal(folder / "journal.jsonl"))
     who = Self(name="desk", role=Role.LEARNER, run=RUN, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
-    learner, speech = equip.learner(model, config.run)
-    source = tasks.source(config.run.task.name, config.run.seed, config.run.task.options)
+    learner, speech = equip.learner(model, config)
+    source = tasks.source(config.run.task, config.run.seed)
     host = Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust)
     peer = LearnerPeer(host, learner, source, speech, None)
     peer.learner.version = 0

@@ -83,13 +83,13 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
     from swarm.tasks import base as tasks
 
     run = settings().run
-    source = tasks.source(run.task.name, run.seed, run.task.options)
+    source = tasks.source(run.task, run.seed)
     exercises = [source.task(i) for i in range(4096)]
     rows = Dataset.from_list([{"prompt": task.prompt, "index": task.index} for task in exercises])
     tokenizer = load_tokenizer(model)
 
     def reward(completions: list[str], index: list[int], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        rewards = [source.reward(exercises[i], text) for i, text in zip(index, completions, strict=True)]
+        rewards = [source.rewards(exercises[i], [text])[0] for i, text in zip(index, completions, strict=True)]
         count.sampled(sum(map(len, completion_ids)), sum(rewards) / len(rewards))
         return rewards
 

@@ -90,11 +90,11 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something: 1234, 123, 12.3, 1.23, 0.123."""
+    """Three digits that mean something: 1234, 123, 12.3, 1.23, 0.123, 1.2e-04."""
     for limit, digits in ((100.0, 0), (10.0, 1), (1.0, 2)):
         if abs(value) >= limit:
             return f"{value:.{digits}f}"
-    return f"{value:.3f}"
+    return f"{value:.3f}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"
 
 
 def as_json(lines: Sequence[Line], machine: Machine) -> str:
