@@ -15,7 +15,7 @@ from statistics import fmean
 
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
-from swarm.types import PeerId
+from swarm.types import PeerId, Verdict
 
 TRACES = 1000
 # Peers, as many as State has rows for.
@@ -34,7 +34,7 @@ SENDERS = 128
 PAUSE = 2.0
 # Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use beats every second.
 
-_VERDICTS = frozenset(("admit", "stale", "expired", "duplicate", "over-quota", "malformed", "untrusted"))
+_VERDICTS = frozenset((*map(str, Verdict), "expired"))
 
 
 @dataclass(slots=True)

@@ -96,7 +96,8 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    text = f"{event.part} of {name(event.peer)} broke and is being replaced: {named(event.detail, name)}"
+    what = {"rewards": "cannot be computed", "memory": "is not enough"}.get(event.part, "broke and is being replaced")
+    text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 
 

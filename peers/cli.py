@@ -130,6 +130,13 @@ def doctor(args: argparse.Namespace) -> int:
     return program.main(args.folder, args.json)
 
 
+def fit(args: argparse.Namespace) -> int:
+    loaded = words.load_fit(args)
+    from peers import measure
+
+    return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
+
+
 def bench(args: argparse.Namespace) -> int:
     from peers.study import STUDIES
 
@@ -151,6 +158,13 @@ def objectives(args: argparse.Namespace) -> int:
     from peers import catalogue
 
     return catalogue.main(args.names, args.json)
+
+
+def task_try(args: argparse.Namespace) -> int:
+    loaded = words.load_task(args)
+    from peers import trial
+
+    return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
 
 
 def config_show(args: argparse.Namespace) -> int:
@@ -214,6 +228,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _add_running(commands)
     _add_reading(commands)
+    _add_task(commands)
     _add_config(commands)
     return root
 
@@ -249,6 +264,10 @@ def _add_reading(commands: Any) -> None:
     it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
     _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
+    about = "say which roles fit on this machine with a model, in which precision, and how fast"
+    it = _command(commands, "fit", fit, about, "swarm fit Qwen/Qwen3-0.6B")
+    it.add_argument("model_or_config", metavar="MODEL", help="a Hub id, a folder, or a config such as configs/gsm8k-0.6b.toml")
+    it.add_argument("--no-measure", action="store_true", help="predict only: seconds instead of minutes")
     about = "list the learning objectives, or show the parts of one"
     it = _command(commands, "objectives", objectives, about, "swarm objectives gepo")
     it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
@@ -282,13 +301,24 @@ def _speed(text: str) -> float:
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
-    rows = "join, groups, averaging, tokens, memory, scoring, dashboard; without one, all of them (about a quarter of an hour)"
+    rows = "join, groups, averaging, tokens, memory, scoring, dashboard, engines; without one, all (about 20 minutes)"
     it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness")
     it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
     it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")
     it.add_argument("--methods", default="", metavar="A,B", help="only these objectives in a study, such as gepo,gspo/eps=0.2")
     it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
     it.add_argument("--minutes", type=float, default=0.0, help="begin no new cell of the staleness study after this long")
+
+
+def _add_task(commands: Any) -> None:
+    about = "try a task: its exercises, right and wrong answers, their rewards"
+    example = "swarm task try data:./problems.jsonl --set task.rewards=my_rewards.py:length -n 3"
+    outer = commands.add_parser("task", help=about, description=_sentence(about), epilog=f"example: {example}")
+    outer.set_defaults(command=lambda args: outer.error("try?"), verbose=False)
+    inner = outer.add_subparsers(title="commands", metavar="COMMAND")
+    it = _command(inner, "try", task_try, about, example)
+    it.add_argument("task", metavar="NAME", help="a task such as digit-sums, data:FILE or gym:NAME, or a config such as my.toml")
+    it.add_argument("-n", type=int, default=5, metavar="N", help="exercises (default: 5)")
 
 
 def _add_config(commands: Any) -> None:

@@ -4,8 +4,8 @@
     5 refused (invite, other run, protocol)     130 / 143 after a graceful leave on SIGINT / SIGTERM
 
     UserError                    what a person can do something about: a sentence, no traceback
-      WrongUsage      2            also ConfigError, ScenarioError
-      CannotHere      3            also IdentityError, PortTaken, PermissionError, no space on the disk
+      WrongUsage      2            also ConfigError, ScenarioError, TaskError
+      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, no space on the disk
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
@@ -67,7 +67,10 @@ class Interrupted(Exception):
 _BY_NAME = {
     "swarm.layers.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
+    "swarm.tasks.base.TaskError": USAGE,
     "swarm.identity.IdentityError": CANNOT,
+    "swarm.learn.speech.ModelError": CANNOT,
+    "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,
     "swarm.invite.InviteError": REFUSED,

@@ -1,10 +1,12 @@
 """A learner's intake: frames of samplers come in, batches of groups that may be trained on come out.
 
     stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
+                                                       off the loop where rewards are slow
 
 Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's part of the credit.
-Nothing a sampler claims is used: the task follows from its index, the rewards from the tokens. The Tally counts verdicts and the
-ages of trained groups for everybody's page. Not handled here: rounds, gradients.
+Nothing a sampler claims is used: the task follows from its index, the rewards from the tokens; a group whose rewards cannot be
+computed here is `unscored` and gone. Groups that are being scored take room as those that wait do: others are judged meanwhile.
+The Tally counts verdicts and the ages of trained groups for everybody's page. Not handled here: rounds, gradients.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from peers.host import Host
+from peers.scorer import Scorer
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement
 from swarm.core.batcher import Batcher, Waiting
 from swarm.core.roster import share
-from swarm.tasks.base import TaskSource
+from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
 
 TOLD = 24
@@ -34,12 +38,15 @@ SHOWN_EVERY = 1.0
 # Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster.
 
 
-@dataclass(frozen=True)
-class Speech:
+class Speech(Protocol):
     """What a learner must know of the tokenizer."""
 
-    vocabulary: int
-    decode: Callable[[Sequence[int]], str]
+    @property
+    def vocabulary(self) -> int:
+        """Every token is below."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,14 @@ class Intake:
     ) -> None:
         run = host.config.run
         self.host, self.source, self.speech = host, source, speech
+        self.scorer = Scorer(host, source)
         self.admission = Admission(run.window, run.sampling, speech.vocabulary)
         self.batcher = Batcher(run.batch, run.window)
         self.tally = Tally()
         self._version, self._learners = version, learners
         self._exercises: dict[str, Exercise] = {}
+        self._scoring = 0
+        """Groups that were admitted and are being scored."""
         self._senders: dict[PeerId, float] = {}
         """When each sampler was last heard: credit is shared among them."""
         self._shown: float | None = None
@@ -116,7 +126,9 @@ class Intake:
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
             self._senders[sender] = now
         if judgement.verdict is Verdict.ADMIT:
-            self.batcher.add(group, now)
+            judgement = await self._scored(group, judgement)
+        if judgement.verdict is Verdict.ADMIT:
+            self.batcher.add(group, host.now())
             host.move()
         else:
             host.vitals.refused += 1
@@ -131,10 +143,10 @@ class Intake:
         """What samplers are told that I can use; told at once when it opens again."""
         vitals, now = self.host.vitals, self.host.now()
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
-        credit = self.batcher.credit(self._learners()) if self._open() else 0
+        credit = max(0, self.batcher.credit(self._learners()) - self._scoring) if self._open() else 0
         if vitals.credit == 0 and credit > 0:
             self.host.beat_now()
-        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher)
+        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher) + self._scoring
         return credit
 
     def closes(self, now: float) -> float | None:
@@ -192,15 +204,21 @@ class Intake:
         distrust = self.host.distrust(opened, Role.SAMPLER)
         if distrust is None and not sender == opened.sender == group.sampler:
             distrust = "sealed, sent and signed by different peers"
-        room = self.batcher.room(self._learners()) if self._open() else 0
-        judgement = self.admission.judge(group, version=self._version(), room=room, distrust=distrust, now=now)
-        if judgement.verdict is not Verdict.ADMIT:
-            return judgement
-        task = self.source.task(group.task)
-        exercise = Exercise(task, tuple(self.source.reward(task, text) for text in self.texts(group)))
+        room = self.batcher.room(self._learners()) - self._scoring if self._open() else 0
+        return self.admission.judge(group, version=self._version(), room=room, distrust=distrust, now=now)
+
+    async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
+        """What becomes of an admitted group once its rewards are known. Its id is known from before: it is not scored twice."""
+        self._scoring += 1
+        try:
+            exercise = Exercise(*await self.scorer.exercise(group.task, self.texts(group)))
+        except RewardError as error:
+            return replace(judgement, verdict=Verdict.UNSCORED, detail=f"its rewards could not be recomputed here: {error}")
+        finally:
+            self._scoring -= 1
         if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)):
             detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
-            return Judgement(Verdict.UNTRUSTED, detail, judgement.versions, judgement.seconds)
+            return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._exercises[group.id] = exercise
         return judgement
 

@@ -28,6 +28,7 @@ from peers.departure import Departure, run_until_signalled
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.evaluator import Evaluator
 from peers.frames import Frames, MemberMail
+from peers.hardware import Machine
 from peers.host import Host, Self
 from peers.page import loopback, page, private_invite, public_invite
 from peers.runfolder import Corner, RunFolder
@@ -42,7 +43,8 @@ from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
 from swarm.net import slim
 from swarm.net.ports import NetError, Ports, Unreachable
-from swarm.tasks import base as tasks
+from swarm.sample.base import Engine
+from swarm.tasks.base import TaskSource
 from swarm.types import Digest, Membership, PeerId, Role
 
 GOODBYE = 10.0
@@ -53,7 +55,8 @@ def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
     """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
     config = loaded.config
     path = folder or runfolder.default_path(config.run.name)
-    run = runfolder.create(path, config.run, policies.folder(config.run))
+    _one_thread()
+    run = runfolder.opened(path, config.run) or runfolder.create(path, *policies.pinned(config.run))
     return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
 
 
@@ -64,7 +67,8 @@ def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> i
     chosen = role or invite.role or Role.SAMPLER
     if chosen in (Role.OBSERVER, Role.SEED):
         raise WrongUsage(f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm")
-    return run_until_signalled(lambda departure: _join(invite, chosen, loaded.config, path, departure))
+    machine = hardware.machine() if role is None else None
+    return run_until_signalled(lambda departure: _join(invite, chosen, loaded.config, path, departure, machine))
 
 
 @dataclass(frozen=True)
@@ -166,10 +170,7 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
     if light:
         slim.enter()
     else:
-        import torch
-
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
+        _one_thread()
     from swarm.net.hive import Node
 
     listen = _kept_port(listen, place.folder / "port")
@@ -190,6 +191,14 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
         supervision.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(node.close(), GOODBYE)
+
+
+def _one_thread() -> None:
+    """Before torch computes anything: threads of its own do not survive the forks to come."""
+    import torch
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
 
 
 def _kept_port(listen: Listen, path: Path) -> Listen:
@@ -267,17 +276,36 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
     return private_invite(run.invite(Role.SAMPLER, addresses), time.time()) if alone else None
 
 
-async def _join(invite: Invite, role: Role, config: Config, path: Path, departure: Departure) -> None:
+async def _join(
+    invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
+) -> None:
+    """`machine` is given where the role and its precision are what fits it."""
     with _place(runfolder.free_corner(path, role)) as place:
         async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await specification.fetch(node.mail, _peers_of(invite), invite.run, path, model)
+            if machine is not None:
+                role, config = _fitting(invite, run, config, machine)
             membership = _membership(invite, role, run, place)
             await specification.serve(node.mail, run)
             who = f"{role.value} {human_name(place.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
             print(f"joined {what} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
             await _act(place, run, role, config, node, membership, departure)
+
+
+def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
+    """The role that this machine can take by the invite, and the settings it takes it with. Raises CannotHere."""
+    from peers import fit
+
+    settings = from_run_dict(run.spec.run)
+    mine = invite.role if invite.delegate is not None else None
+    admitted = [role for role in Role if role is mine or not needs_membership(role, settings.private)]
+    case = fit.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
+    choice = fit.choose(case, invite.role, admitted)
+    if choice.said:
+        print(choice.said, file=sys.stderr, flush=True)
+    return choice.role, msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=choice.engine))
 
 
 async def _act(
@@ -292,16 +320,45 @@ async def _act(
         async with _averager(place, run, node) as averager:
             host = _host(place, run, role, config, node, averager, membership)
             departure.leave = host.leave
-            learner, speech = await node.work.run("load", equip.learner, run.model, host.config.run)
-            source = tasks.source(host.config.run.task.name, host.config.run.seed, host.config.run.task.options)
-            await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
+            learner, speech = await node.work.run("load", equip.learner, run.model, host.config)
+            async with _source(run, host, node) as source:
+                await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
         return
     host = _host(place, run, role, config, node, Nobody(), membership)
     departure.leave = host.leave
-    source = tasks.source(host.config.run.task.name, host.config.run.seed, host.config.run.task.options)
-    engine = await node.work.run("load", equip.engine, run.model, host.config)
-    program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
-    await host.run(program)
+    async with _engine(run, host, node) as engine, _source(run, host, node) as source:
+        program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
+        await host.run(program)
+
+
+@asynccontextmanager
+async def _engine(run: RunFolder, host: Host, node: Any) -> AsyncIterator[Engine]:
+    """What samples here; which one, and why, is said once."""
+    from peers import equip
+
+    told: list[str] = []
+    engine = await node.work.run("load", equip.engine, run.model, host.config, told.append)
+    print(*told, sep="\n", file=sys.stderr, flush=True)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@asynccontextmanager
+async def _source(run: RunFolder, host: Host, node: Any) -> AsyncIterator[TaskSource]:
+    """The run's tasks as its model reads them; what a person should know of them is said once."""
+    from peers import equip
+
+    told: list[str] = []
+    source = await node.work.run("load", equip.source, run, host.config, told.append)
+    for line in told:
+        print(line, file=sys.stderr, flush=True)
+        host.emit(events.Noted, level="warning", text=line)
+    try:
+        yield source
+    finally:
+        source.close()
 
 
 @asynccontextmanager
@@ -310,10 +367,10 @@ async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[An
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
 
-    settings = from_run_dict(run.spec.run).averaging
+    settings = from_run_dict(run.spec.run)
     averager = HiveAverager(
-        daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest), numel=equip.size(run.model),
-        settings=settings, report=place.report,
+        daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest),
+        numel=equip.size(run.model, settings), settings=settings.averaging, report=place.report,
     )  # fmt: skip
     await averager.start()
     try:

@@ -20,6 +20,7 @@ import msgspec
 
 from peers.host import Host
 from peers.intake import Intake, Speech
+from peers.setbacks import Setbacks
 from peers.twins import Twins
 from swarm import events
 from swarm.core.admission import staleness
@@ -27,6 +28,9 @@ from swarm.core.batcher import Waiting
 from swarm.core.releases import publishers
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.learner import Gradient, Learner
+from swarm.learn.memory import OutOfMemory
+from swarm.learn.ranks import RankLost
+from swarm.learn.sharded import ShardedLearner
 from swarm.learn.weights import digest
 from swarm.net.ports import NetError, RoundLost
 from swarm.tasks.base import TaskSource
@@ -49,7 +53,9 @@ class Progress(Struct):
 
 
 class LearnerPeer:
-    def __init__(self, host: Host, learner: Learner, source: TaskSource, speech: Speech, folder: Path | None) -> None:
+    def __init__(
+        self, host: Host, learner: Learner | ShardedLearner, source: TaskSource, speech: Speech, folder: Path | None
+    ) -> None:
         """`folder` is where checkpoints live; None keeps none."""
         run = host.config.run
         self.host, self.learner, self.source, self.speech, self.folder = host, learner, source, speech, folder
@@ -69,6 +75,7 @@ class LearnerPeer:
         self._due: float | None = None
         """When it is my turn to publish it."""
         self._spent: dict[str, float] = {}
+        self._setbacks = Setbacks(host)
 
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
@@ -81,7 +88,10 @@ class LearnerPeer:
             Command.PUBLISH: self.publish, Command.FETCH: self.fetch,
         }  # fmt: skip
         while command is not Command.FLUSH:
-            cause = await act[command]()
+            try:
+                cause = await act[command]()
+            except RankLost as error:
+                cause = self._without_policy(error)
             command = self.round.advance(cause)
             self.host.vitals.state = self.round.state.value
             if self.round.state is State.LEARNING:
@@ -106,7 +116,7 @@ class LearnerPeer:
         host = self.host
         try:
             held = msgspec.convert(self.learner.restore(folder), Progress)
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, ValueError, RankLost) as error:
             host.emit(events.Noted, level="warning", text=f"{error}: going on from the newest release with a fresh optimizer")
             return
         self.intake.admission.restore(held.seen)
@@ -198,15 +208,15 @@ class LearnerPeer:
         if self._gradient is None:
             groups = [item.group for item in self._batch]
             exercises = [self.intake.exercise(group) for group in groups]
-            with host.vitals.computing(host.now):
-                self._gradient = await host.ports.work.run(
-                    "learn",
-                    self.learner.gradient,
-                    groups,
-                    [e.task.prompt for e in exercises],
-                    [e.rewards for e in exercises],
-                    start,
-                )
+            prompts, rewards = [e.task.prompt for e in exercises], [e.rewards for e in exercises]
+            room = self._room()
+            try:
+                with host.vitals.computing(host.now):
+                    self._gradient = await host.ports.work.run("learn", self.learner.gradient, groups, prompts, rewards, start)
+            except OutOfMemory as error:
+                return self._out_of_memory(error)
+            if room != (now := self._room()):
+                host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
         self._spent["learn"] = host.now() - start
         self._breaks = 0
         return Cause.GRADIENT_READY
@@ -255,6 +265,8 @@ class LearnerPeer:
                 host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
                 self._drop_batch()
                 return Cause.STEPPED
+            except OutOfMemory as error:
+                return self._out_of_memory(error)
         groups = len(self._batch) * len(self._members)
         self._account(gradient, metrics, start)
         await self._take_stock(groups)
@@ -267,6 +279,23 @@ class LearnerPeer:
             await self._save()
         return Cause.STEPPED
 
+    def _without_policy(self, error: RankLost) -> Cause:
+        """The version is -1 until the newest release is taken again; the batch is given back then."""
+        self._setbacks.tell("learner", f"{error}: going on from the newest release with a fresh optimizer")
+        return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
+
+    def _out_of_memory(self, error: OutOfMemory) -> Cause:
+        """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched again."""
+        self._setbacks.tell("memory", f"a batch of {len(self._batch)} groups is dropped: {error}")
+        self._drop_batch()
+        return Cause.OUT_OF_MEMORY
+
+    def _room(self) -> str:
+        """What memory lets through at a time, in words."""
+        told = self.learner.statistics()
+        kept = "activations recomputed" if told.get("recomputed") else "activations kept"
+        return f"at most {told.get('micro', 0):g} groups at a time, {kept}"
+
     def _incarnation(self, peer: PeerId) -> int:
         beat = self.host.roster.beat(peer)
         return self.host.who.incarnation if peer == self.host.ports.me else (beat.incarnation if beat else 1 << 62)
@@ -274,6 +303,7 @@ class LearnerPeer:
     def _account(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Events and tallies of a step that was taken."""
         host, version = self.host, self.learner.version
+        self._setbacks.over()
         for item in self._batch:
             self.intake.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
         self.intake.show(self._batch[0].group, gradient.advantages, gradient.weights)
@@ -335,7 +365,7 @@ class LearnerPeer:
             if behind.version != had or not await self.twins.take(behind):
                 data = await host.fetch(behind)
                 await host.ports.work.run("load", self.learner.load, data, behind.version)
-        except (NetError, ValueError) as error:
+        except (NetError, ValueError, RankLost) as error:
             host.emit(events.Noted, level="warning", text=f"release {behind.version} could not be taken: {error}")
             self._failures += 1
             if self._failures >= FETCHES and had >= 0:
@@ -364,5 +394,8 @@ class LearnerPeer:
             await host.ports.work.run("save", self.learner.save, self.folder, msgspec.to_builtins(progress))
         except OSError as error:
             host.emit(events.Faulted, part="disk", detail=f"no checkpoint of version {self.learner.version}: {error.strerror}")
+            return
+        except RankLost as error:
+            host.emit(events.Faulted, part="learner", detail=f"no checkpoint of the last version: {error}")
             return
         host.emit(events.Saved, version=self.learner.version, seconds=round(host.now() - start, 3))

@@ -1,28 +1,66 @@
 """The policy that a run starts from: a folder, a Hub id, or the embedded one, which is made once and cached.
 
-The cache is keyed by everything that the embedded policy depends on, so that one recipe gives one policy.
+A run from a Hub id is pinned to the commit that its revision is when the run is created: all peers load the same. The Hub's own
+cache is used, also without a network. The cache of the embedded policy is keyed by everything that it depends on, so that one
+recipe gives one policy.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import re
 import sys
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
-from peers.errors import CannotHere, UserError
+from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
 from swarm.config import Run, run_dict
 from swarm.tasks import base as tasks
+from swarm.tasks import files as task_files
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+"""What of a Hub model is downloaded: weights that are not pickled, config and tokenizer, no code."""
+COPIES = ["*/*", "consolidated*"]
+"""What is not: the same weights once more, in other formats."""
 
 
 def folder(run: Run) -> Path:
     """A Hugging Face folder with config, tokenizer and safetensors. Raises UserError when there is none to be had."""
     if run.model.name == "embedded":
         return _embedded(run)
-    if Path(run.model.name).expanduser().is_dir():
+    if not from_hub(run):
         return Path(run.model.name).expanduser()
+    return _hub(run.model.name, run.model.revision)
+
+
+def from_hub(run: Run) -> bool:
+    """The model is named by its Hub id."""
+    return run.model.name != "embedded" and not Path(run.model.name).expanduser().is_dir()
+
+
+def pinned(run: Run) -> tuple[Run, Path]:
+    """The run as it is created, revisions of a Hub model and data set made commits, and its folder. Raises as `folder`."""
+    path = folder(run)
+    run = msgspec.structs.replace(run, task=task_files.pinned(run.task))
+    if from_hub(run):
+        run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, revision=path.name))
+    return run, path
+
+
+def base(model: Path, run: Run) -> Path:
+    """The folder with what a role loads first: the run folder's `model`; for adapters on a Hub model the Hub's, at its commit.
+
+    Raises UserError when it cannot be had.
+    """
+    if run.model.training == "full" or (model / "model.safetensors").exists():
+        return model
+    if COMMIT.fullmatch(run.model.revision) is None:
+        raise CannotHere(f"{model} has no model.safetensors, which the run's adapters are on: leave and join again")
     return _hub(run.model.name, run.model.revision)
 
 
@@ -33,7 +71,7 @@ def _embedded(run: Run) -> Path:
     if not target.exists():
         from swarm.learn import embedded
 
-        source = tasks.source(run.task.name, run.seed, run.task.options)
+        source = tasks.warm_start(run.task, run.seed)
         print("making the embedded model and warming it up (some seconds, once)", file=sys.stderr, flush=True)
         try:
             say = lambda line: print(f"  {line}", file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
@@ -46,20 +84,41 @@ def _embedded(run: Run) -> Path:
 
 
 def _hub(name: str, revision: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    page = f"{constants.ENDPOINT}/{name}"
     try:
-        return Path(
-            snapshot_download(
-                name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-            )
-        )
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=FILES, ignore_patterns=COPIES))
     except GatedRepoError as error:
-        raise UserError(f"{name} is gated: accept its terms on its page, then run `hf auth login`") from error
+        raise UserError(f"{name} is gated: accept its terms on {page}, then run `hf auth login`") from error
     except RepositoryNotFoundError as error:
-        raise UserError(f"there is no model {name}: name a folder, a Hub id such as org/model, or `embedded`") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise CannotHere(
-            f"{name} is not on this disk and cannot be downloaded ({type(error).__name__}): check the network, or name a folder"
+        raise WrongUsage(
+            f"there is no folder and no Hub model {name}: name a folder, a Hub id such as org/model, or `embedded` "
+            "(a private model needs `hf auth login` first)"
         ) from error
+    except RevisionNotFoundError as error:
+        raise WrongUsage(f"{name} has no revision {revision}: {page}/commits/main lists them") from error
+    except HFValidationError as error:
+        raise WrongUsage(f"{name!r} is no folder here and no Hub id: name a folder, org/model, or `embedded`") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if isinstance(error, OSError) and (error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)):
+            raise  # about this disk, which is told elsewhere
+        raise CannotHere(
+            f"{name} is not on this disk and cannot be downloaded ({_why(error)}): "
+            "check the network and HF_HUB_OFFLINE, or name a folder"
+        ) from error
+
+
+def _why(error: BaseException) -> str:
+    """The class of the first error says more than the Hub client's advice of several lines."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return type(error).__name__

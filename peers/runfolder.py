@@ -2,7 +2,10 @@
 
     spec            the Spec as bytes; its sha256 is the run's digest
     owner.key       signs memberships; only where the run was started
-    model/          config.json and tokenizer files
+    model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of a local model are
+                    trained
+    task/           local data and reward code, where the task has any
+    cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
     invites/<role>  ready-made words
     peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, checkpoint/, newest, pid
@@ -17,12 +20,14 @@ import fcntl
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
 from peers.errors import CannotHere, Refusal
@@ -32,12 +37,18 @@ from swarm.config import Run, run_dict
 from swarm.core.trust import needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring, open_key
-from swarm.types import Digest, Membership, Role, Spec
+from swarm.tasks import base as tasks
+from swarm.tasks import files as task_files
+from swarm.types import Digest, Membership, Role, Spec, Task
 
 INVITE_DAYS = 30
 MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")  # fmt: skip
-"""What of a Hugging Face folder travels to joiners; weights travel as releases."""
+"""What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
+BASE = "model.safetensors"
+"""The weights below an adapter travel too, where no Hub has them."""
+TASK = "task/"
+"""Before the names of task files where they stand beside the model's."""
 
 
 @dataclass(frozen=True)
@@ -173,49 +184,105 @@ def keep(path: Path, content: bytes) -> RunFolder:
     return RunFolder(path, wire.decode(content, Spec), digest)
 
 
-def create(path: Path, run: Run, policy: Path) -> RunFolder:
-    """The folder of a run started here, from its config and a policy folder with version 0; or the one that is there already.
+def opened(path: Path, run: Run) -> RunFolder | None:
+    """The run that was started here with these settings, if one was. A revision that was pinned then stays as it is.
 
     Raises Refusal when the folder belongs to a run with other settings.
     """
     here = read(path)
-    settings = run_dict(run)
-    if here is not None:
-        if here.spec.run != settings:
-            changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
-            raise Refusal(
-                f"{path} holds a run with other settings ({changed}): restore them, or name another folder with --folder"
-            )
-        return here
+    if here is None:
+        return None
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))  # tuples are lists then, as in a Spec
+    settings = _pinned_as(travelled, here.spec.run)
+    if here.spec.run != settings:
+        changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
+        raise Refusal(f"{path} holds a run with other settings ({changed}): restore them, or name another folder with --folder")
+    return here
+
+
+def create(path: Path, run: Run, policy: Path) -> RunFolder:
+    """The folder of a run started here, from its config (revisions pinned) and a policy folder with version 0.
+
+    Raises ModelError or TaskError when model, task and template do not fit together, OSError when the disk says no.
+    """
+    from peers import policies
+    from swarm.learn import speech
+
+    spoken = speech.load(policy, run.model.template, run.task.system)
     owner = open_key(path / "owner.key")
-    genesis = copy_policy(policy, path / "model")
+    copy_files(policy, path / "model")
+    if run.model.training != "full" and not policies.from_hub(run):
+        from swarm.learn.model import write_base
+
+        write_base(policy, path / "model" / BASE)
+    task_files.pack(run.task, path / "task")
+    _try_first(run, path / "task", spoken.render)
+    genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
+    files, carried = digests(path / "model", (*MODEL_FILES, BASE)), digests(path / "task", _names(path / "task"))
+    sizes = {name: (path / "model" / name).stat().st_size for name in files}
+    sizes |= {TASK + name: (path / "task" / name).stat().st_size for name in carried}
     spec = Spec(
-        protocol=PROTOCOL, run=settings, owner=owner.public.hex(), files=file_digests(path / "model"),
+        protocol=PROTOCOL, run=run_dict(run), owner=owner.public.hex(), files=files, task=carried, sizes=sizes,
         genesis=Digest(hashlib.sha256(genesis).hexdigest()),
     )  # fmt: skip
     return keep(path, wire.encode(spec))
 
 
-def copy_policy(policy: Path, target: Path) -> bytes:
-    """Take a policy's files without its weights; these are returned in the form of a release."""
-    from safetensors.torch import load_file
-
-    from swarm.learn.weights import to_bytes
-
+def copy_files(policy: Path, target: Path) -> None:
+    """Take a policy's files without its weights."""
     target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         if (policy / name).exists():
             shutil.copyfile(policy / name, target / name)
-    state = {}
-    for shard in sorted(policy.glob("*.safetensors")):
-        state.update(load_file(shard))
-    if not state:
-        raise CannotHere(f"{policy} has no *.safetensors: save the model with save_pretrained first")
-    return to_bytes(state)
 
 
-def file_digests(model: Path) -> dict[str, Digest]:
-    """sha256 of the files that joiners need."""
-    found = (model / name for name in MODEL_FILES)
-    return {path.name: Digest(hashlib.sha256(path.read_bytes()).hexdigest()) for path in found if path.exists()}
+def genesis_of(policy: Path, run: Run) -> bytes:
+    """Version 0 as a release: the policy's weights, or the first adapter. Raises ModelError."""
+    from swarm.learn import adapters, model, weights
+
+    if run.model.name == "embedded":  # its file is a release already: seconds of importing its architecture are saved
+        return (policy / "model.safetensors").read_bytes()
+    if not any(policy.glob("*.safetensors")):
+        raise model.ModelError(model.no_weights(policy))
+    if run.model.training != "full":
+        return adapters.genesis(policy, run.lora, run.seed)
+    return weights.of(model.load_policy(policy, dtype="bfloat16"))
+
+
+def digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
+    """sha256 of those of these files that are there."""
+    found = {}
+    for name in names:
+        if (folder / name).exists():
+            with open(folder / name, "rb") as file:
+                found[name] = Digest(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _try_first(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
+    """Write the first task as the model reads it: a run whose model and tasks do not fit is not begun."""
+    source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None)
+    try:
+        render(source.task(0))
+    finally:
+        source.close()
+
+
+def _pinned_as(settings: dict[str, object], here: Mapping[str, object]) -> dict[str, object]:
+    """Settings with the revisions that the run here was pinned to, where they name no commit themselves."""
+    model, task = (dict(settings[name]) for name in ("model", "task"))  # type: ignore[call-overload]
+    my_model, my_task = (dict(here[name]) for name in ("model", "task"))  # type: ignore[call-overload]
+    if model["name"] == my_model["name"] and not _commit(model["revision"]):
+        model["revision"] = my_model["revision"]
+    if task["name"] == my_task["name"] and "revision" in my_task["options"] and not _commit(task["options"].get("revision", "")):
+        task["options"] = dict(sorted({**task["options"], "revision": my_task["options"]["revision"]}.items()))
+    return settings | {"model": model, "task": task}
+
+
+def _commit(revision: str) -> bool:
+    return re.fullmatch("[0-9a-f]{40}", revision) is not None

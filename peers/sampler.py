@@ -2,30 +2,34 @@
 
     refresh   newest release -> (injected delay) -> bytes ready          one at a time, beside the rest
     draw      ready policy adopted between groups only
-              wait for credit -> tasks -> engine.sample -> groups
+              wait for credit -> tasks -> engine.sample -> completions
+    score     rewards -> groups                                          slow ones beside the rest, in order
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
 Invariant: all completions of a group come from one version. A group without a receipt goes to the same learner again while it
 lives (it knows the group by its id), to another one when it is lost; an over-quota group goes to another with credit; a group
-that outgrew the window is dropped. Not handled here: what learners make of it.
+that outgrew the window is dropped, and so is one whose rewards cannot be computed. Not handled here: what learners make of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from peers.host import Host
+from peers.scorer import Scorer
+from peers.tended import Tended
 from swarm import events, wire
 from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
 from swarm.net.ports import NetError, Refused
-from swarm.sample.base import Completions, Engine
-from swarm.tasks.base import TaskSource
-from swarm.types import Array, Group, PeerId, Receipt, Release, Times, Verdict
+from swarm.sample.base import Completions, Engine, EngineError
+from swarm.tasks.base import RewardError, TaskSource
+from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
 
 OUTBOX = 1024
 # Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler waits.
@@ -36,14 +40,30 @@ LEAVE = 5.0
 # Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this long.
 
 
+class Drawn(NamedTuple):
+    """Completions of a task, before they are scored."""
+
+    task: Task
+    seed: int
+    completions: Completions
+    policy: tuple[Release, float]
+    """And when its bytes were here."""
+    used: float
+    """When sampling began."""
+
+
 class Sampler:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
+        self.scorer = Scorer(host, source)
+        self.tended = Tended(host)
         self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
         self._ready: tuple[Release, bytes, float] | None = None
         self._policy: tuple[Release, float] | None = None
         self._outbox = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._scoring = 0
+        """Groups to be: sampled and not yet scored."""
         self._queue = asyncio.Lock()
         """Groups that no learner has room for: they leave one by one, before new ones are drawn."""
 
@@ -52,7 +72,10 @@ class Sampler:
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self._refresh())
             while not self.host.stop.is_set():
-                await self._turn(tasks)
+                try:
+                    await self._turn(tasks)
+                except EngineError:
+                    await self.tended.wait()
             refresh.cancel()
             if self._deliveries:
                 _, late = await asyncio.wait(self._deliveries, timeout=LEAVE)
@@ -80,10 +103,17 @@ class Sampler:
             host.move()
 
     async def _adopt(self) -> None:
+        """Raises EngineError; the release, or a newer one, is tried again before anything is sampled."""
         assert self._ready is not None
-        (release, weights, fetched), self._ready = self._ready, None
-        start = self.host.now()
-        await self.host.ports.work.run("load", self.engine.load, weights, release.version, release.weights)
+        ready, start = self._ready, self.host.now()
+        release, weights, fetched = ready
+        try:
+            await self.tended.run("load", self.engine.load, weights, release.version, release.weights)
+        except ValueError as error:
+            self._done_with(ready)
+            self.host.emit(events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}")
+            return
+        self._done_with(ready)
         now = self.host.now()
         self._policy = (release, fetched)
         self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
@@ -93,53 +123,84 @@ class Sampler:
             load=round(now - start, 3), age=round(now - release.released, 3),
         )  # fmt: skip
 
+    def _done_with(self, ready: tuple[Release, bytes, float]) -> None:
+        if self._ready is ready:  # else a newer one came meanwhile
+            self._ready = None
+
     # --- draw, sample, score, seal --------------------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
-        """Decide (adopt? who has credit?), sample, hand over."""
+        """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is sampled."""
         host = self.host
         if self._ready is not None:
             await self._adopt()
         if self._policy is None:
             return await self._idle("waiting for a policy")
-        count = min(host.config.peer.engine.tasks, host.roster.credit()) if not self._queue.locked() else 0
+        credit = host.roster.credit() - self._scoring
+        count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
         if count <= 0:
             return await self._idle("waiting for credit")
         host.vitals.state = "sampling"
-        for group in await self._sample(count):
-            await self._outbox.acquire()
-            delivery = tasks.create_task(self._deliver(group))
-            self._deliveries.add(delivery)
-            delivery.add_done_callback(self._delivered)
+        draws = [self.curriculum.next() for _ in range(count)]
+        try:
+            exercises = await self.scorer.tasks([draw.task for draw in draws])
+        except RewardError:
+            return await self._idle("waiting for tasks")
+        for drawn in await self._sample(exercises, draws[0].seed):
+            if self.source.slow:
+                self._scoring += 1
+                await self._send_off(tasks, self._score_and_deliver(drawn))
+            elif (group := await self._seal(drawn)) is not None:
+                await self._send_off(tasks, self._deliver(group))
+
+    async def _send_off(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+        await self._outbox.acquire()
+        delivery = tasks.create_task(work)
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._delivered)
 
     async def _idle(self, why: str) -> None:
         self.host.vitals.state = why
         await self.host.changed(self.host.config.run.pace.beat)
 
-    async def _sample(self, count: int) -> list[Group]:
+    async def _sample(self, tasks: Sequence[Task], seed: int) -> list[Drawn]:
         host, run = self.host, self.host.config.run
         assert self._policy is not None
-        draws = [self.curriculum.next() for _ in range(count)]
-        tasks = [self.source.task(draw.task) for draw in draws]
         used = host.now()
         with host.vitals.computing(host.now):
-            sampled = await host.ports.work.run(
-                "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, draws[0].seed
+            sampled = await self.tended.run(
+                "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, seed
             )
         finished = host.now()
         release, fetched = self._policy
-        times = Times(released=release.released, fetched=fetched, used=used, finished=finished, sent=finished)
-        groups = []
-        for i, (task, completions) in enumerate(zip(tasks, sampled, strict=True)):
-            rewards = [self.source.reward(task, text) for text in completions.texts]
-            groups.append(group := make_group(host.ports.me, release, task.index, draws[0].seed + i, completions, rewards, times))
-            host.emit(
-                events.Sampled, group=group.id, task=task.index, version=release.version, seconds=round(finished - used, 3),
-                tokens=len(completions.tokens), reward=sum(rewards) / len(rewards),
-            )  # fmt: skip
-        host.vitals.finished(count, sum(len(completions.tokens) for completions in sampled), finished)
+        host.vitals.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
         host.vitals.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
-        return groups
+        pairs = enumerate(zip(tasks, sampled, strict=True))
+        return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
+
+    async def _seal(self, drawn: Drawn) -> Group | None:
+        """Score it and make a group of it; None when its rewards cannot be computed."""
+        host, task, (release, fetched) = self.host, drawn.task, drawn.policy
+        try:
+            rewards = await self.scorer.rewards(task, drawn.completions.texts)
+        except RewardError:
+            return None
+        now = host.now()
+        times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
+        group = make_group(host.ports.me, release, task.index, drawn.seed, drawn.completions, rewards, times)
+        host.emit(
+            events.Sampled, group=group.id, task=task.index, version=release.version, seconds=round(now - drawn.used, 3),
+            tokens=len(drawn.completions.tokens), reward=sum(rewards) / len(rewards),
+        )  # fmt: skip
+        return group
+
+    async def _score_and_deliver(self, drawn: Drawn) -> None:
+        try:
+            group = await self._seal(drawn)
+        finally:
+            self._scoring -= 1
+        if group is not None:
+            await self._deliver(group)
 
     # --- deliver --------------------------------------------------------------------------------------------------------
 

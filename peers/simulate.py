@@ -9,7 +9,8 @@ that the same seed gives the same journal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from peers.seed import Seed
 from swarm.config import Config
 from swarm.core.trust import Trust
 from swarm.learn.learner import Learner
+from swarm.learn.sharded import ShardedLearner
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
 from swarm.sample.base import Engine
@@ -60,11 +62,21 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Letters:
+    """The speech of a table."""
+
+    vocabulary: int
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(chr(ord("a") + token) for token in tokens)
+
+
 class Kit(NamedTuple):
     """What roles work with."""
 
     engine: Callable[[], Engine]
-    learner: Callable[[], tuple[Learner, Speech]]
+    learner: Callable[[], tuple[Learner | ShardedLearner, Speech]]
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
@@ -88,7 +100,7 @@ def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
 
 def _role(host: Host, kit: Kit) -> Callable[[], Coroutine[Any, Any, None]]:
     run = host.config.run
-    source = tasks.source(run.task.name, run.seed, run.task.options)
+    source = tasks.source(run.task, run.seed)
     match host.who.role:
         case Role.SAMPLER:
             return Sampler(host, kit.engine(), source).run
@@ -110,7 +122,7 @@ def kit(config: Config) -> Kit:
 def _table(config: Config) -> Kit:
     run = config.run
     options = {name: int(size) for name, size in run.task.options.items()}
-    speech = Speech(options.get("alphabet", ALPHABET), _decode)
+    speech = Letters(options.get("alphabet", ALPHABET))
     return Kit(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
         learner=lambda: (Learner(Tabular(**options), run), speech),
@@ -120,14 +132,10 @@ def _table(config: Config) -> Kit:
 def _model(config: Config) -> Kit:
     from peers import equip  # transformers takes seconds to import, and most scenarios have a table
 
-    folder, run = policies.folder(config.run), config.run
+    folder = policies.folder(config.run)
     here = msgspec.structs.replace(config.peer.engine, name="hf")
     mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
-    return Kit(engine=lambda: equip.engine(folder, mine), learner=lambda: equip.learner(folder, run))
-
-
-def _decode(tokens: Any) -> str:
-    return "".join(chr(ord("a") + token) for token in tokens)
+    return Kit(engine=lambda: equip.engine(folder, mine), learner=lambda: equip.learner(folder, config))
 
 
 def _membership(peer: SimPeer) -> Membership:

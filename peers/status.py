@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,7 +24,7 @@ from peers.frames import Frames
 from peers.runfolder import RunFolder
 from peers.up import Tail
 from swarm import wire
-from swarm.config import Config, from_run_dict
+from swarm.config import Config, Run, from_run_dict
 from swarm.identity import open_key
 from swarm.types import Manifest, Release
 
@@ -114,24 +115,48 @@ def leave(folder: Path) -> int:
 
 
 def export(folder: Path, target: Path) -> int:
-    """Write the newest policy that this machine holds as a Hugging Face folder."""
-    from swarm.learn.model import load_policy, load_tokenizer
-
+    """Write the newest policy that this machine holds as a Hugging Face folder; of an adapter's run merged, and beside it as
+    `adapter/`, which PeftModel and vLLM load on the base.
+    """
     run = runfolder.read(folder)
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
         raise WrongUsage(f"{target} is not empty and not a model folder: name another one")
     version, weights = newest_weights(folder, run)
-    policy = load_policy(run.model, data=weights)
-    policy.save_pretrained(target)
-    load_tokenizer(run.model).save_pretrained(target)
+    settings = from_run_dict(run.spec.run)
+    if settings.model.training == "full":
+        _write_policy(run.model, run.model, weights, target)
+    else:
+        _write_merged(run.model, settings, weights, target)
     print(target)
     print(
         f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r}) loads it",
         file=sys.stderr,
     )
     return 0
+
+
+def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:
+    """Weights of the architecture in `base`, with all that `model` has beside weights."""
+    from swarm.learn.model import load_policy
+
+    load_policy(base, dtype="bfloat16", data=weights).save_pretrained(target)
+    for name in runfolder.MODEL_FILES:
+        if name != "config.json" and (model / name).exists():
+            shutil.copyfile(model / name, target / name)
+
+
+def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
+    from peers import policies
+    from swarm.learn import adapters
+    from swarm.learn.model import load_policy
+
+    base = policies.base(model, run)
+    _write_policy(model, base, adapters.merged(load_policy(base), run.lora, weights), target)
+    name = run.model.name if policies.from_hub(run) else str(base.resolve())
+    adapters.folder(target / "adapter", weights, run.lora, name)
+    print(f"the adapter alone, for {name}: {target / 'adapter'}", file=sys.stderr)
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:

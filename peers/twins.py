@@ -13,6 +13,8 @@ from __future__ import annotations
 from peers.host import Host
 from swarm import wire
 from swarm.learn.learner import Learner
+from swarm.learn.ranks import RankLost
+from swarm.learn.sharded import ShardedLearner
 from swarm.learn.weights import digest
 from swarm.net.blobs import STATES
 from swarm.net.ports import NetError, Refused
@@ -28,7 +30,7 @@ class Offer(Struct):
 
 
 class Twins:
-    def __init__(self, host: Host, learner: Learner) -> None:
+    def __init__(self, host: Host, learner: Learner | ShardedLearner) -> None:
         self._host, self._learner = host, learner
 
     async def serve(self) -> None:
@@ -39,7 +41,10 @@ class Twins:
         host = self._host
         if sender not in host.roster.learners():
             raise Refused("only learners of this run are given a learner's state")
-        version, weights, state = await host.ports.work.run("pack", self._snapshot)
+        try:
+            version, weights, state = await host.ports.work.run("pack", self._snapshot)
+        except RankLost as error:
+            raise Refused(f"this learner has no state now: {error}") from error
         if digest(weights) != request.decode(errors="replace"):
             raise Refused(f"this learner is at version {version} by now")
         manifest, address = host.blobs.publish(state, version, digest(state))

@@ -16,6 +16,9 @@ from peers.errors import WrongUsage
 if TYPE_CHECKING:
     from swarm.config import Loaded
 
+COMPLETION = 512
+# Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's.
+
 
 def load(args: argparse.Namespace, path: Path | None) -> Loaded:
     from swarm import config
@@ -24,11 +27,27 @@ def load(args: argparse.Namespace, path: Path | None) -> Loaded:
     return config.load(path, sets, os.environ)
 
 
+def load_task(args: argparse.Namespace) -> Loaded:
+    """The settings of `swarm task try`: a file of settings, or the defaults with a task of that name."""
+    if args.task.endswith(".toml"):
+        return load(args, Path(args.task))
+    args.set.append(f"run.task.name={args.task}")
+    return load(args, None)
+
+
 def refuse_run_settings(loaded: Loaded) -> None:
     """A joiner's run half comes from the swarm; only where its model lies may differ."""
     for key, origin in loaded.origins.items():
         if key.startswith("run.") and origin != "default" and key != "run.model.name":
             raise WrongUsage(f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out")
+
+
+def load_fit(args: argparse.Namespace) -> Loaded:
+    """The settings of a config, or the defaults with a model's name and completions as long as its users ask for."""
+    if args.model_or_config.endswith(".toml"):
+        return load(args, Path(args.model_or_config))
+    args.set[:0] = [f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"]
+    return load(args, None)
 
 
 def read_invite(word: str) -> None:

@@ -196,7 +196,7 @@ class Faulted(Event):
     """Something of ours broke and is being replaced."""
 
     part: str
-    """`p2pd`, `dht`, `averager`, `page`, a child's name."""
+    """`p2pd`, `dht`, `averager`, `engine`, `learner`, `rewards`, `memory`, `disk`, `mail`, `page`, a child's name."""
     detail: str
 
 

@@ -97,8 +97,9 @@ def on_disk(folder: Path) -> set[str]:
 def test_make_and_ci_run_the_same_checks() -> None:
     listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    checks, others = {"lint", "check-types", "test", "test-slow"}, {"demo", "bench", "bench-dashboard", "bench-objectives"}
-    assert checks | others | {"chromium", "namespaces", "clean", "help"} == targets
+    checks = {"lint", "check-types", "test", "test-slow", "test-vllm"}
+    others = {"demo", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
+    assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     assert set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)) == {"lint", "check-types", "test"} <= targets
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -179,7 +179,15 @@ def _broken(s: Situation, momentary: bool) -> Iterator[tuple[Peer, str, Fault]]:
 def faults(s: Situation) -> Iterator[Problem]:
     """Parts of a peer that broke and are not back."""
     for peer, part, fault in _broken(s, momentary=False):
-        if s.now - fault.since > MEND and s.now - fault.last < 600.0:
+        if s.now - fault.since <= MEND or s.now - fault.last >= 600.0:
+            continue
+        if part == "rewards":
+            yield problem(f"fault {peer.id} {part}", "warning", (
+                f"{peer.name} has not been able to compute a reward for {duration(s.now - fault.since)}: {fault.detail}",
+                "The reward function raises, hangs or returns what is no reward; those groups are lost.",
+                "Try it with `swarm task try` and the run's config; give it more time (`run.task.timeout`) if it is slow.",
+            ), [peer], fault.since)  # fmt: skip
+        else:
             yield problem(f"fault {peer.id} {part}", "warning", (
                 f"{part} of {peer.name} broke {duration(s.now - fault.since)} ago and is not back: {fault.detail}",
                 "Its supervision tries again and again and has not succeeded.",

@@ -26,6 +26,11 @@ REFUSALS = {
         "learners do not believe what it claims, or it was not invited",
         "If you know its owner: invite it anew (`swarm invite`), and see that its task code is that of the swarm's version.",
     ),
+    "unscored": (
+        "the learners could not compute the rewards of its completions: the reward function fails there, or takes too long",
+        "Look at the learners' log for the reason, try the function with `swarm task try`, and give it more time "
+        "(`run.task.timeout`) if it is slow.",
+    ),
     "duplicate": ("it sends groups that were already judged", "Its receipts get lost: look at its network, then start it again."),
     "over-quota": (
         "the learners have no room for them", "Nothing is broken there: more learners, or fewer samplers, use what is sampled.",

@@ -73,16 +73,19 @@ class WallClock:
 
 
 class ThreadWork:
-    """The Work port: one thread, in order."""
+    """The Work port: one thread, in order, and a second one for `score`."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="work")
+        self._scores = ThreadPoolExecutor(1, thread_name_prefix="score")
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args))
+        thread = self._scores if kind == "score" else self._thread
+        return await asyncio.get_running_loop().run_in_executor(thread, partial(function, *args))
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._thread, self._scores):
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
 # --- the node -----------------------------------------------------------------------------------------------------------

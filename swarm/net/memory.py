@@ -371,10 +371,10 @@ class MemoryWork:
 
     def __init__(self, price: Callable[[str], float]) -> None:
         self._price = price
-        self._turn = asyncio.Lock()
+        self._turn, self._score = asyncio.Lock(), asyncio.Lock()
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        async with self._turn:
+        async with self._score if kind == "score" else self._turn:
             result = function(*args)
             await asyncio.sleep(self._price(kind))
             return result

@@ -6,7 +6,7 @@
     Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links
     Mail      libp2p streams                              a call behind a link
     Averager  hivemind's all-reduce in a process           weighted mean after link delays
-    Work      a worker thread                             the function inline, then sleep(cost)
+    Work      a worker thread, one more for rewards       the function inline, then sleep(cost)
 
 Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite (tests/net/test_contract.py) runs against
 both columns. Senders are authenticated by the port (libp2p handshake or GossipSub signature; memory ports know who calls).
@@ -129,7 +129,10 @@ class Work(Protocol):
     """Slow code off the loop."""
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it in a simulation."""
+        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it in a simulation.
+
+        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model computes.
+        """
         ...
 
 

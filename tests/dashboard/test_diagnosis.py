@@ -119,6 +119,7 @@ CASES = {
     ),
     "malformed groups": Case("refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"),
     "untrusted groups": Case("refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not believe"),
+    "unscored groups": Case("refused", *_verdict("unscored"), 10, 25, (SAMPLERS[0],), "`swarm task try`"),
     "duplicate groups": Case("refused", *_verdict("duplicate"), 10, 25, (SAMPLERS[0],), "already judged"),
     "a full inbox": Case("refused", *_verdict("over-quota"), 10, 25, (SAMPLERS[0],), "no room"),
     "no credit": Case("no credit", *_state(SAMPLERS[0], "waiting for credit"), 25, 3, (SAMPLERS[0],), "waited for credit"),
@@ -143,6 +144,10 @@ CASES = {
     "a broken part": Case(
         "fault", _emit(happened.Faulted, LEARNERS[0], part="dht", detail="the child died"),
         _emit(happened.Recovered, LEARNERS[0], part="dht", seconds=9.0), 10, 1, (LEARNERS[0],), "the child died",
+    ),
+    "rewards that fail": Case(
+        "fault", _emit(happened.Faulted, SAMPLERS[0], part="rewards", detail="mine.py:f raised KeyError"),
+        _emit(happened.Recovered, SAMPLERS[0], part="rewards", seconds=9.0), 10, 1, (SAMPLERS[0],), "`swarm task try`",
     ),
     "a full disk": Case("disk", _emit(happened.Faulted, LEARNERS[0], part="disk", detail="no space left"), _nothing, 5, 65,
                         (LEARNERS[0],), "Make room"),

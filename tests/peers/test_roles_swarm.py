@@ -32,14 +32,20 @@ from swarm.events import (
     CaughtUp,
     Counted,
     Event,
+    Faulted,
     Judged,
     Moved,
+    Noted,
+    Recovered,
     Rejected,
     Released,
     Sampled,
     Snapped,
     Trained,
 )  # fmt: skip
+from swarm.learn.learner import Learner
+from swarm.learn.memory import OutOfMemory
+from swarm.learn.ranks import RankLost
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import Array, Group, Verdict
@@ -150,6 +156,55 @@ def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
     for event in told.of(Adopted, since=110):
         by_version.setdefault(event.version, set()).add(event.weights)
     assert by_version and all(len(digests) == 1 for digests in by_version.values())
+
+
+@pytest.mark.parametrize("method", ["gradient", "step", "weights", "load"])
+def test_a_learner_whose_policy_is_lost_with_a_process_takes_the_newest_release_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    real, calls, bad = getattr(Learner, method), Counter[int](), (1, 9) if method == "load" else (2, 9)
+
+    def breaks(self: Learner, *args: Any) -> Any:
+        calls[id(self)] += 1
+        if calls[id(self)] in bad:
+            self.version = -1
+            raise RankLost("rank 1 of 2 (cuda:1) was killed by SIGKILL", memory=False)
+        return real(self, *args)
+
+    monkeypatch.setattr(Learner, method, breaks)
+    told = Told(scenario(1.5, (1, 3)))
+    lost = [event for event in told.of(Faulted) if event.part == "learner"]
+    again = [event for event in told.of(Noted) if "could not be taken: rank 1 of 2" in event.text]
+    assert len(lost) + len(again) == sum(count >= call for count in calls.values() for call in bad) > 0
+    assert all("newest release" in event.detail for event in lost)
+    assert len(told.of(Recovered)) == len(lost)
+    versions = [event.version for event in told.of(Trained)]
+    assert len(versions) > 20 and max(versions) - len(set(versions)) <= 2
+
+
+@pytest.mark.parametrize(("method", "policy"), [("gradient", True), ("step", True), ("step", False)])
+def test_a_learner_whose_memory_ends_drops_the_batch_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, method: str, policy: bool
+) -> None:
+    """Where the policy is lost as well, half way through a step, the release is fetched again."""
+    real, calls, bad = getattr(Learner, method), Counter[int](), (3, 4, 9)
+
+    def ends(self: Learner, *args: Any) -> Any:
+        calls[id(self)] += 1
+        if calls[id(self)] in bad:
+            self.version = self.version if policy else -1
+            raise OutOfMemory("not even one group goes through the model")
+        return real(self, *args)
+
+    monkeypatch.setattr(Learner, method, ends)
+    told = Told(scenario(1.5, (1, 3)))
+    ended = [event for event in told.of(Faulted) if event.part == "memory"]
+    assert len(ended) == 3
+    assert all(event.detail == "a batch of 8 groups is dropped: not even one group goes through the model" for event in ended)
+    assert len([event for event in told.of(Recovered) if event.part == "memory"]) == 2
+    assert bool(told.of(CaughtUp, since=5)) == (not policy)
+    versions = [event.version for event in told.of(Trained)]
+    assert len(versions) > 20 and versions == sorted(set(versions))
 
 
 def test_the_next_learner_publishes_when_the_publisher_died_after_its_step() -> None:

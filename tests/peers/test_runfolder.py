@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers import runfolder
+from peers import runfolder, status
 from peers.errors import CannotHere, Refusal
 from peers.runfolder import Corner, RunFolder, free_corner, running
-from swarm.config import Run
+from swarm.config import Model, Run, TaskSource
 from swarm.core.trust import Trust
 from swarm.identity import open_key, verify
+from swarm.learn import adapters, tiny, weights
+from swarm.learn.model import load_policy
+from swarm.learn.speech import ModelError
 from swarm.types import Role
 
 
-@pytest.fixture
-def policy(tmp_path: Path) -> Path:
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.make(tmp_path_factory.mktemp("tiny") / "policy", "qwen3")
     (folder / "secrets.txt").write_text("mine")
-    save_file({"weight": torch.arange(4.0)}, folder / "model.safetensors")
     return folder
 
 
@@ -35,13 +38,15 @@ def run(tmp_path: Path, policy: Path) -> RunFolder:
 
 def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
     assert runfolder.read(run.path) == run
-    assert set(run.spec.files) == {"config.json"}, "only what a model needs travels"
+    there = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert set(run.spec.files) == set(run.spec.sizes) == there, "only what a model needs travels"
+    assert run.spec.sizes["config.json"] == (run.model / "config.json").stat().st_size
 
 
-def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_names(run: RunFolder, policy: Path) -> None:
-    assert runfolder.create(run.path, Run(), policy) == run
+def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_names(run: RunFolder) -> None:
+    assert runfolder.opened(run.path, Run()) == run and runfolder.opened(run.path / "elsewhere", Run()) is None
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
-        runfolder.create(run.path, Run(seed=2), policy)
+        runfolder.opened(run.path, Run(seed=2))
 
 
 def test_a_folder_belongs_to_one_run(run: RunFolder) -> None:
@@ -58,11 +63,88 @@ def test_a_damaged_spec_says_what_to_do(run: RunFolder) -> None:
         runfolder.read(run.path)
 
 
-def test_a_policy_without_weights_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(CannotHere, match="safetensors"):
-        runfolder.create(tmp_path / "run", Run(), tmp_path / "empty")
+@pytest.mark.parametrize("training", ["full", "lora"])
+def test_a_policy_without_weights_is_refused(tmp_path: Path, policy: Path, training: Any) -> None:
+    empty = shutil.copytree(policy, tmp_path / "empty")
+    (empty / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="safetensors"):
+        runfolder.create(tmp_path / "run", Run(model=Model(name=str(empty), training=training)), empty)
     assert runfolder.read(tmp_path / "run") is None
+
+
+def test_a_run_whose_template_cannot_write_its_tasks_is_not_begun(tmp_path: Path, policy: Path) -> None:
+    plain = shutil.copytree(policy, tmp_path / "plain")
+    (plain / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        runfolder.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
+    assert runfolder.read(tmp_path / "run") is None
+
+
+def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:
+    run = runfolder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
+    genesis = (run.path / "genesis").read_bytes()
+    assert weights.digest(genesis) == run.spec.genesis
+    assert weights.of(load_policy(run.model, data=genesis)) == weights.of(load_policy(policy))
+
+
+def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Path, policy: Path) -> None:
+    settings = Run(model=Model(name=str(policy), training="lora"))
+    run = runfolder.create(tmp_path / "run", settings, policy)
+    base = run.model / "model.safetensors"
+    assert run.spec.files["model.safetensors"] == weights.digest(base.read_bytes()), "it travels to joiners"
+    assert run.spec.sizes["model.safetensors"] == base.stat().st_size
+    genesis = (run.path / "genesis").read_bytes()
+    assert weights.digest(genesis) == run.spec.genesis and genesis == adapters.genesis(policy, settings.lora, settings.seed)
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        first = load_policy(run.model, lora=settings.lora, data=genesis)(ids).logits
+        torch.testing.assert_close(first, load_policy(policy)(ids).logits)
+
+
+def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: Path) -> None:
+    (tmp_path / "mine.py").write_text("def short(prompts, completions, **_):\n    return [1.0 for _ in completions]\n")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 8)
+    task = TaskSource(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
+    run = runfolder.create(tmp_path / "run", Run(task=task), policy)
+    assert set(run.spec.task) == {"data.parquet", "rewards-0.py"}
+    for name, digest in run.spec.task.items():
+        content = (run.path / "task" / name).read_bytes()
+        assert weights.digest(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
+
+
+def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(tmp_path: Path, policy: Path) -> None:
+    commit = "a" * 40
+    hub = Model(name="org/model", revision=commit)
+    run = runfolder.create(tmp_path / "run", Run(model=hub), policy)
+    for revision in ("", "main", commit):
+        assert runfolder.opened(run.path, Run(model=Model(name="org/model", revision=revision))) == run
+    for other in (Model(name="org/model", revision="b" * 40), Model(name="org/other")):
+        with pytest.raises(Refusal, match=r"other settings \(model\)"):
+            runfolder.opened(run.path, Run(model=other))
+
+
+@pytest.mark.parametrize("training", ["full", "lora"])
+def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, training: Any) -> None:
+    settings = Run(model=Model(name=str(policy), training=training))
+    run = runfolder.create(tmp_path / "run", settings, policy)
+    lora = settings.lora if training == "lora" else None
+    moved = load_policy(run.model, lora=lora, data=(run.path / "genesis").read_bytes())
+    with torch.no_grad():
+        for tensor in weights.state(moved).values():
+            tensor += 0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(tensor)))
+    (run.path / "genesis").write_bytes(weights.of(moved))  # the newest that this machine holds
+    assert status.export(run.path, tmp_path / "out") == 0
+    ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        expected = load_policy(run.model, lora=lora, data=weights.of(moved))(ids).logits
+        torch.testing.assert_close(loaded(ids).logits.float(), expected, atol=0.05, rtol=0.05)
+        assert not torch.allclose(load_policy(policy)(ids).logits, expected, atol=0.05), "it has moved"
+        if lora is not None:
+            base = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+            beside = PeftModel.from_pretrained(base, tmp_path / "out" / "adapter")
+            torch.testing.assert_close(beside(ids).logits, expected, atol=1e-4, rtol=1e-4)
+    assert loaded.generation_config.eos_token_id == [2, 0], "it ends as the original does"
 
 
 def test_a_membership_made_here_is_signed_by_the_owner(run: RunFolder, tmp_path: Path) -> None:

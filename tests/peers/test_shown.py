@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from peers.frames import Frames
 from peers.host import Host, Self
-from peers.intake import Exercise, Intake, Speech, cut
+from peers.intake import Exercise, Intake, cut
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.core.trust import Trust
@@ -48,8 +49,8 @@ def showing(text: str, prompt: str, play: Callable[[Intake, Group], None], size:
             config, bus = Config(run=Run(pace=Pace(beat=beat, patience=1000.0))), events.Bus()
             who = Self(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             host = Host(who, config, ports, frames, bus, Trust("demo", b"owner", False, lambda *_: True))
-            source = tasks.source(config.run.task.name, 1, config.run.task.options)
-            intake = Intake(host, source, Speech(8, lambda tokens: text), lambda: 1, lambda: 1)
+            source = tasks.source(config.run.task, 1)
+            intake = Intake(host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1)
             group = group_of(size)
             exercise = Exercise(Task(environment="toy", index=1, prompt=prompt, answer=prompt), group.rewards)
             intake._exercises[group.id] = exercise

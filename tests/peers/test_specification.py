@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from peers import specification
-from peers.errors import Refusal, Unreached
+from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from peers.runfolder import RunFolder, digest_of, keep
 from peers.specification import SLICE
 from swarm import PROTOCOL, wire
@@ -19,6 +18,7 @@ from swarm.net.ports import Handler, Refused, Unreachable
 from swarm.types import Digest, PeerId, Spec
 
 TOKENIZER = bytes(range(256)) * (2 * SLICE // 256) + b"tail"
+BASE = bytes(reversed(range(256))) * (4 * SLICE // 256) + b"weights"
 
 
 class Post:
@@ -42,15 +42,19 @@ class Post:
 
 
 def origin(path: Path, **changes: Any) -> RunFolder:
-    files = {"config.json": b"{}", "tokenizer.json": TOKENIZER}
+    files = {"config.json": b"{}", "tokenizer.json": TOKENIZER, "model.safetensors": BASE}
+    task = {"rewards-0.py": b"def reward(): ..."}
     spec = Spec(
         protocol=PROTOCOL, run={"name": "demo"}, owner="00", genesis=Digest("d" * 64),
-        files={name: Digest(hashlib.sha256(content).hexdigest()) for name, content in files.items()},
+        files={name: digest_of(content) for name, content in files.items()},
+        task={name: digest_of(content) for name, content in task.items()},
+        sizes={name: len(content) for name, content in files.items()} | {f"task/{n}": len(c) for n, c in task.items()},
     )  # fmt: skip
     run = keep(path, wire.encode(msgspec.structs.replace(spec, **changes)))
-    run.model.mkdir()
-    for name, content in files.items():
-        (run.model / name).write_bytes(content)
+    for folder, contents in ((run.model, files), (run.path / "task", task)):
+        folder.mkdir()
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
     return run
 
 
@@ -71,6 +75,9 @@ def test_a_joiner_gets_the_spec_and_every_file_slice_by_slice(tmp_path: Path) ->
     assert (joined.spec, joined.digest) == (run.spec, run.digest)
     assert (joined.model / "tokenizer.json").read_bytes() == TOKENIZER
     assert (joined.model / "config.json").read_bytes() == b"{}"
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
+    assert (joined.path / "task" / "rewards-0.py").read_bytes() == b"def reward(): ..."
+    assert not list(joined.path.rglob("*.part"))
 
 
 def test_a_liar_and_a_dead_peer_are_passed_over(tmp_path: Path) -> None:
@@ -88,13 +95,108 @@ def test_a_liar_and_a_dead_peer_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_run_that_wants_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
-    run = origin(tmp_path / "run", files={"../../outside": digest_of(b"{}")})
-    (run.model / "../../outside").write_bytes(b"{}")
+    strange = {"../../outside": digest_of(b"{}")}
+    sizes = {"../../outside": 2, "task/../../outside": 2}
+    for number, changes in enumerate(({"files": strange}, {"task": strange})):
+        run = origin(tmp_path / f"run-{number}", **changes, sizes=sizes)
+        with pytest.raises(Refusal, match="outside"):
+            fetch(served(run), run, tmp_path / "joined")
+        assert not (tmp_path / "outside").exists() and not (tmp_path / "joined").exists()
+
+
+@pytest.mark.parametrize("sizes", [{}, {"config.json": 1 << 40}, {"config.json": -1}])
+def test_a_file_of_a_size_that_no_run_needs_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    run = origin(tmp_path / "run", sizes=sizes, files={"config.json": digest_of(b"{}")}, task={})
+    with pytest.raises(Refusal, match=r"wants config.json to have .* bytes"):
+        fetch(served(run), run, tmp_path / "joined")
+
+
+class Breaks(Post):
+    """A peer that answers so many requests for slices of a file, then no more."""
+
+    def __init__(self, run: RunFolder, answers: int) -> None:
+        super().__init__()
+        asyncio.run(specification.serve(self.at("good"), run))  # type: ignore[arg-type]
+        self.left, self.asked = answers, []  # type: ignore[var-annotated]
+        whole = self.handlers["good"]
+
+        async def breaks(sender: PeerId, data: bytes) -> bytes:
+            ask = wire.decode(data, specification.Ask)
+            if ask.file == "model.safetensors":
+                self.asked.append(ask.offset)
+                self.left -= 1
+                if self.left < 0:
+                    raise Unreachable("the line broke")
+            return await whole(sender, data)
+
+        self.handlers["breaks"] = breaks
+
+
+def test_a_transfer_that_broke_goes_on_where_it_was_also_with_another_peer(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
+    post = Breaks(run, 2)
+    with pytest.raises(Unreached, match=r"nobody gave model.safetensors .*the line broke"):
+        fetch(post, run, tmp_path / "joined", None, "breaks")
+    assert (tmp_path / "joined/model/model.safetensors.part").stat().st_size == 2 * SLICE
+    post.left, post.asked = 1, []
+    joined = fetch(post, run, tmp_path / "joined", None, "breaks", "good")
+    assert post.asked == [2 * SLICE, 3 * SLICE], "nothing was asked for twice"
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
+
+
+@pytest.mark.parametrize("start", [b"not how it begins", BASE + b"longer than it is"])
+def test_a_wrong_beginning_costs_one_more_transfer(tmp_path: Path, start: bytes) -> None:
+    run = origin(tmp_path / "run")
+    part = tmp_path / "joined/model/model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(start)
+    joined = fetch(served(run), run, tmp_path / "joined")
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
+
+
+def test_a_peer_whose_own_file_is_cut_short_or_changed_is_passed_over(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
     post = served(run)
-    (tmp_path / "outside").unlink()
-    with pytest.raises(Refusal, match="outside"):
-        fetch(post, run, tmp_path / "joined")
-    assert not (tmp_path / "outside").exists() and not (tmp_path / "joined").exists()
+    for name, content in (("short", BASE[:-1]), ("changed", b"x" + BASE[1:-1] + b"x")):
+        other = origin(tmp_path / name)
+        (other.model / "model.safetensors").write_bytes(content)
+        asyncio.run(specification.serve(post.at(name), other))  # type: ignore[arg-type]
+    with pytest.raises(Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"):
+        fetch(post, run, tmp_path / "joined", None, "short", "changed")
+    joined = fetch(post, run, tmp_path / "joined", None, "short", "changed", "good")
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
+
+
+def test_a_full_disk_says_which(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
+    part = tmp_path / "joined/model/model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    part.symlink_to("/dev/full")
+    with pytest.raises(OSError) as caught:
+        fetch(served(run), run, tmp_path / "joined")
+    code, says = explain(caught.value) or (0, "")
+    assert code == CANNOT and says.startswith(f"cannot use {part}: the disk is full: free some space")
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    sizes = {"config.json": 2, "tokenizer.json": 9, "model.safetensors": 1 << 60, "task/rewards-0.py": 9}
+    run = origin(tmp_path / "run", sizes=sizes)
+    with pytest.raises(CannotHere, match=r"need 1152921504.6 GB, and the disk of .* has .* GB free"):
+        fetch(served(run), run, tmp_path / "joined")
+    assert not (tmp_path / "joined/model").exists()
+
+
+def test_a_base_of_a_local_folder_is_taken_where_it_is_the_runs_and_fetched_where_not(tmp_path: Path) -> None:
+    run = origin(tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "model.safetensors").write_bytes(BASE)
+    post = Breaks(run, 9)
+    fetch(post, run, tmp_path / "joined", mine, "breaks")
+    assert post.asked == []
+    (mine / "model.safetensors").write_bytes(b"in other shards")
+    joined = fetch(post, run, tmp_path / "again", mine, "breaks")
+    assert (joined.model / "model.safetensors").read_bytes() == BASE
 
 
 def test_another_protocol_is_refused_with_what_to_install(tmp_path: Path) -> None:

@@ -1,0 +1,201 @@
+"""Where policies come from: folders and the Hub, whose real client talks here to a small server of ours, or to nobody."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+from peers import equip, policies, runfolder
+from peers.errors import CannotHere, UserError, WrongUsage
+from swarm.config import Config, Engine, Model, Peer, Run, Sampling
+from swarm.learn import tiny, weights
+from swarm.learn.model import load_policy
+from swarm.sample.hf import HfEngine
+
+COMMIT = "c" * 40
+UNWANTED = ("modeling_mine.py", "pytorch_model.bin", "original/copy.safetensors")
+"""Code, pickles, and the weights once more."""
+
+
+class Hub(BaseHTTPRequestHandler):
+    """What the Hub says of `org/tiny` (main and one commit), of `org/gated`, and of everything else."""
+
+    folder: Path
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        api = "/api/models/org/"
+        if path.startswith(("/api/models/org/gated", "/org/gated")):
+            return self._say(403, {"error": "Access to model org/gated is restricted"}, {"X-Error-Code": "GatedRepo"})
+        if path in (f"{api}tiny", f"{api}tiny/revision/main", f"{api}tiny/revision/{COMMIT}"):
+            return self._say(200, {"id": "org/tiny", "sha": COMMIT, "siblings": []})
+        if path.startswith(f"{api}tiny/revision/"):
+            return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+        if path == f"{api}tiny/tree/{COMMIT}":
+            names = [*(file.name for file in self.folder.iterdir()), *UNWANTED]
+            return self._say(200, [{"type": "file", "path": n, "size": self._size(n), "oid": n.encode().hex()} for n in names])
+        place = self.folder / path.removeprefix(f"/org/tiny/resolve/{COMMIT}/")
+        if path.startswith("/org/tiny/resolve/") and place.exists():
+            return self._say(200, place.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{place.name.encode().hex()}"'})
+        return self._say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def _size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size if (self.folder / name).exists() else 1
+
+    def _say(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny") / "qwen3", "qwen3")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and nobody at the Hub's address."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    point(monkeypatch, "http://127.0.0.1:9")
+    close_session()
+    yield tmp_path / "cache"
+    close_session()
+
+
+def point(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """As HF_ENDPOINT does, which is read when the client is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+@pytest.fixture
+def hub(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The server; what it was asked."""
+    asked: list[str] = []
+    kind = type("Here", (Hub,), {"folder": folder, "asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        point(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+        yield asked
+        server.shutdown()
+        thread.join()
+
+
+def of(name: str, revision: str = "", **more: Any) -> Run:
+    return Run(model=Model(name=name, revision=revision, **more))
+
+
+def keep(cache: Path, folder: Path) -> None:
+    """Lay a model down as the Hub's client does."""
+    place = cache / "models--org--tiny"
+    shutil.copytree(folder, place / "snapshots" / COMMIT)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(COMMIT)
+
+
+def test_a_folder_is_itself(folder: Path) -> None:
+    run = of(str(folder))
+    assert policies.pinned(run) == (run, folder)
+
+
+def test_a_hub_model_is_fetched_once_and_pinned_to_its_commit(hub: list[str], folder: Path) -> None:
+    run, path = policies.pinned(of("org/tiny"))
+    assert run.model.revision == COMMIT
+    assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert not any((path / name).exists() for name in UNWANTED)
+    hub.clear()
+    assert policies.pinned(run) == (run, path) and hub == [], "a commit that is here needs nobody"
+
+
+def test_a_cached_copy_does_without_a_network(cache: Path, folder: Path) -> None:
+    keep(cache, folder)
+    run, path = policies.pinned(of("org/tiny"))
+    assert run.model.revision == COMMIT and weights.of(load_policy(path)) == weights.of(load_policy(folder))
+
+
+def test_a_cached_copy_does_offline(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    keep(cache, folder)
+    assert policies.pinned(of("org/tiny"))[0].model.revision == COMMIT
+    with pytest.raises(CannotHere, match=r"org/other is not on this disk .*HF_HUB_OFFLINE, or name a folder"):
+        policies.folder(of("org/other"))
+
+
+def test_no_network_and_no_copy_says_what_to_do(cache: Path) -> None:
+    with pytest.raises(CannotHere, match=r"org/tiny is not on this disk .* \(Connect.*\): check the network"):
+        policies.folder(of("org/tiny"))
+
+
+def test_a_gated_model_names_its_page_and_the_command(hub: list[str]) -> None:
+    with pytest.raises(UserError, match=r"gated: accept its terms on http://127.0.0.1:\d+/org/gated, then run `hf auth login`"):
+        policies.folder(of("org/gated"))
+
+
+def test_a_model_that_nobody_has_is_a_wrong_name(hub: list[str]) -> None:
+    with pytest.raises(WrongUsage, match="no folder and no Hub model org/nothing"):
+        policies.folder(of("org/nothing"))
+    with pytest.raises(WrongUsage, match=r"'./not-here/at/all' is no folder here and no Hub id"):
+        policies.folder(of("./not-here/at/all"))
+    with pytest.raises(WrongUsage, match="org/tiny has no revision v9"):
+        policies.folder(of("org/tiny", "v9"))
+
+
+def test_a_disk_that_says_no_is_not_taken_for_a_lack_of_network(cache: Path, hub: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the folder's place")
+    with pytest.raises(NotADirectoryError):
+        policies.folder(of("org/tiny"))
+
+
+def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_commit(hub: list[str], tmp_path: Path) -> None:
+    run, path = policies.pinned(of("org/tiny", training="lora"))
+    made = runfolder.create(tmp_path / "run", run, path)
+    assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
+    assert policies.base(made.model, run) == path
+    engine = equip.engine(made.model, Config(run=run))
+    engine.load((made.path / "genesis").read_bytes(), 0, made.spec.genesis)
+    assert engine.sample(["12"], 2, 1)[0].lengths
+    assert equip.size(made.model, run) == equip.learner(made.model, Config(run=run))[0].size
+
+
+def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path) -> None:
+    run = of(str(folder), training="qlora")
+    made = runfolder.create(tmp_path / "run", run, folder)
+    assert policies.base(made.model, run) == made.model
+    engine = equip.engine(made.model, Config(run=run))
+    assert isinstance(engine, HfEngine) and engine._model.is_quantized, "the policy of a qlora run is quantized for everybody"
+    (made.model / "model.safetensors").unlink()
+    with pytest.raises(CannotHere, match="leave and join again"):
+        policies.base(made.model, run)
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -> None:
+    peer = Peer(engine=Engine(quantize=kind))
+    with pytest.raises(WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"):
+        equip.engine(folder, Config(peer=peer))
+    engine = equip.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
+    engine.load(weights.of(load_policy(folder)), 3, weights.digest(b""))
+    assert engine.sample(["12"], 2, 1)[0].lengths and engine.statistics()["version"] == 3
