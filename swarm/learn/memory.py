@@ -91,8 +91,9 @@ class Gauge:
         if self._device.type == "cuda":
             top = torch.cuda.max_memory_allocated(self._device)
         else:
-            _, top = _resident()
+            now, top = _resident()
             if top == self._top > self._level:
+                self.peak = max(self.peak, self._level, now)
                 return 0  # an old peak that could not be reset: how high the new one was is not known
         self.peak = max(self.peak, top)
         return max(0, top - self._level)

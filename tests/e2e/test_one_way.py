@@ -61,6 +61,7 @@ def dials(namespace: str, address: str, port: str) -> bool:
     return subprocess.run([*inside(namespace), "python3", "-c", script], check=False, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_sampler_that_nobody_can_dial_contributes(firewalled: tuple[str, str], tmp_path: Path) -> None:
     hub, far = firewalled

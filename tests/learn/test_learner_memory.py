@@ -50,6 +50,7 @@ def small(of: Learner, groups: int, where: str = "forward", unless: Callable[[],
     return tries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("groups", [1, 2, 5])
 def test_the_gradient_after_stepping_down_is_the_one_without(folder: Path, made: Batch, groups: int, where: str) -> None:
@@ -69,6 +70,7 @@ def test_stepping_down_gives_the_very_bits_of_chunks_of_that_size(folder: Path, 
     assert torch.equal(gradient(plain, made).vector, gradient(tight, made).vector)
 
 
+@pytest.mark.slow
 def test_the_lower_number_is_remembered_and_a_larger_one_tried_much_later(folder: Path, made: Batch) -> None:
     tight = learner(folder, settings())
     tries = small(tight, 3)
@@ -120,6 +122,7 @@ def test_an_error_that_is_not_memorys_is_a_crash(folder: Path, made: Batch) -> N
         gradient(broken, made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", ["full", "lora", "qlora"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
 def test_recomputing_activations_does_not_change_the_gradient(family: str, training: str, tmp_path: Path) -> None:
@@ -249,6 +252,7 @@ def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(folder: P
     assert sum(tries) == 12
 
 
+@pytest.mark.slow
 def test_what_will_not_fit_a_cpu_is_recomputed_before_the_machine_kills_us(folder: Path, made: Batch, monkeypatch: Any) -> None:
     monkeypatch.setattr(Gauge, "rise", lambda self: 1000)
     tight = learner(folder, settings(), ram=lambda: 1000)

@@ -27,7 +27,7 @@ from swarm.learn.ranks import RankLost
 from swarm.learn.sharded import ShardedLearner
 from swarm.types import Array, Digest, Group, PeerId, Times
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 # Ranks import torch: seconds on a quiet machine, minutes on one that runs everything else at the same time.
 RUN = Run(batch=BatchSize(micro=2), optimizer=Optimizer(lr=1e-3))
 Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]
@@ -174,7 +174,6 @@ def test_what_cannot_be_split_is_refused_before_anything_starts(run: Run, tmp_pa
         ShardedLearner(tmp_path, run, ["cpu", "cpu"])
 
 
-@pytest.mark.slow
 def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_from_a_release(folder: Path) -> None:
     learner, one = ShardedLearner(folder, RUN, ["cpu", "cpu"]), alone(folder)
     learner.step(torch.ones(learner.size))
@@ -194,7 +193,6 @@ def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_fr
     learner.close()
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_call_at_its_deadline(folder: Path) -> None:
     learner = ShardedLearner(folder, RUN, ["cpu", "cpu"])
     pids = ranks_of(learner)
@@ -205,7 +203,6 @@ def test_a_rank_that_hangs_ends_the_call_at_its_deadline(folder: Path) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
-@pytest.mark.slow
 def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_at_a_time(folder: Path) -> None:
     run = Run(batch=BatchSize(micro=64))
     learner, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
@@ -219,7 +216,6 @@ def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_a
     learner.close()
 
 
-@pytest.mark.slow
 def test_ranks_end_when_their_driver_is_killed(folder: Path) -> None:
     code = f"""
 import sys
@@ -240,7 +236,6 @@ sys.stdin.read()
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_activations(family: str, tmp_path: Path) -> None:
     folder = tiny.make(tmp_path / family, family)
@@ -253,7 +248,6 @@ def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_act
     learner.close()
 
 
-@pytest.mark.slow
 def test_an_adapter_is_trained_and_released_as_in_one_process(folder: Path) -> None:
     run = Run(model=Model(training="lora"), batch=BatchSize(micro=2), optimizer=Optimizer(lr=1e-3))
     one, learner = alone(folder, run), ShardedLearner(folder, run, ["cpu", "cpu"])

@@ -223,6 +223,7 @@ def test_the_choice_takes_no_time_that_a_join_would_notice(models: dict[str, Pat
 # --- measurements ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_measured_corrects_the_next_prediction(models: dict[str, Path], state: Path) -> None:
     config = settings("run.sampling.max_tokens=16", "run.batch.groups=2", f"run.model.name={models['qwen3']}")
     case = Case.of(models["qwen3"], config, hardware.machine())
@@ -235,6 +236,7 @@ def test_what_was_measured_corrects_the_next_prediction(models: dict[str, Path],
     assert state.exists()
 
 
+@pytest.mark.slow
 def test_a_measurement_that_runs_out_of_memory_costs_a_line(qwen3: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((qwen3["1.7B"] / "config.json").read_text())
     outcome = probe.run(probe.Job(what="weights", folder=str(tmp_path), ram=2 * GB), measure.START)
@@ -254,6 +256,7 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     assert again.needs.easy.model > 10 * row.needs.easy.model
 
 
+@pytest.mark.slow
 def test_a_measurement_that_hangs_or_dies_is_over(models: dict[str, Path]) -> None:
     job = probe.Job(what="sampler", folder=str(models["llama"]))
     assert probe.run(job, 0.05).failed == "time"

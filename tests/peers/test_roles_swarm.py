@@ -341,6 +341,7 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
         assert len(peer.intake._senders) <= 4
 
 
+@pytest.mark.slow
 def test_the_papers_delays_scaled_down_give_the_same_journal_twice() -> None:
     law = DelayLaw(law="lognormal", seconds=60.0, shape=0.617, longest=300.0)
     paper = scenario(60.0, (2, 20), delay=Delay(policy=law), sample=60.0, window=Window(versions=64, seconds=600.0),

@@ -89,6 +89,7 @@ def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards
         assert (task["right"]["reward"], task["wrong"]["reward"]) == (3.0, -1.0)
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_narrow_terminal_and_has_no_colour_in_a_pipe(here: Path) -> None:
     environ = {**os.environ, "HF_HOME": str(here / "hub"), "COLUMNS": "80", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "peers.cli", "task", "try", "mine.toml", "-n", "1", "--model", "embedded"]
