@@ -18,6 +18,8 @@ const FLOWS = 6;
 const MEANINGS = {
   sampling: "It writes completions.",
   "waiting for credit": "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be done at this peer.",
+  "waiting for tasks": "Idle: its source of tasks gives none now; the reason is among its events.",
+  "engine is away": "Its engine failed and is tried again, at the latest every half minute; the reason is among its events.",
   "waiting for a policy": "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
   gathering: "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or their groups are refused.",
   learning: "It computes the gradient of its batch.",

@@ -12,6 +12,7 @@ from swarm.types import Role
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.slow
 def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing(tmp_path: Path) -> None:
     with household(tmp_path) as house:
         seed = house.seed("run.private=true")

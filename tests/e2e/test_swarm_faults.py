@@ -75,6 +75,7 @@ def test_a_learner_from_a_fresh_folder_gets_into_a_round_of_three(swarm: Swarm, 
     assert (tmp_path / "third" / "model" / "tokenizer.json").exists()
 
 
+@pytest.mark.slow
 def test_groups_of_a_sampler_from_a_fresh_folder_are_admitted(swarm: Swarm, tmp_path: Path) -> None:
     newcomer = swarm.house.join("sampler", *UNHURRIED, folder=tmp_path / "third")
     swarm.house.wait_until(lambda: newcomer.saw(events.Started), 60, "the third sampler did not start")

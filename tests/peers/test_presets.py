@@ -111,6 +111,7 @@ def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
     assert len(set(map(digest, released))) > 1
 
 
+@pytest.mark.slow
 def test_a_right_answer_of_each_data_set_is_worth_1(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
     source = equip.source(folder, config, lambda line: None)
