@@ -1,7 +1,6 @@
 """A model, a data set and a reward function that a person brings along: trained by real peers, exported, loaded again."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from swarm_processes import SETTINGS, household, swarm
 
 from swarm import events
 from swarm.learn import tiny
+from swarm.tasks import sandbox
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -69,7 +69,7 @@ def loaded(exported: Path) -> str:
     return text
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Path) -> None:
     tiny.make(folder / "model", "qwen3")
     with household(folder, settings(folder)) as house:
