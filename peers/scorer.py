@@ -11,21 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from peers.host import Host
-from swarm import events
+from peers.setbacks import Setback
 from swarm.tasks.base import RewardError, TaskError, TaskSource
 from swarm.types import Task
 
 T = TypeVar("T")
 PART = "rewards"
-AGAIN = 60.0
-# Seconds after which a failure that goes on is told again, with its newest reason: windows that came later hear of it, too.
 
 
 class Scorer:
     def __init__(self, host: Host, source: TaskSource) -> None:
         self.host, self.source = host, source
-        self._failing: tuple[float, float] | None = None
-        """Since when, and when it was last told."""
+        self._setback = Setback(host, PART)
 
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
         """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""
@@ -37,7 +34,7 @@ class Scorer:
         One piece of work, of the kind that does not wait for what a learner computes.
         """
         task, rewards = await self._made("score", self._regenerated, index, texts)
-        self._well()
+        self._setback.over()
         return task, tuple(rewards)
 
     async def held_out(self, n: int) -> list[Task]:
@@ -47,7 +44,7 @@ class Scorer:
     async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
         """One for each text. Raises RewardError."""
         rewards = await self._made("score", self.source.rewards, task, texts)
-        self._well()
+        self._setback.over()
         return tuple(rewards)
 
     def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, list[float]]:
@@ -58,17 +55,5 @@ class Scorer:
         try:
             return await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
         except (RewardError, TaskError) as error:
-            self._failed(str(error))
+            self._setback.tell(str(error))
             raise RewardError(str(error)) from error
-
-    def _well(self) -> None:
-        if self._failing is not None:
-            self.host.emit(events.Recovered, part=PART, seconds=round(self.host.now() - self._failing[0], 2))
-            self._failing = None
-
-    def _failed(self, why: str) -> None:
-        now = self.host.now()
-        since, told = self._failing or (now, now - AGAIN)
-        if now - told >= AGAIN:
-            self._failing = (since, now)
-            self.host.emit(events.Faulted, part=PART, detail=why)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from peers.host import Host
-from swarm import events
+from peers.setbacks import Setback
 from swarm.sample.base import EngineError
 
 T = TypeVar("T")
@@ -21,27 +21,27 @@ T = TypeVar("T")
 PART = "engine"
 WAIT, LONGEST = 1.0, 30.0
 # Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a person.
-AGAIN = 60.0
-# Seconds after which a failure that goes on is told again, with its newest reason: windows that came later hear of it, too.
 
 
 class Tended:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._wait = WAIT
-        self._failing: tuple[str, float, float] | None = None
-        """The kind of call, since when, and when last told. That a release loads does not mean that it can be sampled."""
+        self._setback = Setback(host, PART)
+        self._kind = ""
+        """Of the call that failed last. That a release loads does not mean that it can be sampled."""
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
         """`function(*args)` on the Work port. Raises EngineError, told."""
         try:
             result = await self.host.ports.work.run(kind, function, *args)
         except EngineError as error:
-            self._failed(kind, str(error))
+            self._kind = kind
+            self._setback.tell(str(error))
             raise
-        if self._failing is not None and self._failing[0] == kind:
-            self.host.emit(events.Recovered, part=PART, seconds=round(self.host.now() - self._failing[1], 2))
-            self._failing, self._wait = None, WAIT
+        if self._kind == kind:
+            self._setback.over()
+            self._kind, self._wait = "", WAIT
         return result
 
     async def wait(self) -> None:
@@ -51,11 +51,3 @@ class Tended:
         self._wait = min(2 * self._wait, LONGEST)
         while not host.stop.is_set() and (left := end - host.now()) > 0:
             await host.changed(left)
-
-    def _failed(self, kind: str, why: str) -> None:
-        now = self.host.now()
-        _, since, told = self._failing or (kind, now, now - AGAIN)
-        if now - told >= AGAIN:
-            self.host.emit(events.Faulted, part=PART, detail=why)
-            told = now
-        self._failing = (kind, since, told)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import load, save
 from torch import Tensor
@@ -35,6 +36,17 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return load(data), dict(json.loads(header["__metadata__"][_FACTS]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this checkpoint cannot be read: {error}") from error
+
+
+def with_chance(extra: Mapping[str, object] | None) -> dict[str, object]:
+    """A checkpoint's `extra` beside the random state of torch."""
+    return {"rng": torch.get_rng_state().numpy().tobytes().hex(), "own": dict(extra or {})}
+
+
+def take_chance(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way: torch goes on with the random state, the caller with its `extra`."""
+    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
+    return dict(extra["own"])
 
 
 def write(folder: Path, data: bytes) -> None:

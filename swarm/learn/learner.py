@@ -182,17 +182,14 @@ class Learner:
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
-        rng = {"rng": torch.get_rng_state().numpy().tobytes().hex()}
-        checkpoint.write(folder, self.state({**rng, "own": dict(extra or {})}))
+        checkpoint.write(folder, self.state(checkpoint.with_chance(extra)))
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint; returns its `extra`.
 
         Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
         """
-        extra = self.become(checkpoint.read(folder))
-        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
-        return dict(extra["own"])
+        return checkpoint.take_chance(self.become(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations are not kept;

@@ -185,14 +185,11 @@ class ShardedLearner:
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """As `Learner.save`."""
-        rng = {"rng": torch.get_rng_state().numpy().tobytes().hex()}
-        checkpoint.write(folder, self.state({**rng, "own": dict(extra or {})}))
+        checkpoint.write(folder, self.state(checkpoint.with_chance(extra)))
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """As `Learner.restore`."""
-        extra = self.become(checkpoint.read(folder))
-        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
-        return dict(extra["own"])
+        return checkpoint.take_chance(self.become(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """As `Learner.statistics`; `micro` and `peak` are of one rank."""

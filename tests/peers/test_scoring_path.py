@@ -17,7 +17,8 @@ from peers.evaluator import GIVE_UP
 from peers.frames import Frames
 from peers.host import Host, Self
 from peers.intake import Intake
-from peers.scorer import AGAIN, Scorer
+from peers.scorer import Scorer
+from peers.setbacks import AGAIN
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource, Window
 from swarm.core.admission import group_id
