@@ -55,13 +55,14 @@ RELEASE = Release(
     version=1, weights=Digest("a" * 64), manifest=Digest("b" * 64), size=1, parent=Digest("c" * 64), publisher=ME.me, learners=1,
     groups=1, released=1.0,
 )  # fmt: skip
+MESSAGE = types.Message(role="user", content="1")
 NOUNS = [
     GROUP, BEAT, RELEASE, MEMBERSHIP, DELEGATION, GROUP.tokens, GROUP.times, BEAT.lag,
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
     Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"a": Digest("c" * 64)}, genesis=Digest("d" * 64)),
-    types.Task(environment="toy", index=1, prompt="1", answer="a"),
+    types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)), MESSAGE,
     types.Record(peer=ME.me, value=b"x", expires=1.0),
 ]  # fmt: skip
 

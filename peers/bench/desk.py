@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peers.bench import hosted
 from peers.bench.partner import Answer, answer_lines, say
 from peers.departure import Departure, run_until_signalled
 from swarm import config as configs
@@ -76,28 +77,13 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
 def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
     """As peers.launch builds it, journal included; at version 0 without a round."""
     from peers import equip
-    from peers.frames import Frames
-    from peers.host import Host, Self
-    from peers.launch import Nobody
     from peers.learner import LearnerPeer
-    from swarm import events
-    from swarm.core.trust import Trust
-    from swarm.identity import verify
-    from swarm.net.ports import Ports
     from swarm.tasks import base as tasks
     from swarm.types import Role
 
-    ports = Ports(
-        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=Nobody(), work=node.work,
-        keyring=keyring, addresses=node.addresses,
-    )  # fmt: skip
-    bus = events.Bus()
-    bus.add(events.Journal(folder / "journal.jsonl"))
-    who = Self(name="desk", role=Role.LEARNER, run=RUN, incarnation=int(time.time() * 1000))
-    trust = Trust(config.run.name, keyring.public, config.run.private, verify)
     learner, speech = equip.learner(model, config)
     source = tasks.source(config.run.task, config.run.seed)
-    host = Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust)
+    host = hosted.host(node, keyring, config, Role.LEARNER, folder)
     peer = LearnerPeer(host, learner, source, speech, None)
     peer.learner.version = 0
     return peer

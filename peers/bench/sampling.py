@@ -25,13 +25,13 @@ from typing import Any
 
 import msgspec
 
-from peers.bench import plain
+from peers.bench import hosted, plain
 from peers.bench.partner import Answer, answer_lines, say
 from peers.departure import Departure, run_until_signalled
 from swarm import config as configs
 from swarm.config import Config
 from swarm.sample.base import Completions, Engine
-from swarm.types import Digest, PeerId
+from swarm.types import Digest, PeerId, Role
 
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
@@ -176,7 +176,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
     supervision = asyncio.create_task(node.supervise())
     try:
         async with asyncio.TaskGroup() as tasks:
-            host = _host(node, keyring, config, folder)
+            host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
             engine, source = await node.work.run("load", parts, setup, config)
             await host.announce(_release(host, (Path(setup["model"]) / "model.safetensors").read_bytes()))
             taker = tasks.create_task(_taker_beats(host, PeerId(setup["taker"].rsplit("/p2p/", 1)[1])))
@@ -197,28 +197,6 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         await node.close()
 
 
-def _host(node: Any, keyring: Any, config: Config, folder: Path) -> Any:
-    """Its swarm is trusted: this process signs its release itself."""
-    from peers.frames import Frames
-    from peers.host import Host, Self
-    from peers.launch import Nobody
-    from swarm import events
-    from swarm.core.trust import Trust
-    from swarm.identity import verify
-    from swarm.net.ports import Ports
-    from swarm.types import Role
-
-    ports = Ports(
-        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=Nobody(), work=node.work,
-        keyring=keyring, addresses=node.addresses,
-    )  # fmt: skip
-    bus = events.Bus()
-    bus.add(events.Journal(folder / "journal.jsonl"))
-    who = Self(name="bench", role=Role.SAMPLER, run=RUN, incarnation=int(time.time() * 1000))
-    trust = Trust(config.run.name, keyring.public, config.run.private, verify)
-    return Host(who, config, ports, Frames(RUN, keyring, None, False), bus, trust)
-
-
 def _release(host: Any, data: bytes) -> Any:
     from swarm.net.blobs import digest_of
     from swarm.types import Release
@@ -232,7 +210,7 @@ def _release(host: Any, data: bytes) -> Any:
 
 
 async def _taker_beats(host: Any, taker: PeerId) -> None:
-    from swarm.types import Beat, Lag, Role
+    from swarm.types import Beat, Lag
 
     for seq in range(1 << 30):
         beat = Beat(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import children, processes
 
 from swarm.tasks import sandbox
 from swarm.tasks.base import RewardError
@@ -201,19 +202,19 @@ def test_a_full_disk_is_not_mine(boxed: Boxed, folder: str) -> None:
 
 @works
 def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
-    before = below(os.getpid())
+    before = children()
     boxed = Boxed(tmp_path, 1.0)
     boxed.worker.check()
     started: set[int] = set()
-    look = threading.Timer(0.5, lambda: started.update(below(os.getpid()) - before))
+    look = threading.Timer(0.5, lambda: started.update(children() - before))
     look.start()
     with pytest.raises(RewardError, match=r"hangs did not answer within 1 s"):
         boxed.ask("hangs")
     assert len(started) >= 3  # bubblewrap, the worker, and what that forked
     end = time.monotonic() + 5.0
-    while started & parents().keys() and time.monotonic() < end:
+    while started & processes().keys() and time.monotonic() < end:
         time.sleep(0.05)
-    assert not started & parents().keys()
+    assert not started & processes().keys()
 
 
 def test_where_bubblewrap_is_missing_it_refuses_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -275,23 +276,3 @@ def tops() -> set[str]:
 
 def tmp_python_parts() -> set[str]:
     return {path.parts[2] for path in (*sandbox._interpreter(), sandbox.PACKAGE) if path.parts[1] == "tmp"}
-
-
-def parents() -> dict[int, int]:
-    """Process -> parent of everything that runs and is no zombie."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it ended meanwhile
-            continue
-        if state != "Z":
-            found[int(folder.name)] = int(parent)
-    return found
-
-
-def below(pid: int) -> set[int]:
-    alive, found, wanted = parents(), set[int](), {pid}
-    while wanted := {child for child, parent in alive.items() if parent in wanted} - found:
-        found |= wanted
-    return found

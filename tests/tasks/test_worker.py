@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_tree import children, processes
 
 from swarm.tasks.base import RewardError
 from swarm.tasks.worker import Worker
@@ -205,10 +206,11 @@ def test_a_function_that_hangs_is_named_and_the_next_call_works(make: Make) -> N
 
 
 def test_processes_that_a_hanging_function_started_are_ended_too(make: Make) -> None:
+    before = children()
     worker = make("hangs_with_children", timeout=1.0)
     worker.check()
     started: set[int] = set()
-    look = threading.Timer(0.5, lambda: started.update(children()))
+    look = threading.Timer(0.5, lambda: started.update(children() - before))
     look.start()
     with pytest.raises(RewardError, match="did not answer"):
         call(worker, "a")
@@ -230,9 +232,10 @@ def test_a_process_that_is_killed_is_told_with_the_signal(make: Make) -> None:
 
 
 def test_a_process_that_died_between_two_calls_is_replaced_without_a_word(make: Make) -> None:
+    before = children()
     worker = make("fine")
     worker.check()
-    (child,) = children()
+    (child,) = children() - before
     os.kill(child, signal.SIGKILL)
     time.sleep(0.1)
     assert call(worker, "abc") == [[3.0]]
@@ -331,6 +334,7 @@ def test_nothing_heavy_is_imported_and_state_is_kept_between_calls(make: Make, f
 
 
 def test_closing_ends_a_call_that_another_thread_waits_for(make: Make) -> None:
+    before = children()
     worker = make("hangs", timeout=60.0)
     worker.check()
     told: list[str] = []
@@ -348,7 +352,7 @@ def test_closing_ends_a_call_that_another_thread_waits_for(make: Make) -> None:
     assert told and "ended its process" in told[0]
     with pytest.raises(RewardError, match="the worker is closed"):
         call(worker, "go")
-    assert not children()
+    assert not children() - before
 
 
 def test_a_worker_ends_with_its_parent(file: Path) -> None:
@@ -387,24 +391,3 @@ def test_a_frame_of_nonsense_is_told_and_the_process_replaced(tmp_path: Path) ->
             call(worker, "bad", hex=[nonsense])
         assert call(worker, "good") == [[1.0]]
     worker.close()
-
-
-def processes() -> dict[int, int]:
-    """Process -> parent of everything that runs and is no zombie."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it ended meanwhile
-            continue
-        if state != "Z":
-            found[int(folder.name)] = int(parent)
-    return found
-
-
-def children() -> set[int]:
-    """Processes below this one, at any depth."""
-    alive, found, wanted = processes(), set[int](), {os.getpid()}
-    while wanted := {child for child, parent in alive.items() if parent in wanted} - found:
-        found |= wanted
-    return found
