@@ -14,6 +14,7 @@ sampler claims; whoever calls them is told by RewardError when they could not be
 
 from __future__ import annotations
 
+import abc
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,14 +80,14 @@ class WarmStart(TaskSource, Protocol):
         ...
 
 
-class Exercises:
+class Exercises(abc.ABC):
     """Base of sources whose reward is a quick function of one completion."""
 
     slow = False
 
+    @abc.abstractmethod
     def reward(self, task: Task, completion: str) -> float:
         """What the completion is worth, 0 to 1."""
-        raise NotImplementedError
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         return [self.reward(task, completion) for completion in completions]

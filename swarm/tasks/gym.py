@@ -34,11 +34,17 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
     `tag` (none): the answer is what stands in the last <tag> of a completion, such as "answer"; `size` (0): so many different
     training exercises, 0 for no end; all others are the exercise's own. Raises TaskError.
     """
-    return Gym(name, seed, options, timeout)
+    source = Gym(name, seed, options, timeout)
+    try:
+        source.check()
+    except TaskError:
+        source.close()
+        raise
+    return source
 
 
 class Gym:
-    """See the module. `check` starts the worker; otherwise the first task or reward does."""
+    """See the module."""
 
     slow = True
 
@@ -58,7 +64,7 @@ class Gym:
         self._known: dict[int, Task] = {}
 
     def check(self) -> None:
-        """Raises TaskError for an exercise or options that reasoning-gym does not have."""
+        """Start the worker. Raises TaskError for an exercise or options that reasoning-gym does not have."""
         if problem := self._asked("problem"):
             raise TaskError(f"task {self.environment}: {problem}")
 

@@ -44,11 +44,17 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Verifier:
     own. SWARM_VERIFIERS_PYTHON in the environment names another interpreter that has verifiers, the package and msgspec. Raises
     TaskError.
     """
-    return Verifier(name, seed, options, timeout)
+    source = Verifier(name, seed, options, timeout)
+    try:
+        source.check()
+    except TaskError:
+        source.close()
+        raise
+    return source
 
 
 class Verifier:
-    """See the module. `check` starts the worker; otherwise the first task or reward does."""
+    """See the module."""
 
     slow = True
 
@@ -75,7 +81,7 @@ class Verifier:
         self._held: list[int] = []
 
     def check(self) -> None:
-        """Load the taskset. Raises TaskError."""
+        """Start the worker and load the taskset. Raises TaskError."""
         if problem := self._asked("problem"):
             raise TaskError(f"task {self.environment}: {problem}")
         self._loaded()

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from process_tree import children
 
 from swarm import config, tasks
+from swarm.tasks import gym as gyms
 from swarm.tasks.base import TaskError
-from swarm.tasks.gym import Gym
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'swarm[gym]'")
 
@@ -21,9 +22,8 @@ SUMS = ("chain_sum", 3, {})
 
 
 @pytest.fixture(scope="module")
-def gym() -> Iterator[Gym]:
-    made = Gym("chain_sum", 3, {"tag": "answer", "size": 600}, 10.0)
-    made.check()
+def gym() -> Iterator[gyms.Gym]:
+    made = gyms.make("chain_sum", 3, {"tag": "answer", "size": 600}, 10.0)
     yield made
     made.close()
 
@@ -31,34 +31,34 @@ def gym() -> Iterator[Gym]:
 # --- over the worker --------------------------------------------------------------------------------------------------
 
 
-def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: Gym) -> None:
+def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: gyms.Gym) -> None:
     for task in (gym.task(0), gym.task(555), gym.held_out(20)[17]):
         assert (task.prompt, task.answer) == exercises.training(*SUMS, task.index)
         said = [f"Well. <answer>{task.answer}</answer>", task.answer, "<answer></answer>"]
         assert gym.rewards(task, said) == [1.0, 0.0, 0.0]
 
 
-def test_a_size_bounds_the_different_exercises(gym: Gym) -> None:
+def test_a_size_bounds_the_different_exercises(gym: gyms.Gym) -> None:
     first, again = gym.task(3), gym.task(603)
     assert (first.prompt, first.index, again.index) == (again.prompt, 3, 603)
     assert gym.rewards(again, [f"<answer>{again.answer}</answer>"]) == [1.0]
 
 
-def test_held_out_tasks_have_their_own_indices_and_more_of_them_begin_with_the_same(gym: Gym) -> None:
+def test_held_out_tasks_have_their_own_indices_and_more_of_them_begin_with_the_same(gym: gyms.Gym) -> None:
     few, many = gym.held_out(3), gym.held_out(40)
     assert many[:3] == few and [task.index for task in many] == [-1 - i for i in range(40)]
 
 
-def test_an_unknown_name_is_refused_by_the_check() -> None:
-    source = Gym("chain_sums", 1, {}, 10.0)
+def test_an_unknown_name_is_refused_before_a_run_begins() -> None:
+    before = children()
     with pytest.raises(TaskError, match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'"):
-        source.check()
-    source.close()
+        tasks.source(config.TaskSource(name="gym:chain_sums"), 1)
+    assert not children() - before
 
 
 def test_own_options_are_checked_at_once() -> None:
     with pytest.raises(TaskError, match="tag is a word and size a number from 0"):
-        Gym("chain_sum", 1, {"size": -1}, 10.0)
+        gyms.Gym("chain_sum", 1, {"size": -1}, 10.0)
 
 
 def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:

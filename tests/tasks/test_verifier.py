@@ -126,11 +126,9 @@ def test_a_system_prompt_makes_a_conversation(packages: None) -> None:
         ("boxed-sums", {}, "its reward short needs a runtime"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_the_check(packages: None, name: str, options: dict[str, Any], says: str) -> None:
-    source = Verifier(name, 1, options, 5.0)
+def test_what_cannot_be_used_is_refused_at_the_start(packages: None, name: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(TaskError, match=says):
-        source.check()
-    source.close()
+        tasks.source(config.TaskSource(name=f"verifiers:{name}", options=options), 1)
 
 
 def test_a_file_of_the_peer_is_no_system_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +152,5 @@ def test_an_interpreter_that_is_none_is_refused_and_one_that_lacks_msgspec_told(
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    source = Verifier("tiny-sums", 1, {}, 5.0)
     with pytest.raises(TaskError, match=r"No module named 'msgspec': .*python -m pip install msgspec"):
-        source.check()
-    source.close()
+        tasks.source(config.TaskSource(name="verifiers:tiny-sums"), 1)
