@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
 from playwright.async_api import Browser, Locator, Page, expect
 from test_page import INVITE, Play, census, listen, look, past, play, served
@@ -96,6 +97,7 @@ def test_the_keyboard_sorts_by_a_column_both_ways(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_a_row_keeps_its_place_while_it_has_the_focus(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with opened(chromium, past(45)) as (page, feed):
@@ -206,6 +208,7 @@ def test_hostile_names_and_texts_make_no_element_in_any_block(play: Play) -> Non
     play(scene)
 
 
+@pytest.mark.slow
 def test_five_hundred_peers_are_at_most_a_hundred_rows_and_each_is_in_reach(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         crowd = [peer_id(number.to_bytes(32, "big")) for number in range(1, CROWD + 1)]
@@ -250,6 +253,7 @@ def test_samples_show_reward_advantage_and_weight_of_each_completion(play: Play)
     play(scene)
 
 
+@pytest.mark.slow
 def test_samples_wait_while_somebody_reads(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with opened(chromium, [*past(10), shown(7)]) as (page, feed):
@@ -301,6 +305,7 @@ def test_the_ring_tells_a_peer_and_its_flows_to_the_keyboard_and_relayed_ones_in
     play(scene)
 
 
+@pytest.mark.slow
 def test_flows_stand_still_for_those_who_want_no_motion(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with opened(chromium, [*past(45), transferred(SAMPLERS[2], LEARNERS[0])]) as (page, _):
@@ -319,6 +324,7 @@ def test_flows_stand_still_for_those_who_want_no_motion(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_the_replays_slider_moves_the_version_and_pause_holds_it(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with replayed(chromium, list(story(200, JOURNAL))) as page:

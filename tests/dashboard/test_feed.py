@@ -133,6 +133,7 @@ def test_silence_is_told() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_stream_ends_where_the_state_is() -> None:
     async def scene() -> None:
         import msgspec

@@ -140,6 +140,7 @@ def test_a_swarm_appears_on_the_page(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn_and_can_be_taken_home(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(Feed(State()), past()) as url:
@@ -198,6 +199,7 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
     play(scene)
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_only_downwards(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(Feed(State()), past()) as url:
@@ -240,6 +242,7 @@ def test_nothing_jumps_while_the_page_fills(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_an_address_that_ends_in_a_section_begins_there(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(Feed(State()), past()) as url:
@@ -280,6 +283,7 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
     play(scene)
 
 
+@pytest.mark.slow
 def test_a_page_too_many_says_so(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         feed = Feed(State())
@@ -348,6 +352,7 @@ def test_the_arrow_keys_read_the_cells_of_the_heat_map(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_canvases_follow_the_theme(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
         async with served(Feed(State()), past()) as url:

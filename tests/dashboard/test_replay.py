@@ -72,6 +72,7 @@ def test_an_empty_journal_is_an_empty_state(tmp_path: Path) -> None:
     assert shown.state.revision == 0 and shown.now == 0.0
 
 
+@pytest.mark.slow
 def test_a_stream_runs_as_fast_as_asked_and_stays_at_the_end() -> None:
     async def scene() -> None:
         replay = Replay(list(story(60, start=1000.0)))

@@ -145,6 +145,7 @@ async def fate(port: int, *parts: bytes, pause: float = 0.0) -> tuple[bytes, flo
     return heard, took
 
 
+@pytest.mark.slow
 def test_a_connection_without_a_whole_request_is_closed_after_five_seconds_while_others_are_served() -> None:
     async def scene() -> None:
         trickle = [bytes([letter]) for letter in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 200]
@@ -207,6 +208,7 @@ async def deaf(server: Server) -> socket.socket:
     return client
 
 
+@pytest.mark.slow
 def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         feed, made = fed(300), 0

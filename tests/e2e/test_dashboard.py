@@ -26,7 +26,7 @@ from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, envir
 from peers.bench.browser import chromium, complaints
 from swarm import events
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 CALM = (
     SETTINGS.replace("e2e", "night-shift")
@@ -172,7 +172,6 @@ def test_a_healthy_swarm_has_nothing_wrong(scene: Scene) -> None:
     assert scene.said == []
 
 
-@pytest.mark.slow
 def test_a_sampler_200_versions_behind_is_named_until_it_is_not(scene: Scene, strangers: Strangers) -> None:
     scene.house.wait_until(lambda: version(scene.learners[0]) > BEHIND + 5, 200, f"{BEHIND} versions were not trained")
     name, newest = "slow-grey-snail", version(scene.learners[0])
@@ -193,7 +192,6 @@ def test_a_killed_learner_is_named(scene: Scene) -> None:
     assert scene.said == []
 
 
-@pytest.mark.slow
 def test_a_killed_learner_is_no_problem_once_it_is_back(scene: Scene) -> None:
     victim = scene.learners[1]
     if victim.process.poll() is None:

@@ -73,6 +73,7 @@ def test_an_invite_to_another_run_than_the_one_on_the_disk_is_refused(house: Hou
     refused(ran, 5, f"{house.folder} belongs to run ", "the invite is for abababababab", "name another folder with --folder")
 
 
+@pytest.mark.slow
 def test_a_samplers_invite_does_not_make_a_learner(house: Household, tmp_path: Path) -> None:
     ran = swarm("join", house.invite("sampler"), "--as", "learner", "--folder", str(tmp_path / "new"))
     refused(ran, 5, "this invite does not admit a learner", "ask the run's owner for one (`swarm invite --role learner`)")
@@ -101,6 +102,7 @@ def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: House
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
@@ -119,6 +121,7 @@ def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: House
 # --- this machine -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_page_port_in_use_is_named(house: Household, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -146,6 +149,7 @@ def test_a_key_file_that_others_can_read_is_refused(house: Household, tmp_path: 
     refused(ran, 3, f"{corner / 'key'} can be read by others (mode 0644)", f"run `chmod 600 {corner / 'key'}`")
 
 
+@pytest.mark.slow
 def test_a_file_where_the_folder_should_be_is_refused(house: Household, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("a file")
     refused(swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new")), 3, str(tmp_path / "new"))
@@ -197,6 +201,7 @@ def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> N
     refused(ran, 3, "the disk is full: free some space")
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     refused(start(house, mounted / "new"), 3, str(mounted), "Read-only file system", "--folder")

@@ -101,6 +101,7 @@ def test_a_window_imports_neither_torch_nor_a_model(house: Household, tmp_path: 
     assert end(late) == 130
 
 
+@pytest.mark.slow
 def test_a_window_that_starts_again_shows_what_it_knew(house: Household, tmp_path: Path) -> None:
     folder = tmp_path / "late"
     first = window(house, house.invite("observer"), folder, "--set", "peer.history.save=1")
@@ -113,6 +114,7 @@ def test_a_window_that_starts_again_shows_what_it_knew(house: Household, tmp_pat
     assert end(again) == 130
 
 
+@pytest.mark.slow
 def test_a_damaged_history_does_not_stop_a_window(house: Household, tmp_path: Path) -> None:
     corner = tmp_path / "late" / "peers" / "observer-1"
     corner.mkdir(parents=True)
@@ -124,6 +126,7 @@ def test_a_damaged_history_does_not_stop_a_window(house: Household, tmp_path: Pa
     assert end(late) == 130
 
 
+@pytest.mark.slow
 def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: Household, tmp_path: Path) -> None:
     late = window(house, house.invite("learner"), tmp_path / "late")
     shown = get(page(house, late), "api/invite")
@@ -133,6 +136,7 @@ def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: Househol
     assert end(late) == 130
 
 
+@pytest.mark.slow
 def test_a_page_that_others_reach_says_that_it_has_no_password(house: Household, tmp_path: Path) -> None:
     late = window(house, house.invite("observer"), tmp_path / "late", "--host", "0.0.0.0")
     page(house, late)
@@ -143,6 +147,7 @@ def test_a_page_that_others_reach_says_that_it_has_no_password(house: Household,
 # --- refusals -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_port_that_was_asked_for_and_is_taken_is_named(house: Household, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -3,8 +3,10 @@
 The tests share it and run in order; each leaves a swarm that trains. What a person is promised stands in the names.
 """
 
+import json
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,12 @@ class Swarm:
     seed: Program
     learners: list[Program] = field(default_factory=list)
     samplers: list[Program] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        """What the seed's page says is wrong."""
+        page = (self.house.folder / "page").read_text()
+        with urllib.request.urlopen(page.rstrip("/") + "/api/problems", timeout=10) as answer:
+            return [problem["text"] for problem in json.load(answer)]
 
     def goes_on(self, seconds: float, why: str) -> None:
         """Three more versions at a learner that lives."""
@@ -93,11 +101,12 @@ def test_training_goes_on_after_a_killed_sampler(swarm: Swarm) -> None:
     swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the killed sampler are left: {family}")
 
 
-def test_the_others_are_in_a_round_soon_after_a_killed_learner(swarm: Swarm) -> None:
+def test_the_others_are_in_a_round_soon_after_a_killed_learner_and_the_page_names_it(swarm: Swarm) -> None:
     learner = swarm.learners.pop()
-    family = learner.tree()
+    family, name = learner.tree(), learner.saw(events.Started)[0].name
     learner.kill()
     swarm.all_in_a_round(BACK, "the learners that live were not in a round")
+    swarm.house.wait_until(lambda: name in " ".join(swarm.problems()), BACK, "the page does not name the killed learner")
     swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the killed learner are left: {family}")
 
 
@@ -138,7 +147,8 @@ def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> No
     house.wait_until(lambda: max(released(swarm.seed), default=-1) >= now, BACK, "the seed does not know the newest release")
 
 
-@pytest.mark.parametrize(("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_a_sampler_finish_and_leave(swarm: Swarm, tmp_path: Path, number: int, code: int) -> None:
     sampler = swarm.house.join("sampler", *UNHURRIED, folder=tmp_path / "leaver")
     swarm.house.wait_until(lambda: sampler.saw(events.Sampled), 60, "the sampler did not sample")

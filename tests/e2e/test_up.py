@@ -92,6 +92,7 @@ def check_model(house: Household, exported: Path) -> None:
     assert len(AutoTokenizer.from_pretrained(exported)) <= model.get_input_embeddings().num_embeddings
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_started_again(endless: tuple[Household, Program]) -> None:
     house, _ = endless
     corner = house.folder / "peers" / "sampler-1"
@@ -106,6 +107,7 @@ def test_a_killed_child_is_started_again(endless: tuple[Household, Program]) -> 
     assert "sampler-1 died (signal SIGKILL) and is started again" in house.programs[0].log.read_text()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_it_is_killed(endless: tuple[Household, Program]) -> None:
     house, program = endless
     everybody = program.tree()

@@ -129,6 +129,7 @@ def test_a_member_that_comes_late_is_met_whatever_its_id(trio):
         assert_averaged([peer.hear() for peer in peers], peers, 3.0)
 
 
+@pytest.mark.slow
 def test_two_meet_when_a_third_is_frozen_or_does_not_come(trio):
     smallest, *others = by_id(trio)
     smallest.ask(do="signal", signal=signal.SIGSTOP)

@@ -179,6 +179,7 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
     in_world(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "ANSWER_SECONDS", 1.0)
@@ -220,6 +221,7 @@ async def stop(world: HiveWorld, peer: HivePorts) -> None:
     await world.nodes.pop(index).close()
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_comes_back_is_found_again() -> None:
     async def body(world: HiveWorld) -> None:
         first, second = await world.ports(2)

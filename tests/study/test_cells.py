@@ -34,6 +34,7 @@ def test_rows_come_in_the_order_of_the_cells_and_each_is_done_once(tmp_path: Pat
     assert complete(cells, area, ledger, hush) == rows and ledger.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     cells = [Square(side=float(side)) for side in range(1, 4)]

@@ -143,6 +143,7 @@ def test_figures_of_a_tiny_plan_are_golden() -> None:
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=1e-5, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_a_study_writes_its_report_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.Cell]:
         small = [(0.0, 8, 3), (0.1, 8, 3), (0.1, 2, 3), (0.1, 8, 2)]
