@@ -145,6 +145,7 @@ def test_two_meet_when_a_third_is_frozen_or_does_not_come(trio):
     assert_averaged(round_of(trio), trio, 25 / 8)
 
 
+@pytest.mark.slow
 def test_one_that_only_dials_joins(trio):
     dialling = [Peer(trio[0].addresses, dial_only=True) for _ in range(2)]
     try:
@@ -255,6 +256,7 @@ def test_close_leaves_no_process(trio):
         peer.crash()
 
 
+@pytest.mark.slow
 def test_the_averager_process_dies_with_its_parent(trio):
     peer = Peer(trio[0].addresses).meet()
     try:

@@ -312,6 +312,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_was_killed() -> None:
     command = [sys.executable, "-c", PARENT, str(Path(hive_world.__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
