@@ -1,4 +1,4 @@
-"""Takes all that a sampler sends, for the row `engines`: a node that admits every group and always has credit.
+"""Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit, and listens.
 
     python -m peers.bench.taker '{"folder": ..., "run": digest}'     -> {"addresses"}, until stdin ends
 
@@ -37,12 +37,20 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
     )  # fmt: skip
     supervision = asyncio.create_task(node.supervise())
     await node.mail.serve("groups", _take)
+    listening = [asyncio.create_task(_listen(node, name)) for name in ("beat/sampler", "event", "release")]
     try:
         say(addresses=node.addresses())
         await answer_lines(_nothing)
     finally:
-        supervision.cancel()
+        for task in (supervision, *listening):
+            task.cancel()
         await node.close()
+
+
+async def _listen(node: Any, name: str) -> None:
+    async with node.gossip.subscribe(wire.topic(node.run, name)) as messages:
+        async for _ in messages:
+            pass
 
 
 async def _take(sender: Any, frame: bytes) -> bytes:

@@ -26,6 +26,8 @@ AGAIN_SECONDS = 0.2
 # Between two tries to subscribe while p2pd is being replaced.
 SUBSCRIBE_SECONDS = 30.0
 # Until a new subscription must stand: p2pd's own start and one replacement.
+UNHEARD_SECONDS = 10.0
+# Until something is done about it that nobody listens; then the pause doubles while that does not help.
 
 
 class Line(Protocol):
@@ -42,10 +44,13 @@ class PubSub:
     def __init__(self, me: PeerId, line: Callable[[], Awaitable[Line]]) -> None:
         self._me = me
         self._line = line
+        self.published: set[str] = set()
+        """Topics that something was published to."""
 
     async def publish(self, topic: str, data: bytes) -> None:
         if len(data) > EVENT_LIMIT:
             raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT}")
+        self.published.add(topic)
         try:
             await (await self._line()).publish(topic, data)
         except NetError as error:
@@ -100,3 +105,25 @@ class Inbox:
             self._filled.clear()
             await self._filled.wait()
         return self._queue.popleft()
+
+
+class Unheard:
+    """For how long nobody has listened, and when to do something about it. Times are of one clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._done = 0
+
+    def due(self, now: float) -> bool:
+        """Nobody listens now: is something to be done?"""
+        if self._since is None:
+            self._since = now
+        if now < self._since + UNHEARD_SECONDS * (2 ** (self._done + 1) - 1):
+            return False
+        self._done += 1
+        return True
+
+    def over(self, now: float) -> float | None:
+        """Somebody listens now. How long nobody did, told once and if something was done about it."""
+        since, done, self._since, self._done = self._since, self._done, None, 0
+        return now - since if since is not None and done else None

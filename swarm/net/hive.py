@@ -28,7 +28,7 @@ import base58
 
 from swarm.net import guard, slim
 from swarm.net.board import Board, Dht, LoopDHT, alive, meet
-from swarm.net.gossip import PubSub
+from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
 from swarm.net.ports import NetError, Unreachable
@@ -335,7 +335,7 @@ class Node:
     async def _watch_network(self) -> None:
         lost_at: float | None = None
         dialled = 0.0
-        known = self._peers
+        known, unheard = self._peers, Unheard()
         while True:
             await asyncio.sleep(NETWORK_SECONDS)
             self.mail.tidy()
@@ -353,12 +353,27 @@ class Node:
                 if self._dht_up.is_set():
                     await self._greet(self._peers - known)
                 known = self._peers
+                await self._be_heard(line, unheard)
                 if lost_at is not None and self._peers:
                     self._report("network", f"connected again with {len(self._peers)} peers", time.monotonic() - lost_at)
                     lost_at = None
             except NetError as error:
                 log.debug("p2pd or the DHT was replaced meanwhile: %s", error)
                 self.doubt()
+
+    async def _be_heard(self, line: Daemon, unheard: Unheard) -> None:
+        """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then tell again what they
+        subscribe to: p2pd says it once to a connection, and when the stream for it fails, all that is published is lost.
+        """
+        near = [address for address in self._bootstrap if address.peer in self._peers]
+        deaf = [topic for topic in sorted(self.gossip.published) if near and not await line.listeners(topic)]
+        if deaf and unheard.due(time.monotonic()):
+            self._report("gossip", f"no connected peer listens to {', '.join(deaf)}: connecting anew with bootstrap peers", None)
+            for address in near:
+                await line.disconnect(address.peer)
+            await self._dial(line, near)
+        elif not deaf and (seconds := unheard.over(time.monotonic())) is not None:
+            self._report("gossip", "connected peers listen again", seconds)
 
     async def _dial(self, line: Daemon, missing: list[Address]) -> None:
         """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told their addresses."""

@@ -216,6 +216,11 @@ class Daemon(P2P):
         request = pb.ConnectRequest(peer=base58.b58decode(peer), addrs=dial, timeout=int(timeout) + 1)
         await self._ask(pb.Request(type=pb.Request.CONNECT, connect=request), timeout)
 
+    async def disconnect(self, peer: PeerId) -> None:
+        """End all connections with `peer`."""
+        request = pb.DisconnectRequest(peer=base58.b58decode(peer))
+        await self._ask(pb.Request(type=pb.Request.DISCONNECT, disconnect=request), ASK_SECONDS)
+
     async def reach(self, address: Address) -> str:
         """Connect with the peer at an address; the reason when that fails, else nothing.
 
@@ -255,6 +260,12 @@ class Daemon(P2P):
     async def publish(self, topic: str, message: bytes) -> None:
         request = pb.PSRequest(type=pb.PSRequest.PUBLISH, topic=topic, data=message)
         await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
+
+    async def listeners(self, topic: str) -> frozenset[PeerId]:
+        """Connected peers that are known to subscribe to a topic: to them goes what is published here."""
+        request = pb.PSRequest(type=pb.PSRequest.LIST_PEERS, topic=topic)
+        response = await self._ask(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
+        return frozenset(map(_base58, response.pubsub.peerIDs))
 
     @asynccontextmanager
     async def subscribe(self, topic: str, limit: int) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:

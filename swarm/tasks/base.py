@@ -92,7 +92,7 @@ class Exercises(abc.ABC):
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         return [self.reward(task, completion) for completion in completions]
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a default, not a duty)
         """Nothing outlives the object."""
 
 

@@ -79,6 +79,25 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
+def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.net.gossip.UNHEARD_SECONDS", 1.0)
+
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+        name = topic(world.run, "event")
+        await second.gossip.publish(name, b"lost")
+        told = lambda: [(detail, seconds) for _, part, detail, seconds in world.reports if part == "gossip"]  # noqa: E731
+        await until(lambda: len(told()) == 1, 10.0)
+        assert name in told()[0][0] and told()[0][1] is None
+        async with first.gossip.subscribe(name) as inbox:
+            assert await hears(second, inbox, name) == second.me
+            await until(lambda: len(told()) > 1 and told()[-1][1] is not None, 10.0)
+        await first.mail.serve("echo", echo)
+        assert await second.mail.send(first.me, "echo", b"still here") == b"still here"
+
+    in_world(body)
+
+
 def test_mail_carries_four_mebibytes_and_refuses_more() -> None:
     async def body(world: HiveWorld) -> None:
         first, second = await world.ports(2)
