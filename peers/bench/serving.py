@@ -45,7 +45,7 @@ def serving(model: Path, dtype: str = "auto", adapters: bool = False) -> Iterato
     words = [
         "--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--logprobs-mode", "processed_logprobs",
         "--dtype", "float32" if dtype == "auto" and cpu else dtype, "--max-num-seqs", str(SEQUENCES), *more,
-        *(["--enforce-eager"] if cpu else []),
+        *(["--enforce-eager", "--no-enable-chunked-prefill"] if cpu else []),  # as the engine over vLLM has it
     ]  # fmt: skip
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -133,7 +133,9 @@ class Served:
 
         self.setup, self.version, self.device = setup, __version__, current_platform.device_type
         self._check()
-        own: dict[str, Any] = {"enforce_eager": True} if self.device == "cpu" else {}  # compiling takes a minute there
+        # On a CPU compiling takes a minute, and a prompt that is split over two steps ends vLLM: it turns the seeded generator of
+        # such a row back, which a CPU's cannot.
+        own: dict[str, Any] = {"enforce_eager": True, "enable_chunked_prefill": False} if self.device == "cpu" else {}
         dtype = setup.dtype if setup.dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
         if setup.quantize:
             own["quantization"] = "bitsandbytes"

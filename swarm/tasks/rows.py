@@ -62,7 +62,6 @@ def _splits(place: Place) -> dict[str, Any]:
     path = place.path
     if path is not None and path.is_file() and path.suffix not in KINDS:
         raise TaskError(f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files")
-    bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # a peer's log is no terminal
     try:
         found = _load(datasets, place)
@@ -72,9 +71,6 @@ def _splits(place: Place) -> dict[str, Any]:
         raise TaskError(f"data set {place.name} has no rows: the file is empty") from error
     except (datasets.exceptions.DatasetsError, ValueError, OSError) as error:
         raise TaskError(_unread(place, error)) from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
     return dict(found) if isinstance(found, dict) else {"train": found}
 
 

@@ -161,6 +161,14 @@ def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: py
         engine.close()
 
 
+def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path) -> None:
+    engine = VllmEngine(recipe(tied, tasks=64))
+    engine.load(*Versions(tied).move())
+    prompts = [f"{i}" + "0123456789" * 12 for i in range(64)]
+    assert [len(group.lengths) for group in engine.sample(prompts, 4, 7)] == [4] * 64
+    engine.close()
+
+
 def test_nothing_is_left_after_close(tied: Path) -> None:
     engine = VllmEngine(recipe(tied))
     engine.load(*Versions(tied).move())
