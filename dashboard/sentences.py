@@ -96,7 +96,8 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    what = {"rewards": "cannot be computed", "memory": "is not enough"}.get(event.part, "broke and is being replaced")
+    own = {"rewards": "cannot be computed", "memory": "is not enough", "gossip": "is not heard"}
+    what = own.get(event.part, "broke and is being replaced")
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 

@@ -366,9 +366,11 @@ class Node:
         subscribe to: p2pd says it once to a connection, and when the stream for it fails, all that is published is lost.
         """
         near = [address for address in self._bootstrap if address.peer in self._peers]
-        deaf = [topic for topic in sorted(self.gossip.published) if near and not await line.listeners(topic)]
+        if not near:
+            return  # others are dialled first
+        deaf = [topic for topic in sorted(self.gossip.published) if not await line.listeners(topic)]
         if deaf and unheard.due(time.monotonic()):
-            self._report("gossip", f"no connected peer listens to {', '.join(deaf)}: connecting anew with bootstrap peers", None)
+            self._report("gossip", f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers", None)
             for address in near:
                 await line.disconnect(address.peer)
             await self._dial(line, near)
