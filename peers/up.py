@@ -28,7 +28,7 @@ from rich.live import Live
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
 from peers.departure import PARENT
-from peers.errors import CANNOT, REFUSED, USAGE, CannotHere, Interrupted
+from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runfolder import Corner
 from swarm import config as configs
 from swarm.config import Config, Loaded
@@ -46,12 +46,12 @@ LEAVE_PATIENCE = 20.0
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
 # Seconds before a dead child is started again, doubled with each death until it has lived for a minute.
-HOPELESS = (USAGE, CANNOT, REFUSED)
-# Exit codes that a second start cannot change.
+HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
+# By the exit code: what a second start cannot change.
 
 
 def up(loaded: Loaded, folder: Path) -> int:
-    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, CannotHere when a child cannot run."""
+    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a child cannot run."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with Corner(folder / "peers" / "up"):
@@ -96,7 +96,7 @@ class Child:
 
     def last_words(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1].removeprefix("swarm: ") if lines else "it said nothing"
 
 
 def _environment() -> Mapping[str, str]:
@@ -203,7 +203,7 @@ class Household:
                 child.done = True
                 self.complete = self.complete or child.name == "seed"
             elif code in HOPELESS:
-                raise CannotHere(f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
+                raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
             elif code is not None:
                 self.console.print(f"{child.name} died ({_how(code)}) and is started again", style="yellow")
             if child.process is None and not child.done and time.monotonic() >= child.due:

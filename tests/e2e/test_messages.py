@@ -165,6 +165,14 @@ def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: Hou
     refused(start(house, house.folder, "run.optimizer.lr=0.5"), 5, "holds a run with other settings (optimizer)", "--folder")
 
 
+@pytest.mark.slow
+def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: Household, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"frage": "1+1=", "answer": "2"}\n' * 20)
+    words = ("--set", f"run.task.name=data:{tmp_path}/rows.jsonl", "--model", str(house.folder / "model"))
+    ran = swarm("up", str(house.config), "--folder", str(tmp_path / "new"), *words)
+    refused(ran, 2, "seed cannot run: data:", "none of the columns prompt, question", "it has frage, answer: set run.task")
+
+
 # --- disks --------------------------------------------------------------------------------------------------------------
 
 
