@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from swarm import config
 from swarm.types import Task
@@ -67,6 +67,17 @@ class TaskSource(Course, Protocol):
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         """What each completion is worth, finite. Raises RewardError."""
         ...
+
+
+class Startable(Protocol):
+    def check(self) -> None:
+        """Start what is needed. Raises ValueError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+Started = TypeVar("Started", bound=Startable)
 
 
 class WarmStart(TaskSource, Protocol):
@@ -181,6 +192,16 @@ def _load(place: str) -> Callable[..., TaskSource]:
     module, _, attribute = place.partition(":")
     make: Callable[..., TaskSource] = getattr(import_module(module), attribute)
     return make
+
+
+def checked(it: Started) -> Started:
+    """It, once its `check` has passed; closed when that raises."""
+    try:
+        it.check()
+    except ValueError:
+        it.close()
+        raise
+    return it
 
 
 def check_options(environment: str, options: Options, defaults: Options) -> dict[str, int | float | str | bool]:

@@ -15,7 +15,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.tasks.base import Options, RewardError, TaskError
+from swarm.tasks.base import Options, RewardError, TaskError, checked
 from swarm.tasks.worker import Worker
 from swarm.types import Task
 
@@ -34,13 +34,7 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
     `tag` (none): the answer is what stands in the last <tag> of a completion, such as "answer"; `size` (0): so many different
     training exercises, 0 for no end; all others are the exercise's own. Raises TaskError.
     """
-    source = Gym(name, seed, options, timeout)
-    try:
-        source.check()
-    except TaskError:
-        source.close()
-        raise
-    return source
+    return checked(Gym(name, seed, options, timeout))
 
 
 class Gym:

@@ -15,7 +15,7 @@ from typing import Any
 
 from swarm import config
 from swarm.tasks import rewards
-from swarm.tasks.base import Code, Course, TaskError
+from swarm.tasks.base import Code, Course, TaskError, checked
 from swarm.tasks.dataset import ANSWERS, DataSet
 from swarm.tasks.sandbox import NoSandbox
 from swarm.types import Task
@@ -45,17 +45,11 @@ def _scorer(
             f"{', '.join(ANSWERS)}: set run.task.options.answer to its column, or run.task.rewards to another reward"
         )
     try:
-        scorer = rewards.Scorer(names, settings.weights, folder, code, settings.timeout)
+        return checked(rewards.Scorer(names, settings.weights, folder, code, settings.timeout))
     except NoSandbox:
         raise
     except ValueError as error:
         raise TaskError(str(error)) from error
-    try:
-        scorer.check()
-    except ValueError as error:
-        scorer.close()
-        raise TaskError(str(error)) from error
-    return scorer
 
 
 class Scored:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.tasks import sandbox
-from swarm.tasks.base import Options, RewardError, TaskError
+from swarm.tasks.base import Options, RewardError, TaskError, checked
 from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
@@ -44,13 +44,7 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Verifier:
     own. SWARM_VERIFIERS_PYTHON in the environment names another interpreter that has verifiers, the package and msgspec. Raises
     TaskError.
     """
-    source = Verifier(name, seed, options, timeout)
-    try:
-        source.check()
-    except TaskError:
-        source.close()
-        raise
-    return source
+    return checked(Verifier(name, seed, options, timeout))
 
 
 class Verifier:

@@ -9,17 +9,19 @@ Whatever a household started is gone at its end, with all that it forked. Not ha
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -232,6 +234,12 @@ def household(folder: Path, settings: str = SETTINGS) -> Iterator[Household]:
         yield it
     finally:
         it.end()
+
+
+def get(url: str, path: str) -> Any:
+    """What the page at `url` answers, from JSON."""
+    with urllib.request.urlopen(f"{url.rstrip('/')}/{path}", timeout=10) as answer:
+        return json.load(answer)
 
 
 # --- what tests ask of journals -----------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from strangers import EVERY
-from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, environment, household, version
+from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, environment, get, household, version
 
 from peers.bench.browser import chromium, complaints
 from swarm import events
@@ -68,11 +67,10 @@ class Scene:
     samplers: list[Program] = field(default_factory=list)
 
     def problems(self) -> list[str]:
-        return [problem["text"] for problem in self.ask("/api/problems")]
+        return [problem["text"] for problem in self.ask("api/problems")]
 
     def ask(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url.rstrip("/") + path, timeout=10) as answer:
-            return json.load(answer)
+        return get(self.url, path)
 
     def named(self, name: str) -> Any:
         """The problems on the page that tell of this peer."""
@@ -167,7 +165,7 @@ def test_a_healthy_swarm_has_nothing_wrong(scene: Scene) -> None:
     names = [program.saw(events.Started)[0].name for program in (*scene.learners, *scene.samplers)]
     for name in names:
         expect(scene.page.locator("#peers")).to_contain_text(name)
-    assert {row["name"] for row in scene.ask("/api/peers")} >= set(names)
+    assert {row["name"] for row in scene.ask("api/peers")} >= set(names)
     scene.shoot("healthy")
     assert scene.said == []
 
@@ -215,9 +213,9 @@ def kill(scene: Scene) -> None:
 
 def test_hostile_names_of_real_peers_stay_text(scene: Scene, strangers: Strangers) -> None:
     page = scene.page
-    kinds, known = elements(page), len(scene.ask("/api/peers"))
+    kinds, known = elements(page), len(scene.ask("api/peers"))
     strangers.are([{"name": HOSTILE[i % len(HOSTILE)].format(i), "version": 0} for i in range(100)])
-    scene.house.wait_until(lambda: len(scene.ask("/api/peers")) == known + 100, 30, "the strangers were not heard")
+    scene.house.wait_until(lambda: len(scene.ask("api/peers")) == known + 100, 30, "the strangers were not heard")
     for _ in range(10):
         shown = page.locator("#peers").inner_text()
         assert elements(page) <= kinds
@@ -227,7 +225,7 @@ def test_hostile_names_of_real_peers_stay_text(scene: Scene, strangers: Stranger
     assert "<b>" in shown
     page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # it still draws
     assert page.evaluate("window.hacked") is None
-    names = [row["name"] for row in scene.ask("/api/peers")]
+    names = [row["name"] for row in scene.ask("api/peers")]
     assert not re.search(r"[\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069]", "".join(names))
     assert max(map(len, names)) <= 64
     assert scene.said == []

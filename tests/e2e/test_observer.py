@@ -6,14 +6,13 @@ import re
 import signal
 import socket
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Household, Program, household, swarm
+from swarm_processes import UNHURRIED, Household, Program, get, household, swarm
 
 from swarm import events, invite
 from swarm.types import Digest, Role
@@ -43,11 +42,6 @@ def page(house: Household, program: Program, seconds: float = 30) -> str:
         return re.search(r"page: (http://[^\s?]+)", program.log.read_text())
 
     return house.wait_until(said, seconds, f"{program.name} served no page")[1]  # type: ignore[index, no-any-return]
-
-
-def get(url: str, path: str) -> Any:
-    with urllib.request.urlopen(url + path, timeout=10) as answer:
-        return json.load(answer)
 
 
 def rewards(state: Any) -> list[int]:

@@ -3,17 +3,15 @@
 The tests share it and run in order; each leaves a swarm that trains. What a person is promised stands in the names.
 """
 
-import json
 import signal
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Household, Program, admitted, alive, averaged, differing, household, released, version
+from swarm_processes import UNHURRIED, Household, Program, admitted, alive, averaged, differing, get, household, released, version
 
 from swarm import events
 from swarm.types import Role
@@ -34,8 +32,7 @@ class Swarm:
     def problems(self) -> list[str]:
         """What the seed's page says is wrong."""
         page = (self.house.folder / "page").read_text()
-        with urllib.request.urlopen(page.rstrip("/") + "/api/problems", timeout=10) as answer:
-            return [problem["text"] for problem in json.load(answer)]
+        return [problem["text"] for problem in get(page, "api/problems")]
 
     def goes_on(self, seconds: float, why: str) -> None:
         """Three more versions at a learner that lives."""
