@@ -1,4 +1,4 @@
-"""Studies: `swarm bench gradient` and `swarm bench staleness`, experiments whose answer is a report and not one row of a table.
+"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments whose answer is a report and not one row of a table.
 
     plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV, PNG, report
 """
@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from peers.errors import CannotHere, Interrupted
+from peers import departure
+from peers.errors import CannotHere
 
-STUDIES = ("gradient", "staleness")
+STUDIES = ("gradient", "staleness", "band")
 
 
 def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None) -> int:
@@ -25,9 +24,9 @@ def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minut
     from peers.study.labels import chosen
 
     if importlib.util.find_spec("matplotlib") is None:
-        raise CannotHere("a study draws its figures with matplotlib, which is not installed: pip install 'swarm[bench]'")
+        raise CannotHere("a study draws its figures with matplotlib, which is not installed: pip install 'gepo-swarm[bench]'")
 
-    signal.signal(signal.SIGTERM, _leave)
+    departure.interrupt()
     for label in methods:
         chosen(label)  # before anything is measured, a word that names no method is refused
     folder = out or Path(f"bench-{name}-quick" if quick else f"bench-{name}")
@@ -35,6 +34,10 @@ def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minut
         from peers.study import gradient
 
         return gradient.main(quick, folder, methods, seed or 0)
+    if name == "band":
+        from peers.study import band
+
+        return band.main(quick, folder, minutes)
     from peers.study import staleness
 
     return staleness.main(quick, folder, methods, minutes, seed or 1)
@@ -42,7 +45,3 @@ def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minut
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _leave(number: int, _: Any) -> None:
-    raise Interrupted(number)  # so that the workers end; the ledger keeps what is done

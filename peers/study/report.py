@@ -3,7 +3,8 @@
     search + sections (cells with their rows) --by method and value of the section's axis, over seeds--> tables --> report.md
 
 A figure is a mean over seeds with the half-width of its 95 % interval (Student's t). A difference is paired: the same seed has
-the same tasks and delays whatever the method, so what seeds have in common drops out. Invariant: the same rows give the same
+the same tasks and delays whatever the method, so what seeds have in common drops out; which differences of a table stand after
+Holm's correction is said below it, and which rates lie at the edge of the search. Invariant: the same rows give the same
 bytes. Not handled: pictures (peers.study.curves), which cells there are (peers.study.staleness).
 """
 
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from peers.study.cells import Row, columns
-from peers.study.intervals import student
+from peers.study.intervals import LEVEL, chance, holm, student
 from peers.study.markdown import markdown
 from peers.study.worlds import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, Cell
 from swarm.durable import write_durably
@@ -144,15 +145,17 @@ HEAD = """# Policies under delay
 
 The roles that ship (seed, learner, sampler, evaluator) run on the virtual clock; the policy really samples and really learns. A
 version is {groups} groups of {completions} completions. The delay is the paper's law (arXiv 2508.17850): log-normal, median
-{median:g} s, cut at {longest:g} s, drawn for each group. `delay` D is how many versions the learner makes in {longest:g} s: a
-group is at most about D versions old, 0.22 D in the mean. D = 0 is exactly on-policy. All laws have that median; Weibull has the
-log-normal's coefficient of variation too. `way` is what is late: the `upload` of each group, or each new `policy` on its way to
-the sampler, as in the paper's experiments.
+{median:g} s, cut at {longest:g} s, drawn for each group. `delay` D is how many versions the learner makes in {longest:g} s, the
+oldest that a group can be; how old they are is measured and stands below. D = 0 is exactly on-policy. All laws have that median;
+Weibull has the log-normal's coefficient of variation too. `way` is what is late: the `upload` of each group, or each new `policy`
+on its way to the sampler, one after the other. The latter is not the paper's delay, which is drawn anew for each rollout: a
+sampler here keeps one old policy until the next arrives.
 
 Accuracy is held out, every {every} versions from the same first policy; greedy for the language model, of drawn answers for the
 table of `toy`. `best` and `last` are of one training's curve, `gap` is between the two, `auc` its mean height. ± is the 95 %
 interval of a mean over seeds; differences to `{against}` are paired by seed, bold where the interval leaves out 0 (one in twenty
-does by chance). `kl`, the weight of the KL term, changes no learning rate: it is that found without."""
+does by chance; what stands after Holm's correction is listed). `kl`, the weight of the KL term, changes no learning rate: it is
+that found without."""
 
 
 def _head(account: Account) -> str:
@@ -177,6 +180,9 @@ def _rates(account: Account) -> str:
             shown = [f"{spread(list(at[lr].values())).mean:.3f}" if lr in at else "" for lr in rates]
             rows.append([label, *(f"**{mean}**" if lr == chosen else mean for lr, mean in zip(rates, shown, strict=True))])
         lines += ["", markdown([domain, *(f"{lr:g}" for lr in rates)], rows)]
+        if edge := [label for label in here if account.rates.get((label, domain)) in (rates[0], rates[-1])]:
+            where = f"{len(edge)} of {len(here)} are at the edge of the grid, a better rate may lie beyond"
+            lines += ["", f"{where}: {', '.join(edge)}."]
     return "\n".join(lines)
 
 
@@ -189,11 +195,14 @@ def _section(section: Section, done: Sequence[Done], middle: int, pictures: Sequ
     fixed = ", ".join([*where, *([f"D = {middle}"] if axis != "delay" else [])])
     lines = [f"## {section.name}: by {axis}, {fixed}"]
     lines += [f"\n![{path.stem}]({path.name})" for path in pictures]
+    if axis in ("delay", "law", "way"):
+        lines += ["", f"Versions between sampling and training, mean (95 % are below): {_lags(done, axis)}."]
     for name, title in TABLES:
         lines += ["", f"### {title}", "", _means(done, axis, section.methods, name)]
     for name, title in TABLES:
         if name in ("last", "auc"):
             lines += ["", f"### {title}, difference to {AGAINST}", "", _differences(done, axis, section.methods, name)]
+            lines += ["", _standing(done, axis, section.methods, name)]
     lines += ["", f"Collapsed (last below {COLLAPSED:g} of best): {_lost(done, axis) or 'none'}."]
     at: float | str = middle if axis == "delay" else values(done, axis)[-1]
     lines += ["", f"### What the learner saw at {axis} {_place(at)}, means over versions and seeds"]
@@ -223,9 +232,41 @@ def _differences(done: Sequence[Done], axis: str, methods: Sequence[str], name: 
     return markdown([name, *map(_place, places)], rows)
 
 
+def _standing(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -> str:
+    """Which differences of a table are told from 0 in spite of their number."""
+    found = by_method(done, axis, name)
+    theirs, tried = found.pop(AGAINST, {}), []
+    for label in methods:
+        for place, mine in found.get(label, {}).items():
+            if len(pairs := _pairs(mine, theirs.get(place, {}))) > 1:
+                tried.append((f"{label} at {_place(place)} ({spread(pairs).mean:+.3f})", chance(pairs)))
+    stand = [tried[i][0] for i in holm([p for _, p in tried])]
+    return f"Of {len(tried)} comparisons {len(stand)} stand at {LEVEL:g} after Holm's correction" + (
+        f": {', '.join(stand)}." if stand else "."
+    )
+
+
+def _lags(done: Sequence[Done], axis: str) -> str:
+    means, tails = by_place(done, axis, "lag_versions"), by_place(done, axis, "lag_p95")
+    return ", ".join(f"{_place(place)}: {spread(at).mean:.1f} ({spread(tails[place]).mean:.0f})" for place, at in means.items())
+
+
+def by_place(done: Sequence[Done], axis: str, name: str) -> dict[float | str, list[float]]:
+    """Value of the axis -> the figure of that name, of all methods and seeds."""
+    found: dict[float | str, list[float]] = {place: [] for place in values(done, axis)}
+    for one in done:
+        found[getattr(one.cell, axis)].append(one.figure(name))
+    return found
+
+
+def _pairs(mine: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
+    """Differences of the seeds that both have."""
+    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+
+
 def _paired(mine: Mapping[int, float], theirs: Mapping[int, float]) -> str:
-    """Mean difference over the seeds that both have; nothing where there are none."""
-    pairs = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    """Mean difference; nothing where there are no pairs."""
+    pairs = _pairs(mine, theirs)
     found = spread(pairs)
     return _shown(found, abs(found.mean) > found.half, sign="+") if pairs else ""
 

@@ -44,6 +44,21 @@ def test_gepo_is_biased_even_on_policy_at_any_scale() -> None:
         assert verdict(record.values) == "no" and record.values["bias2"][1] > 0.01
 
 
+def test_gepos_gate_reverses_the_expected_gradient_where_all_of_the_distance_is_learning() -> None:
+    plain = mdp.instance(3, 0.0, 14)  # the one of 24 on which the gate does the most harm
+    tree, sampler, reward = plain.tree, plain.sampler, plain.reward
+    away = mdp._unit(tree, sampler, mdp.exact(tree, sampler, reward)[1])
+    length = float((mdp.log_probs(tree, sampler).sum(-1).exp() * tree.mask.sum(-1)).sum())
+    world = mdp.Instance(tree, sampler, sampler + mdp._stride(tree, sampler, away, 0.3 / length) * away, reward)
+    truth = mdp.exact(tree, world.learner, reward)[1].T.flatten()
+    drawn = gradient.draws(world, cell(0.0, ["gepo"], 14))
+    gated, free = (
+        float(torch.cosine_similarity(gradient.group_gradients(OBJECTIVES[name], world, drawn)[0].mean(0), truth, dim=0))
+        for name in ("gepo", "gepo_noclip")
+    )
+    assert gated < -0.25 and free > 0.9
+
+
 def test_a_group_mean_costs_the_scale_and_not_the_direction() -> None:
     found = records(0.0, ["rloo", "rloo/centre=group-mean"])
     assert verdict(found["rloo"].values) == "yes"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from peers.study import staleness, worlds
 from peers.study.cells import Row, key
+from peers.study.intervals import chance, holm
 from peers.study.labels import defined
 from peers.study.report import Account, Done, Section, pooled, spread, table, text
 from peers.study.staleness import Plan, Stage, Study, best, grid, searched
@@ -145,6 +146,23 @@ def account(**areas: tuple[float, ...]) -> Account:
 def test_differences_are_paired_by_seed() -> None:
     shown = text(account(gepo=(0.1, 0.5, 0.9), grpo=(0.2, 0.6, 1.0)), {})
     assert "**+0.100** ± 0.000" in shown, "seeds differ much more than methods, and that drops out"
+
+
+def test_differences_that_stand_in_spite_of_their_number_are_named() -> None:
+    shown = text(account(gepo=(0.1, 0.5, 0.9), grpo=(0.2, 0.6, 1.001), gspo=(0.1, 0.52, 0.88)), {})
+    assert "Of 2 comparisons 1 stand at 0.05 after Holm's correction: grpo at 64 (+0.100)." in shown
+
+
+def test_holms_correction_asks_more_of_the_smallest_the_more_there_are() -> None:
+    assert holm([0.04]) == [0] and holm([0.04, 0.9]) == []
+    assert holm([0.03, 0.01, 0.02]) == [1, 2, 0], "each step asks for less: 0.05/3, 0.05/2, 0.05"
+    assert chance([0.1, 0.1, 0.1]) == 0.0 and chance([0.0, 0.0]) == 1.0 and chance([math.nan, 0.1]) == 1.0
+
+
+def test_a_rate_at_the_edge_of_its_search_and_the_measured_lag_are_said() -> None:
+    shown = text(account(gepo=(0.1, 0.5)), {})
+    assert "1 of 1 are at the edge of the grid, a better rate may lie beyond: gepo." in shown
+    assert "mean (95 % are below): 64: 0.0 (0)." in shown
 
 
 def test_what_was_left_out_is_said() -> None:
