@@ -139,6 +139,8 @@ class Recent:
         self.averaged: deque[float] = deque(maxlen=VERSIONS)
         self.broken: deque[tuple[float, PeerId, str]] = deque(maxlen=VERSIONS)
         """(when, learner, reason)."""
+        self.far: dict[tuple[int, PeerId], float] = {}
+        """(version, learner) -> when its gradient was scaled down."""
         self.faults: dict[tuple[PeerId, str], Fault] = {}
         """(peer, part) -> what broke and did not recover."""
         self.distrust: dict[PeerId, Distrust] = {}
@@ -199,6 +201,10 @@ class Recent:
         self.averaged.append(now)
         self.averaging.append(number(event.seconds))
         self.trace(event.peer, now).rounds.append((now, frozenset(event.members[:64])))
+        for peer in list(event.scaled)[:MARKS]:
+            self.far.setdefault((event.version, peer), now)
+        while len(self.far) > VERSIONS:
+            del self.far[next(iter(self.far))]
 
     def _broke(self, event: happened.RoundBroke, now: float) -> None:
         self.broken.append((now, event.peer, clean(event.reason, 120)))

@@ -17,6 +17,8 @@ from swarm.types import PeerId, Verdict
 
 Namer = Callable[[PeerId], str]
 
+MOST = 8
+# Peers that one sentence names.
 _IDS = re.compile(r"\b12D3Koo[1-9A-HJ-NP-Za-km-z]{30,60}\b")
 """Peer ids inside a text that a program wrote."""
 
@@ -69,6 +71,15 @@ def _released(event: happened.Released, name: Namer) -> News:
     return News("released", "info", text, (release.publisher,))
 
 
+def _averaged(event: happened.Averaged, name: Namer) -> News | None:
+    if not event.scaled:
+        return None
+    about = dict(list(event.scaled.items())[:MOST])
+    told = ", ".join(f"{name(peer)} ({share:.2g} of it)" for peer, share in about.items())
+    text = f"In the round for version {event.version} gradients far beyond the usual were scaled down: {told}."
+    return News(f"scaled {' '.join(about)}", "warning", text, tuple(about))
+
+
 def _broke(event: happened.RoundBroke, name: Namer) -> News:
     reason = named(event.reason, name)
     about = dict.fromkeys((event.peer, *map(PeerId, _IDS.findall(event.reason[: 4 * TEXT_LIMIT]))))
@@ -96,7 +107,7 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    own = {"rewards": "cannot be computed", "memory": "is not enough", "gossip": "is not heard"}
+    own = {"rewards": "cannot be computed", "memory": "is not enough", "gossip": "is not heard", "membership": "is not renewed"}
     what = own.get(event.part, "broke and is being replaced")
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
@@ -126,6 +137,7 @@ _TELLERS: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Lost: _lost,
     happened.Judged: _judged,
     happened.Released: _released,
+    happened.Averaged: _averaged,
     happened.RoundBroke: _broke,
     happened.Snapped: _snapped,
     happened.CaughtUp: _caught_up,

@@ -32,6 +32,9 @@ FORM = 1
 # Of the bytes: another one is not read.
 LARGEST_DUMP = 64 << 20
 # Bytes when unpacked: ten times a state whose every container is full.
+GROWS, SMALLEST = 64, 1 << 20
+# Times that a state grows when unpacked, and bytes that it may have in any case: those of swarms grow four to eight times. A byte
+# may become an object of sixty: a few kilobytes of a stranger must not become a gigabyte here.
 COARSEST = 64
 # Points of a curve: below that a smaller state has no shape left.
 WINDOW = 8 << 20
@@ -135,13 +138,14 @@ def _pack(kept: Kept) -> bytes:
 
 def _unpack(data: bytes) -> bytes:
     """A declared size is not believed: the stream is read against our own budget."""
+    most = min(LARGEST_DUMP, SMALLEST + GROWS * len(data))
     reader = zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(data)
     pieces: list[bytes] = []
     size = 0
     while piece := reader.read(PIECE):
         size += len(piece)
-        if size > LARGEST_DUMP:
-            raise SnapshotError(f"this state has more than {LARGEST_DUMP} bytes when unpacked, which no state has")
+        if size > most:
+            raise SnapshotError(f"this state has more than {most} bytes when unpacked, which no state of {len(data)} bytes has")
         pieces.append(piece)
     return b"".join(pieces)
 

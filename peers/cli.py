@@ -8,6 +8,8 @@ needs when it runs, and `--help` needs neither. Not handled here: what the comma
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import json
 import os
 import sys
@@ -21,8 +23,25 @@ from peers.errors import USAGE, WrongUsage, guarded
 ROLES = ("auto", "sampler", "learner", "evaluator")
 
 
+SPELLED = str.maketrans({"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"})
+"""What our own words have beyond ASCII, for an output that cannot show it."""
+
+
 def main(said: Sequence[str] | None = None) -> int:
+    _print_in_any_encoding()
     return guarded(lambda: run(sys.argv[1:] if said is None else said))
+
+
+def _print_in_any_encoding() -> None:
+    def spell(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        wanted = error.object[error.start : error.end].translate(SPELLED)
+        return wanted.encode(error.encoding, "replace").decode(error.encoding), error.end
+
+    codecs.register_error("spelled", spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a test or a program may have put something else there
+            stream.reconfigure(errors="spelled")
 
 
 def run(said: Sequence[str]) -> int:
@@ -60,7 +79,7 @@ def join(args: argparse.Namespace) -> int:
     loaded = words.load(args, args.config)
     words.refuse_run_settings(loaded)
     word = " ".join(args.invite)
-    words.read_invite(word)  # offline, before anything slow is imported
+    words.read_invite(word, args.folder)  # offline, before anything slow is imported
     from peers import launch
     from swarm.types import Role
 
@@ -70,7 +89,7 @@ def join(args: argparse.Namespace) -> int:
 def dashboard(args: argparse.Namespace) -> int:
     loaded = words.load_window(args)
     word = " ".join(args.invite)
-    words.read_invite(word)
+    words.read_invite(word, args.folder)
     from peers import window
 
     return window.dashboard(word, loaded.config, args.folder)
@@ -87,7 +106,7 @@ def status(args: argparse.Namespace) -> int:
     loaded = words.load(args, None)
     word = " ".join(args.invite) or None
     if word is not None:
-        words.read_invite(word)
+        words.read_invite(word, args.folder)
     folder = args.folder if word is not None else words.only_folder(args)
     from peers import status as program
 
@@ -113,8 +132,10 @@ def invite_(args: argparse.Namespace) -> int:
     from peers import runfolder
     from swarm.types import Role
 
-    word = runfolder.invite(folder, Role(args.role))
+    word = runfolder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
+    if "seed" not in runfolder.running(folder):
+        print(f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}", file=sys.stderr)
     return 0
 
 
@@ -142,12 +163,12 @@ def bench(args: argparse.Namespace) -> int:
 
     if not set(args.names) & set(STUDIES):
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-            raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + " and ".join(STUDIES))
+            raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES))
         from peers import bench as program
 
         return program.main(args.names, args.json)
     if len(args.names) > 1:
-        raise WrongUsage(f"a study takes minutes to hours: name one alone, {' or '.join(STUDIES)}")
+        raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
     from peers import study
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
@@ -210,8 +231,8 @@ EXAMPLE = """examples:
   swarm join swarm1...                           help with a run
   swarm status --watch                           what the swarm is doing
 
-exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused, 130 and 143 left on
-a signal"""
+exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused, 129, 130 and 143
+left on a signal"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -261,6 +282,9 @@ def _add_reading(commands: Any) -> None:
     about = "print a word that invites to the run on this machine"
     it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
     it.add_argument("--role", choices=(*ROLES[1:], "observer"), default="sampler", help="what it invites as (default: sampler)")
+    ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
+    otherwise = "without it a word that makes members ends after 30d, and the seed renews them"
+    it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
     it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
     it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
     _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
@@ -298,16 +322,24 @@ def _speed(text: str) -> float:
     return speed
 
 
+def _seconds(text: str) -> float:
+    units = {"m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isdigit() or not 0 < int(number) * units[unit] <= 3650 * 86400:
+        raise argparse.ArgumentTypeError(f"{text} is no time such as 30m, 12h or 7d, of ten years at most")
+    return int(number) * units[unit]
+
+
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
     rows = "join, groups, averaging, tokens, memory, scoring, dashboard, engines; without one, all (about 20 minutes)"
-    it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness")
+    it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band")
     it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
     it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")
     it.add_argument("--methods", default="", metavar="A,B", help="only these objectives in a study, such as gepo,gspo/eps=0.2")
     it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
-    it.add_argument("--minutes", type=float, default=0.0, help="begin no new cell of the staleness study after this long")
+    it.add_argument("--minutes", type=float, default=0.0, help="begin no new training (staleness, band) after this long")
 
 
 def _add_task(commands: Any) -> None:

@@ -1,7 +1,7 @@
 """How a program ends: by itself, by a signal, or with the program that started it.
 
-SIGINT or SIGTERM once asks the peer to finish the group or step at hand and leave; twice ends it now. A child of `swarm up` gets
-SIGTERM from the kernel when its parent dies, however it dies.
+SIGINT, SIGTERM or SIGHUP (the terminal is closed) once asks the peer to finish the group or step at hand and leave; twice ends it
+now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the kernel when its parent dies, however it dies.
 """
 
 from __future__ import annotations
@@ -14,22 +14,39 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from peers.errors import Interrupted
+from peers.errors import Interrupted, say
 
 PARENT = "SWARM_PARENT"
 """Environment variable: the process that this one must not outlive."""
 _PDEATHSIG = 1
 
 
+def endings() -> list[signal.Signals]:
+    """Signals that ask a program to leave, without those that whoever started it has it ignore, as `nohup` does."""
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in asked if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def interrupt() -> None:
+    """Make an exception of every one of them, as Python does of SIGINT: what is at hand ends its processes on the way out."""
+
+    def leave(number: int, _: Any) -> None:
+        raise Interrupted(number)
+
+    for number in endings():
+        if number is not signal.SIGINT:
+            signal.signal(number, leave)
+
+
 class Departure:
-    """SIGINT or SIGTERM: the first asks `leave`, the second cancels the program."""
+    """A signal that asks to leave: the first asks `leave`, the second cancels the program."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.leave: Callable[[], None] | None = None
 
     def install(self, program: asyncio.Task[None]) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in endings():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number, program)
 
     def _on_signal(self, number: int, program: asyncio.Task[None]) -> None:
@@ -37,8 +54,8 @@ class Departure:
         if again or self.leave is None:
             program.cancel()
             return
-        print("leaving: finishing what is at hand (again to leave now)", file=sys.stderr, flush=True)
         self.leave()
+        say("leaving: finishing what is at hand (again to leave now)")
 
 
 def run_until_signalled(program: Callable[[Departure], Coroutine[Any, Any, None]]) -> int:

@@ -14,7 +14,7 @@ from swarm.config import Engine
 
 ROOM = 1.3
 # Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its start.
-INSTALL = "pip install 'swarm[vllm]'"
+INSTALL = "pip install 'gepo-swarm[vllm]'"
 
 
 class Choice(NamedTuple):

@@ -1,7 +1,7 @@
 """What goes wrong for a user, and the exit code it has.
 
     0 done or left cleanly    1 our bug         2 usage or config    3 this machine cannot    4 no bootstrap reachable
-    5 refused (invite, other run, protocol)     130 / 143 after a graceful leave on SIGINT / SIGTERM
+    5 refused (invite, other run, protocol)     129 / 130 / 143 after a graceful leave on SIGHUP / SIGINT / SIGTERM
 
     UserError                    what a person can do something about: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
@@ -81,6 +81,7 @@ _BY_NAME = {
 _SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
     errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with --folder",
+    errno.EIO: "the disk fails (see the kernel's log, `dmesg`): name another folder with --folder, on another disk",
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
@@ -126,11 +127,19 @@ def guarded(program: Callable[[], int]) -> int:
         return DONE
     except Exception as error:
         if (known := explain(error)) is None:
-            print(_report(error), file=sys.stderr)
+            say(_report(error))
             return BUG
         code, sentence = known
-        print(f"swarm: {sentence}", file=sys.stderr)
+        say(f"swarm: {sentence}")
         return code
+
+
+def say(sentence: str) -> None:
+    """On stderr, where anybody still reads it: a terminal that was closed takes no more, and nobody is left to tell."""
+    try:
+        print(sentence, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _report(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
 
-It always takes the newest release, so that a slow evaluator skips versions instead of falling behind. Answers whose rewards
-cannot be computed are left out of the accuracy, with an event; when none can, there is no accuracy of that version.
+It always takes the newest release that can be had, so that a slow evaluator skips versions instead of falling behind. Answers
+whose rewards cannot be computed are left out of the accuracy, with an event; when none can, there is no accuracy of that version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from peers.host import Host
 from peers.scorer import Scorer
 from peers.tended import Tended
 from swarm import events
-from swarm.net.ports import NetError
 from swarm.sample.base import Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
@@ -42,24 +41,18 @@ class Evaluator:
             await self._turn(1)
 
     async def _turn(self, every: int) -> bool:
-        newest = self.host.releases.newest
-        if newest is None or (self._last is not None and newest.version < self._last + every):
-            return False
         host, evaluation = self.host, self.host.config.run.evaluation
+        if (found := await host.obtain(() if self._last is None else (self._last + every,))) is None:
+            return False
         host.vitals.state = "evaluating"
-        try:
-            weights = await host.fetch(newest)
-        except NetError as error:
-            host.emit(events.Noted, level="warning", text=f"release {newest.version} could not be fetched: {error}")
-            await host.ports.clock.sleep(1.0)
-            return not host.stop.is_set()
+        newest, weights = found
         fetched = host.now()
         with host.vitals.computing(host.now):
             try:
                 await self.tended.run("load", self.engine.load, weights, newest.version, newest.weights)
             except ValueError as error:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
-                self._last = newest.version
+                host.releases.refuse(newest)
                 return True
             now = host.now()
             host.emit(

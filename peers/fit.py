@@ -159,7 +159,7 @@ def _beyond(case: Case, role: str, kind: str) -> str:
     if size > LARGEST:
         return f"a release of {size / GB:.1f} GB, {LARGEST / GB:.0f} travel at most"
     if (kind in estimates.QUANTIZED or "qlora" in kind or "8bit" in kind) and importlib.util.find_spec("bitsandbytes") is None:
-        return "bitsandbytes is not installed: swarm[quant]"
+        return "bitsandbytes is not installed: gepo-swarm[quant]"
     return ""
 
 

@@ -1,12 +1,14 @@
 """What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its bytes.
 
-         gossip beat, beat/sampler, release, event                       mail newest, blobs
-    in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest sealed release, chunks
+         gossip beat, beat/sampler, release, event                       mail newest, release, blobs
+    in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest that is held, one that is sought, chunks
     out  <- seal   <- Vitals, own events (bundled)
 
 A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits with
 `changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and leave. Frames that cannot
-be believed become Rejected events; nothing a peer sends can end a loop here.
+be believed become Rejected events; nothing a peer sends can end a loop here. What is announced is not had: `obtain` brings a
+release here, others are told of releases that are here, and who lacks one looks for it at samplers too, whose heartbeats only
+observers hear otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,19 +31,27 @@ from swarm import events, wire
 from swarm.config import Config
 from swarm.core.releases import Releases
 from swarm.core.roster import Roster
-from swarm.core.trust import Trust
+from swarm.core.trust import Trust, needs_membership
 from swarm.net.blobs import Blobs
-from swarm.net.ports import NetError, Ports
-from swarm.types import Beat, Digest, Membership, PeerId, Release, Role
+from swarm.net.ports import NetError, Ports, Refused
+from swarm.types import Beat, Digest, Membership, PeerId, Release, Role, Sought
 
 BUNDLE_EVERY = 0.25
 # Seconds between two bundles of events: four pictures a second is what a page can show.
 POSTED = 120.0
 # Seconds that a heartbeat stays on the board, refreshed at a third of it.
+RELEASES = 64
+# Versions whose releases are remembered, and those of the run's window: what comes of them is judged by them.
+ASK = 5.0
+# Seconds for an answer of less than a kilobyte.
 EVENTS_KEPT = 256
 # Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
+DELIVERED = 1024
+# Peers whose groups were of use, the last ones: ten times the samplers that one learner serves.
 TRAFFIC_EVERY = 5
 # Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it as long as two beats.
+ASKED = 8
+# Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and is silent for 5 s.
 
 
 Dialable = Callable[[PeerId, tuple[str, ...]], None]
@@ -60,6 +70,8 @@ class Self:
     membership: Membership | None = None
     observes: bool = False
     """Hears all events and all heartbeats and journals them: seeds and dashboards."""
+    genesis: Digest | None = None
+    """The weights of version 0, by the run's specification; a simulation has none."""
 
 
 class Host:
@@ -79,17 +91,21 @@ class Host:
         self.traffic = Traffic(ports.clock.now())
         self.ports = self.traffic.counted(ports)
         self.who, self.config, self.bus, self.trust = who, config, bus, trust
-        self.blobs = Blobs(self.ports.mail, folder=shelf, keep=config.run.release.keep, on_bad=self._blame)
-        self.releases = Releases()
+        self.releases = Releases(max(RELEASES, config.run.window.versions + 1), config.run.pace.patience)
         self.vitals = Vitals()
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
+        self.blobs = Blobs(
+            self.ports.mail, folder=shelf, keep=config.run.release.keep, on_bad=self._blame, rng=self.rng, on_damage=self._mourn
+        )
         self.roster = Roster(config.run.pace.patience, self.rng)
-        self._sealed: dict[int, bytes] = {}
+        self._lacks = False
+        """A release that I wait for could not be had at once."""
         self._moved = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._seq = 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
+        self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._collect)
 
     # --- for roles ------------------------------------------------------------------------------------------------------
@@ -98,7 +114,8 @@ class Host:
         return self.ports.clock.now()
 
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
-        self.bus.emit(what(at=self.now(), peer=self.ports.me, **fields))
+        told = {name: events.cut(value) if type(value) is str else value for name, value in fields.items()}
+        self.bus.emit(what(at=self.now(), peer=self.ports.me, **told))
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""
@@ -121,12 +138,28 @@ class Host:
         """Something changed that others wait for (credit opened, a new version): do not wait for the next beat."""
         self._beat_now.set()
 
-    def seal(self, noun: object, limit: int = wire.FRAME_LIMIT) -> bytes:
+    def delivered(self, peer: PeerId) -> None:
+        """A group of this peer was of use."""
+        self._delivered[peer] = None
+        self._delivered.move_to_end(peer)
+        if len(self._delivered) > DELIVERED:
+            self._delivered.popitem(last=False)
+
+    def regular(self, peer: PeerId) -> bool:
+        """Strangers must not keep this peer's mail out: it delivered, or is heard in a role that only members have."""
+        beat = self.roster.beat(peer)
+        return peer in self._delivered or (beat is not None and needs_membership(beat.role, self.config.run.private))
+
+    def seal(self, noun: object, limit: wire.Limit = wire.MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
 
     def distrust(self, opened: wire.Opened, role: Role) -> str | None:
         """Why this frame's sender may not act in `role`, or None."""
         return self.trust.objection(opened.sender, role, opened.membership, self.now())
+
+    def invited(self, opened: wire.Opened, role: Role) -> bool:
+        """Does this frame show that the run's owner vouches for its sender in `role`?"""
+        return self.trust.invited(opened.sender, role, opened.membership, self.now())
 
     async def announce(self, release: Release) -> None:
         """Tell everybody of a release of mine."""
@@ -135,31 +168,68 @@ class Host:
         self._keep(release, sealed)  # not before: what nobody was told is not released, and its publisher tries again
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
-        """Ask these peers, one after the other until one answers, for the newest release: gossip may have passed me by."""
-        for peer in peers:
+        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may have passed me by."""
+        for peer in self.rng.sample(peers, min(ASKED, len(peers))):
             try:
-                sealed = await self.ports.mail.send(peer, "newest", b"", timeout=5.0)
+                sealed = await self.ports.mail.send(peer, "newest", b"", timeout=ASK)
             except NetError:
                 continue
             if sealed and self.remember(sealed):
                 return
 
     def sealed_newest(self) -> bytes:
-        """The newest release as its publisher signed it; empty when there is none."""
-        newest = self.releases.newest
-        return self._sealed.get(newest.version, b"") if newest else b""
+        """The newest release that is held here, as its publisher signed it; empty when there is none."""
+        while (held := self.releases.held) is not None and not self.blobs.holds(held):
+            self.releases.lose(held)
+        return self.releases.sealed(held) if held is not None else b""
+
+    async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
+        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed it."""
+        question = wire.encode(Sought(version=version, weights=weights, released=released))
+        try:
+            sealed = await self.ports.mail.send(peer, "release", question, timeout=ASK)
+        except NetError:
+            return
+        if sealed:
+            self.remember(sealed)
 
     def remember(self, sealed: bytes) -> bool:
-        """Take a sealed release that somebody (or the disk) kept. False, with an event, when it cannot be believed."""
+        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an event, no release."""
         try:
-            self._hear_release(sealed)
+            return self._hear_release(sealed)
         except wire.WireError as error:
             self.emit(events.Rejected, sender=self.ports.me, kind="release", reason=str(error))
             return False
-        return True
+
+    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
+        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be had now.
+
+        One try: `lull` tells when the next one is due.
+        """
+        for release in self.releases.given_up(self.now()):
+            text = f"nobody gave release {release.version} of {release.publisher} for {self.config.run.pace.patience:g} s"
+            self.emit(events.Noted, level="warning", text=f"{text}: going on without it, it is tried again now and then")
+        self._lacks = self.releases.lacking(above, self.now())
+        if (wanted := self.releases.wanted(above, self.now())) is None:
+            return None
+        try:
+            weights = await self.fetch(wanted)
+        except NetError as error:
+            self.releases.failed(wanted, self.now())
+            self._lacks = self.releases.lacking(above, self.now())
+            if self._lacks or self.releases.held is None:
+                self.emit(events.Noted, level="warning", text=f"release {wanted.version} could not be fetched: {error}")
+            self.move()
+            return None
+        self.releases.hold(wanted)
+        return wanted, weights
+
+    def lull(self, above: tuple[Any, ...]) -> float:
+        """Seconds until `obtain` has something to try, as far as the clock alone tells."""
+        return min(self.releases.pause(above, self.now()), self.config.run.pace.patience)
 
     async def fetch(self, release: Release) -> bytes:
-        """The weights' bytes, from whoever has them. Raises NetError naming who failed how."""
+        """The weights' bytes, from here or whoever has them. Raises NetError naming who failed how."""
         holders = [peer for peer in self.roster.holders(release.version) if peer != self.ports.me]
         if release.publisher != self.ports.me and release.publisher not in holders:
             holders.append(release.publisher)
@@ -174,6 +244,7 @@ class Host:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
         await self.blobs.serve()
         await self.ports.mail.serve("newest", self._answer_newest)
+        await self.ports.mail.serve("release", self._answer_release)
         async with asyncio.TaskGroup() as tasks:
             self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
             services = [tasks.create_task(service) for service in self._services()]
@@ -202,22 +273,22 @@ class Host:
         }
         always = (
             self._beat_forever, self._expire_forever, self._bundle_forever, self._ask_forever, self._post_forever,
-            self._tell_traffic_forever,
+            self._tell_traffic_forever, self._look_forever,
         )  # fmt: skip
         return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
 
-    async def _listen(self, name: str, take: Callable[[bytes], None]) -> None:
+    async def _listen(self, name: str, take: Callable[[bytes], object]) -> None:
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
                 self._take(take, name, sender, data)
 
-    def _take(self, take: Callable[[bytes], None], kind: str, sender: PeerId, data: bytes) -> None:
+    def _take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
         try:
             take(data)
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
-    def open(self, data: bytes, limit: int = wire.FRAME_LIMIT) -> wire.Opened:
+    def open(self, data: bytes, limit: wire.Limit) -> wire.Opened:
         """A frame of this run; WireError for everything else."""
         return self.frames.open(data, limit)
 
@@ -226,8 +297,11 @@ class Host:
         beat = wire.decode(opened.body, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
+        before = self.roster.beat(opened.sender)
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
+        if before is None or before.weights != beat.weights:
+            self.releases.found(beat.version, beat.weights)
         self._dialable(opened.sender, beat.addresses)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
@@ -237,28 +311,30 @@ class Host:
             self.leave()
         self.move()
 
-    def _hear_release(self, data: bytes) -> None:
+    def _hear_release(self, data: bytes) -> bool:
         opened = self.open(data, wire.RELEASE_LIMIT)
         release = wire.decode(opened.body, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
         if (why := self.distrust(opened, role)) is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
-        self._keep(release, data)
+        if release.version == 0 and self.who.genesis not in (None, release.weights):
+            raise wire.WireError(f"release 0 has the weights {release.weights}, the run began with {self.who.genesis}")
+        return self._keep(release, data)
 
-    def _keep(self, release: Release, sealed: bytes) -> None:
-        if not self.releases.hear(release):
-            return
-        self._sealed = {version: kept for version, kept in self._sealed.items() if version > release.version - 8} | {
-            release.version: sealed
-        }
-        if release.publisher == self.ports.me or self.who.observes:
+    def _keep(self, release: Release, sealed: bytes) -> bool:
+        """True when it is news."""
+        news = self.releases.hear(release, sealed)
+        if self.blobs.holds(release):
+            self.releases.hold(release)
+        if news and (release.publisher == self.ports.me or self.who.observes):
             self.emit(events.Released, release=release)
         self.move()
+        return news
 
     def _hear_events(self, data: bytes) -> None:
         opened = self.open(data, wire.EVENT_LIMIT)
-        for event in wire.decode(opened.body, list[events.AnyEvent]):
-            if event.peer != opened.sender or not isinstance(event, events.GOSSIPED):
+        for event in wire.decode(opened.body, events.Bundle):
+            if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
             if isinstance(event, events.Evaluated) and (why := self.distrust(opened, Role.EVALUATOR)) is not None:
                 raise wire.WireError(f"evaluation: {why}")
@@ -268,6 +344,9 @@ class Host:
 
     def _blame(self, holder: PeerId, reason: str) -> None:
         self.emit(events.Rejected, sender=holder, kind="blobs", reason=reason)
+
+    def _mourn(self, reason: str) -> None:
+        self.emit(events.Faulted, part="disk", detail=reason)
 
     async def _tell_traffic_forever(self) -> None:
         while True:
@@ -280,6 +359,16 @@ class Host:
 
     async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
         return self.sealed_newest()
+
+    async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
+        """The release that is sought as its publisher signed it; empty when it is not known here."""
+        try:
+            sought = wire.decode(question, Sought)
+        except wire.WireError as error:
+            raise Refused(str(error)) from error
+        known = self.releases.known(sought.version, sought.weights)
+        found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
+        return self.releases.sealed(found) if found else b""
 
     def _collect(self, event: events.Event) -> None:
         if event.peer == self.ports.me and isinstance(event, events.GOSSIPED):
@@ -295,7 +384,7 @@ class Host:
         while self._bundle:
             bundle: list[events.Event] = []
             size = 0
-            while self._bundle and (not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT - 600):
+            while self._bundle and (not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT.sealed - 600):
                 size += len(wire.encode(self._bundle[0]))
                 bundle.append(self._bundle.popleft())
             try:
@@ -324,7 +413,7 @@ class Host:
             inbox=vitals.inbox, done=vitals.done,
             refused=vitals.refused, rate=round(vitals.groups.rate(now), 3), tokens=round(vitals.tokens.rate(now), 1),
             busy=round(min(1.0, vitals.busy.rate(now)), 3), lag=vitals.lag, addresses=self.ports.addresses()[:2],
-            hardware=self.who.hardware, at=now,
+            hardware=self.who.hardware, at=now, closed=vitals.closed,
         )  # fmt: skip
 
     async def _send_beat(self) -> None:
@@ -358,15 +447,34 @@ class Host:
         return self.seal(beat, wire.BEAT_LIMIT)
 
     async def _ask_forever(self) -> None:
-        """Gossip may pass a peer by: whoever's heartbeat is ahead of all releases heard of, at two looks, is asked."""
-        looked = -1
+        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks, is asked."""
+        looked: set[PeerId] = set()
         while True:
-            known = self.releases.newest.version if self.releases.newest else -1
-            ahead = [peer for peer, beat in self.roster if beat.version > known]
-            if ahead and (known < 0 or looked == known):
-                await self.ask_newest(ahead)
-            looked = known
-            await (self.changed(self.config.run.pace.beat) if known < 0 else self.ports.clock.sleep(self.config.run.pace.beat))
+            held = self.releases.held
+            mine = held.version if held else -1
+            unheard = [peer for peer, beat in self.roster if beat.version > mine and not self._heard_of(beat)]
+            if due := [peer for peer in unheard if held is None or peer in looked]:
+                await self.ask_newest(due)
+            looked = set(unheard)
+            await (self.changed(self.config.run.pace.beat) if held is None else self.ports.clock.sleep(self.config.run.pace.beat))
+
+    def _heard_of(self, beat: Beat) -> bool:
+        return bool(self.releases.known(beat.version, beat.weights))
+
+    async def _look_forever(self) -> None:
+        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a while."""
+        if self.who.observes:
+            return  # it hears them always
+        patience, lacked = self.config.run.pace.patience, self.now()
+        while True:
+            if self._lacks or (self.releases.held is None and self.now() - lacked >= patience):
+                async with asyncio.TaskGroup() as tasks:
+                    listening = tasks.create_task(self._listen("beat/sampler", self._hear_beat))
+                    await self.ports.clock.sleep(2 * patience)
+                    listening.cancel()
+                for peer in [peer for peer, beat in self.roster if beat.role is Role.SAMPLER]:
+                    self.roster.forget(peer)  # nobody listens any more: its silence means nothing
+            await self.changed(self.config.run.pace.beat)
 
     async def _expire_forever(self) -> None:
         while True:

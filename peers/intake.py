@@ -1,17 +1,21 @@
 """A learner's intake: frames of samplers come in, batches of groups that may be trained on come out.
 
     stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
-                                                       off the loop where rewards are slow
+                                 |  its sampler is asked     off the loop where rewards are slow
+                                 +- for a release that is not known here
 
 Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's part of the credit.
 Nothing a sampler claims is used: the task follows from its index, the rewards from the tokens; a group whose rewards cannot be
 computed here is `unscored` and gone. Groups that are being scored take room as those that wait do: others are judged meanwhile.
-The Tally counts verdicts and the ages of trained groups for everybody's page. Not handled here: rounds, gradients.
+What the learner's own log-probabilities contradict is found out with the gradient: such a group is gone, too, and a sampler that
+goes on like that is not believed for a while. The Tally counts verdicts and the ages of trained groups for everybody's page. Not
+handled here: rounds, gradients.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +25,19 @@ from peers.host import Host
 from peers.scorer import Scorer
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement
-from swarm.core.batcher import Batcher, Waiting
+from swarm.core.batcher import Batcher, Room, Waiting
+from swarm.core.belief import Credence, Odds, objection
 from swarm.core.roster import share
+from swarm.events import cut
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
 
+SCORED = 32
+# Groups that are scored at once, where rewards are slow: each holds a call of mail, of which strangers have twice as many.
 TOLD = 24
 # Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in the next.
+LAGS_TOLD = 96
+# Distinct lags in versions in one event, five bytes each; the others are told in the next.
 SHOWN = 16
 # Completions of a group that are shown: a person reads no more of them, and each costs 30 bytes before its text.
 SHOWN_TEXT = 2900
@@ -76,8 +86,9 @@ class Tally:
 
     def told(self) -> dict[str, dict[str, int]]:
         """The fields of a Counted event; what does not fit stays for the next."""
-        counts = {"verdicts": dict(self.verdicts), "versions": dict(self.versions), "seconds": dict(self.seconds)}
-        for counter in (self.verdicts, self.versions, self.seconds):
+        versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_TOLD]}
+        counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
+        for counter in (self.verdicts, self.seconds):
             counter.clear()
         return counts
 
@@ -95,13 +106,13 @@ class Intake:
         run = host.config.run
         self.host, self.source, self.speech = host, source, speech
         self.scorer = Scorer(host, source)
-        self.admission = Admission(run.window, run.sampling, speech.vocabulary)
+        self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
+        self.admission = Admission(run.window, run.sampling, speech.vocabulary, host.releases.known)
         self.batcher = Batcher(run.batch, run.window)
+        self.credence = Credence()
         self.tally = Tally()
         self._version, self._learners = version, learners
         self._exercises: dict[str, Exercise] = {}
-        self._scoring = 0
-        """Groups that were admitted and are being scored."""
         self._senders: dict[PeerId, float] = {}
         """When each sampler was last heard: credit is shared among them."""
         self._shown: float | None = None
@@ -116,19 +127,25 @@ class Intake:
         """The `groups` service: one verdict for one group."""
         host, now = self.host, self.host.now()
         try:
-            opened = host.open(frame)
+            opened = host.open(frame, self._limit)
             group = wire.decode(opened.body, Group)
         except wire.WireError as error:
             host.emit(events.Rejected, sender=sender, kind="groups", reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)
-            return self._receipt(Verdict.MALFORMED, str(error))
+            return self._receipt(sender, Verdict.MALFORMED, str(error))
         judgement = self._judge(opened, sender, group, now)
+        if judgement.unheard:
+            # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed me by.
+            await host.ask_release(sender, group.version, group.weights, group.times.released)
+            judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
             self._senders[sender] = now
         if judgement.verdict is Verdict.ADMIT:
             judgement = await self._scored(group, judgement)
         if judgement.verdict is Verdict.ADMIT:
             self.batcher.add(group, host.now())
+            host.delivered(sender)
+            host.vitals.admitted += 1
             host.move()
         else:
             host.vitals.refused += 1
@@ -137,16 +154,17 @@ class Intake:
             events.Judged, group=group.id, sampler=group.sampler, verdict=judgement.verdict, detail=judgement.detail,
             versions=judgement.versions, seconds=round(judgement.seconds, 3),
         )  # fmt: skip
-        return self._receipt(judgement.verdict, judgement.detail)
+        return self._receipt(sender, judgement.verdict, judgement.detail)
 
     def credit(self) -> int:
         """What samplers are told that I can use; told at once when it opens again."""
         vitals, now = self.host.vitals, self.host.now()
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
-        credit = max(0, self.batcher.credit(self._learners()) - self._scoring) if self._open() else 0
+        credit = min(self.batcher.credit(self._learners()), max(0, self._scored_at_most(SCORED // 2))) if self._open() else 0
         if vitals.credit == 0 and credit > 0:
             self.host.beat_now()
-        vitals.credit, vitals.takers, vitals.inbox = credit, max(1, len(self._senders)), len(self.batcher) + self._scoring
+        vitals.credit, vitals.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
+        vitals.takers = max(1, self.batcher.takers(self._senders, self._learners(), now))
         return credit
 
     def closes(self, now: float) -> float | None:
@@ -160,6 +178,33 @@ class Intake:
             self.tally.judged(item.group.sampler, "expired")
             self._exercises.pop(item.group.id, None)
         return batch
+
+    def doubt(self, batch: Sequence[Waiting], odds: Sequence[Odds]) -> list[Waiting]:
+        """What of a batch is believed, by each group's odds; the rest has no part in its gradient, is told of and gone."""
+        believed: list[Waiting] = []
+        refused: dict[PeerId, list[tuple[Waiting, Odds, str]]] = {}
+        for item, each in zip(batch, odds, strict=True):
+            if (why := objection(each, self.host.config.run.window.drift)) is None:
+                believed.append(item)
+            else:
+                refused.setdefault(item.group.sampler, []).append((item, each, why))
+        for sampler, its in refused.items():
+            item, _, why = its[0]
+            others = f", and {len(its) - 1} more of its groups in this batch" if len(its) > 1 else ""
+            what = f"group {item.group.id} of version {item.group.version} teaches nothing: {why}{others}"
+            self.host.emit(events.Rejected, sender=sampler, kind="groups", reason=what)
+            self.consumed([item for item, _, _ in its])
+            self.host.vitals.refused += len(its)
+            for _, each, _ in its:
+                self.tally.judged(sampler, Verdict.UNTRUSTED)
+                self.weigh(sampler, each)
+        return believed
+
+    def weigh(self, sampler: PeerId, odds: Odds) -> None:
+        """A group of it will not be learned on again: what its odds say of its sampler counts, once."""
+        now = self.host.now()
+        if self.credence.weigh(sampler, odds.evidence, now):
+            self.host.emit(events.Rejected, sender=sampler, kind="groups", reason=str(self.credence.objection(sampler, now)))
 
     def exercise(self, group: Group) -> Exercise:
         return self._exercises[group.id]
@@ -204,32 +249,44 @@ class Intake:
         distrust = self.host.distrust(opened, Role.SAMPLER)
         if distrust is None and not sender == opened.sender == group.sampler:
             distrust = "sealed, sent and signed by different peers"
-        room = self.batcher.room(self._learners()) - self._scoring if self._open() else 0
-        return self.admission.judge(group, version=self._version(), room=room, distrust=distrust, now=now)
+        elif distrust is None and self.host.invited(opened, Role.SAMPLER):
+            self.batcher.quotas.invited(sender)
+        distrust = distrust or self.credence.objection(group.sampler, now)
+        room = self._room(sender, now)
+        full = room.why if room.groups <= 0 else None
+        return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)
 
     async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
         """What becomes of an admitted group once its rewards are known. Its id is known from before: it is not scored twice."""
-        self._scoring += 1
+        self.batcher.scoring[group.sampler] += 1
         try:
             exercise = Exercise(*await self.scorer.exercise(group.task, self.texts(group)))
         except RewardError as error:
             return replace(judgement, verdict=Verdict.UNSCORED, detail=f"its rewards could not be recomputed here: {error}")
         finally:
-            self._scoring -= 1
+            self.batcher.scoring[group.sampler] -= 1
         if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)):
             detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._exercises[group.id] = exercise
         return judgement
 
+    def _room(self, sampler: PeerId, now: float) -> Room:
+        """For how many more groups of one sampler."""
+        if not self._open():
+            return Room(0, "this learner takes no groups now: another one may")
+        scored = Room(self._scored_at_most(SCORED), f"{SCORED} groups are being scored: send more later")
+        return min(self.batcher.room(sampler, self._learners(), now), scored)
+
+    def _scored_at_most(self, most: int) -> int:
+        """For how many more groups, of which `most` are scored at once where rewards are slow."""
+        return most - self.batcher.scoring.total() if self.source.slow else sys.maxsize
+
     def _open(self) -> bool:
         return self._version() >= 0 and not self.host.stop.is_set()
 
-    def _receipt(self, verdict: Verdict, detail: str) -> bytes:
-        credit = share(self.credit(), len(self._senders), self.host.rng)
-        return wire.encode(Receipt(verdict=verdict, detail=detail, version=self._version(), credit=credit))
-
-
-def cut(text: str, size: int) -> str:
-    """At most `size` bytes of it, whole characters; what is no character becomes a question mark."""
-    return text.encode(errors="replace")[:size].decode(errors="ignore")
+    def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str) -> bytes:
+        credit = self.credit()
+        part = share(credit, self.host.vitals.takers, self.host.rng)
+        credit = max(0, min(part, self._room(sampler, self.host.now()).groups))
+        return wire.encode(Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit))

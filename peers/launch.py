@@ -30,12 +30,13 @@ from peers.evaluator import Evaluator
 from peers.frames import Frames, MemberMail
 from peers.hardware import Machine
 from peers.host import Host, Self
+from peers.line import living
 from peers.page import loopback, page, private_invite, public_invite
+from peers.renewal import Renewal, renewer
 from peers.runfolder import Corner, RunFolder
 from peers.seed import Seed
 from peers.watch import Watch
 from swarm import events
-from swarm import invite as invites
 from swarm.config import Config, Listen, Loaded, Page, Run, from_run_dict
 from swarm.core.trust import Trust, needs_membership
 from swarm.durable import write_durably
@@ -47,6 +48,7 @@ from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest, Membership, PeerId, Role
 
+HIGHEST_PORT = 65535
 GOODBYE = 10.0
 # Seconds for each part to end: a forked process that hangs is killed by then.
 
@@ -54,7 +56,7 @@ GOODBYE = 10.0
 def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
     """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
     config = loaded.config
-    path = folder or runfolder.default_path(config.run.name)
+    path = runfolder.prepared(folder or runfolder.default_path(config.run.name))
     _one_thread()
     run = runfolder.opened(path, config.run) or runfolder.create(path, *policies.pinned(config.run))
     return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
@@ -62,7 +64,7 @@ def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
 
 def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> int:
     """`swarm join`: take part in the run that the invite names. Returns an exit code."""
-    invite = invites.read(word, time.time())
+    invite = runfolder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     if chosen in (Role.OBSERVER, Role.SEED):
@@ -86,7 +88,7 @@ class Window:
 
 def observe(word: str, folder: Path | None, config: Config, look: Callable[[Window], Awaitable[None]]) -> int:
     """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
-    invite = invites.read(word, time.time())
+    invite = runfolder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
 
     async def program(departure: Departure) -> None:
@@ -101,7 +103,7 @@ def observe(word: str, folder: Path | None, config: Config, look: Callable[[Wind
                     told = await watch.catch_up(_peers_of(invite))
                     await look(Window(watch, invite, host.config.run, told, leaving))
 
-                async with watch.kept():
+                async with watch.kept(), Renewal(host, place.folder).kept():
                     await host.run(role)
 
     return run_until_signalled(program)
@@ -114,12 +116,15 @@ def _folder_of(invite: Invite, folder: Path | None) -> Path:
         raise Refusal(
             f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder"
         )
-    return path
+    return runfolder.prepared(path)
 
 
 def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
-    """What the invite makes of this peer. Raises Refusal when that is not enough."""
+    """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not enough."""
     membership = invite.admit(place.keyring.me) if invite.role is role else None
+    renewed = runfolder.membership(place.folder)
+    if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
+        membership = max((membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0)
     if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role {role.value}`)")
@@ -141,13 +146,20 @@ class Place:
     keyring: Keyring
     bus: events.Bus
 
+    def keep(self, path: Path, text: str, otherwise: str) -> None:
+        """Write what makes a later start easier; a disk that takes no more costs that, and not the peer."""
+        try:
+            write_durably(path, text.encode())
+        except OSError as error:
+            self.report("disk", f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
+
     def report(self, part: str, detail: str, seconds: float | None) -> None:
         """Faults and recoveries of the node's and the averager's processes, as events."""
         about: dict[str, Any] = {"at": time.time(), "peer": self.keyring.me, "part": part}
-        fault = seconds is None
-        self.bus.emit(
-            events.Faulted(detail=detail, **about) if fault else events.Recovered(seconds=round(seconds or 0, 2), **about)
-        )
+        if seconds is None:
+            self.bus.emit(events.Faulted(detail=events.cut(detail), **about))
+        else:
+            self.bus.emit(events.Recovered(seconds=round(seconds, 2), **about))
 
 
 @contextlib.contextmanager
@@ -183,7 +195,7 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
     except NetError as error:  # a port, an address, a clock: this machine's
         raise CannotHere(str(error)) from error
     if not listen.dial_only:
-        (place.folder / "port").write_text(str(node.port))
+        place.keep(place.folder / "port", str(node.port), "it takes another port when it is started again")
     supervision = asyncio.create_task(node.supervise())
     try:
         yield node
@@ -203,8 +215,9 @@ def _one_thread() -> None:
 
 def _kept_port(listen: Listen, path: Path) -> Listen:
     """The port of the last time, so that old invites and remembered addresses go on working."""
-    if listen.port == 0 and path.exists() and path.read_text().isdigit():
-        return msgspec.structs.replace(listen, port=int(path.read_text()))
+    said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
+    if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
+        return msgspec.structs.replace(listen, port=int(said))
     return listen
 
 
@@ -214,7 +227,7 @@ def _host(
     """The peer's Host over real ports."""
     spec = run.spec
     config = Config(run=from_run_dict(spec.run), peer=config.peer)
-    trust = Trust(config.run.name, bytes.fromhex(spec.owner), config.run.private, verify)
+    trust = _trust(run)
     frames = Frames(run.digest, place.keyring, membership, config.run.private)
     mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
     ports = Ports(
@@ -224,46 +237,64 @@ def _host(
     who = Self(
         name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
         hardware=hardware.describe(),
-        membership=membership, observes=role in (Role.SEED, Role.OBSERVER),
+        membership=membership, observes=role in (Role.SEED, Role.OBSERVER), genesis=run.spec.genesis,
     )  # fmt: skip
     shelf = place.folder / "blobs" if role is Role.SEED else None
-    return Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
+    host = Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
+    node.mail.prefer(host.regular)
+    return host
+
+
+def _trust(run: RunFolder) -> Trust:
+    return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)
 
 
 async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
     with _place(run.corner("seed")) as place:
         async with _node(place, run.digest, config.peer.listen, ()) as node:
             host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
-            await specification.serve(node.mail, run)
+            for damage in await specification.serve(node.mail, run):
+                print(damage, file=sys.stderr, flush=True)
+                host.emit(events.Noted, level="error", text=damage)
             departure.leave = host.leave
             watch, settings = Watch(host, place.folder), config.peer.page
-            async with watch.kept(), _page(run, node.addresses(), watch, settings) if paged else contextlib.nullcontext():
-                _print_invites(run, node.addresses())
-                await host.run(Seed(host, _genesis(run), place.folder).run)
+            renewal = Renewal(host, place.folder, renewer(run.owner(), run.name))
+            shown = _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
+            async with watch.kept(), renewal.kept(), shown:
+                _print_invites(place, run, node.addresses())
+                await host.run(Seed(host, _genesis(run, host), place.folder).run)
 
 
-def _genesis(run: RunFolder) -> bytes | None:
-    path = run.path / "genesis"
-    return path.read_bytes() if path.exists() else None
+def _genesis(run: RunFolder, host: Host) -> bytes | None:
+    """A damaged one costs version 0 and not the seed: it may hold later releases, and peers can find each other."""
+    try:
+        return run.genesis()
+    except CannotHere as error:
+        print(error, file=sys.stderr, flush=True)
+        host.emit(events.Noted, level="error", text=str(error))
+        return None
 
 
-def _print_invites(run: RunFolder, addresses: Sequence[str]) -> None:
+def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
     """Words for every role, on the disk; the two that people need, on the screen."""
     words = {role: run.invite(role, addresses) for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)}
+    for role, word in words.items():
+        place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
     print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
     for role in (Role.SAMPLER, Role.LEARNER):
         print(f"to join as a {role.value}:\n  swarm join {words[role]}", flush=True)
 
 
 @asynccontextmanager
-async def _page(run: RunFolder, addresses: Sequence[str], watch: Watch, settings: Page) -> AsyncIterator[None]:
+async def _page(place: Place, run: RunFolder, addresses: Sequence[str], watch: Watch, settings: Page) -> AsyncIterator[None]:
     """The page in the seed's own process."""
     async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
-        write_durably(run.path / "page", url.encode())
+        place.keep(run.path / "page", url, f"the page is at {url}")
         try:
             yield
         finally:
-            (run.path / "page").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a disk that fails must not hide why the seed ends
+                (run.path / "page").unlink(missing_ok=True)
 
 
 def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
@@ -322,13 +353,15 @@ async def _act(
             departure.leave = host.leave
             learner, speech = await node.work.run("load", equip.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
+                async with living(host), Renewal(host, place.folder).kept():
+                    await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
         return
     host = _host(place, run, role, config, node, Nobody(), membership)
     departure.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
         program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
-        await host.run(program)
+        async with living(host), Renewal(host, place.folder).kept():
+            await host.run(program)
 
 
 @asynccontextmanager
@@ -370,7 +403,7 @@ async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[An
     settings = from_run_dict(run.spec.run)
     averager = HiveAverager(
         daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest),
-        numel=equip.size(run.model, settings), settings=settings.averaging, report=place.report,
+        numel=equip.size(run.model, settings), groups=settings.batch.groups, settings=settings.averaging, report=place.report,
     )  # fmt: skip
     await averager.start()
     try:

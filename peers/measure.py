@@ -197,10 +197,11 @@ def _settings(config: Config, folder: Path, row: Row, ask: Ask) -> Config:
     run = replace(run, model=replace(run.model, revision=folder.name))  # the Hub's cache names a folder after its commit
     sampling = replace(run.sampling, group_size=ask.group, max_tokens=ask.tokens)
     if row.role == LEARNER:
-        training, _, optimizer = row.kind.partition("+")
+        training, _, name = row.kind.partition("+")
+        optimizer = replace(run.optimizer, name=name or "adamw", lr=run.optimizer.lr or 1.0)  # every rate takes as long
         run = replace(
-            run, sampling=sampling, model=replace(run.model, training=training),
-            optimizer=replace(run.optimizer, name=optimizer or "adamw"), batch=replace(run.batch, groups=1, micro=1),
+            run, sampling=sampling, model=replace(run.model, training=training), optimizer=optimizer,
+            batch=replace(run.batch, groups=1, micro=1),
         )  # fmt: skip
         return Config(run=run, peer=peer)
     small = row.kind in estimates.QUANTIZED

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ import platformdirs
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
 from swarm.config import Run, run_dict
+from swarm.learn import rates
 from swarm.tasks import base as tasks
 from swarm.tasks import files as task_files
 
@@ -44,12 +47,41 @@ def from_hub(run: Run) -> bool:
 
 
 def pinned(run: Run) -> tuple[Run, Path]:
-    """The run as it is created, revisions of a Hub model and data set made commits, and its folder. Raises as `folder`."""
+    """The run as it is created, and its model's folder.
+
+    Revisions of a Hub model and data set are commits then, and a run that names no learning rate has the one that is known for
+    its kind, said on stderr. Raises as `folder`, and WrongUsage where none is known.
+    """
     path = folder(run)
+    run = _settled(run, path)
     run = msgspec.structs.replace(run, task=task_files.pinned(run.task))
     if from_hub(run):
         run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, revision=path.name))
     return run, path
+
+
+def _settled(run: Run, path: Path) -> Run:
+    weights = sorted(path.glob("*.safetensors"))
+    if not weights and run.model.name != "embedded":
+        return run  # there is nothing to train, which is said where the weights are wanted
+    try:
+        run, said = rates.settled(run, _parameters(weights))
+    except rates.Unknown as error:
+        raise WrongUsage(str(error)) from error
+    if said:
+        print(said, file=sys.stderr, flush=True)
+    return run
+
+
+def _parameters(files: Sequence[Path]) -> int:
+    """Of all weights in these files, from their headers alone."""
+    from safetensors import safe_open
+
+    found = 0
+    for file in files:
+        with safe_open(file, "np") as tensors:
+            found += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no mapping)
+    return found
 
 
 def base(model: Path, run: Run) -> Path:

@@ -8,7 +8,7 @@
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
     invites/<role>  ready-made words
-    peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, checkpoint/, newest, pid
+    peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, releases/, checkpoint/, membership, pid
     page            address of the page while one is served here
 
 A folder belongs to one run for ever: opening it with another `[run]` is refused.
@@ -16,12 +16,12 @@ A folder belongs to one run for ever: opening it with another `[run]` is refused
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import itertools
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,18 +35,22 @@ from swarm import PROTOCOL, wire
 from swarm import invite as invites
 from swarm.config import Run, run_dict
 from swarm.core.trust import needs_membership
-from swarm.durable import write_durably
+from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key
+from swarm.invite import Invite, InviteError, Trouble
 from swarm.tasks import base as tasks
 from swarm.tasks import files as task_files
 from swarm.types import Digest, Membership, Role, Spec, Task
 
-INVITE_DAYS = 30
 MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")  # fmt: skip
 """What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
 BASE = "model.safetensors"
 """The weights below an adapter travel too, where no Hub has them."""
+MEMBERSHIP = "membership"
+"""In a peer's corner: its membership, once it is another one than its invite gave."""
+RELEASES = "releases"
+"""In a seed's corner: the releases as their publishers signed them, each under the digest of its manifest."""
 TASK = "task/"
 """Before the names of task files where they stand beside the model's."""
 
@@ -61,6 +65,19 @@ class RunFolder:
     def model(self) -> Path:
         return self.path / "model"
 
+    def genesis(self) -> bytes | None:
+        """Version 0, where the run was started. Raises CannotHere when its bytes are not those that the run began with."""
+        path = self.path / "genesis"
+        if not path.exists():
+            return None
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.spec.genesis:
+            raise CannotHere(
+                f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring the file back from a "
+                "copy, or go on from a later release: whoever holds one serves it"
+            )
+        return content
+
     def corner(self, name: str) -> Corner:
         return Corner(self.path / "peers" / name)
 
@@ -70,27 +87,62 @@ class RunFolder:
             raise Refusal(f"{self.path} has no owner.key: only the machine that started the run can invite")
         return open_key(self.path / "owner.key")
 
-    def invite(self, role: Role, addresses: Sequence[str]) -> str:
-        """A word that admits to `role` for INVITE_DAYS; kept beside the run for `swarm invite`."""
-        expires = int(time.time()) + INVITE_DAYS * 86400
-        name, private = str(self.spec.run["name"]), bool(self.spec.run["private"])
-        delegate = invites.delegate(self.owner(), name, role, expires) if needs_membership(role, private) else None
-        word = invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
-        write_durably(self.path / "invites" / role.value, word.encode())
-        return word
+    @property
+    def name(self) -> str:
+        return str(self.spec.run["name"])
+
+    def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
+        """A word that admits to `role`.
+
+        One that makes members ends after invites.LIFE, and who is a member by then is renewed; with `seconds` both word and
+        memberships end then. A stranger's word ends only where `seconds` says so.
+        """
+        makes_members = needs_membership(role, bool(self.spec.run["private"]))
+        lasts = seconds if seconds is not None else invites.LIFE if makes_members else None
+        expires = int(time.time() + lasts) if lasts is not None else invites.FOREVER
+        delegate = invites.delegate(self.owner(), self.name, role, expires, seconds is not None) if makes_members else None
+        return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
+
+    def word(self, role: Role) -> Path:
+        """Where the word of the last start lies, for `swarm up` and `swarm invite`."""
+        return self.path / "invites" / role.value
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
         """A membership for a peer on the owner's own machine."""
-        delegate = invites.delegate(self.owner(), str(self.spec.run["name"]), role, int(time.time()) + INVITE_DAYS * 86400)
-        return invites.admit(delegate, keyring.me)
+        return invites.admit(invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFE)), keyring.me)
 
 
-def invite(path: Path, role: Role) -> str:
-    """`swarm invite`: the word that was made when the run was started here. Raises Refusal when there is none."""
-    word = path / "invites" / role.value
-    if not word.exists():
+def invite(path: Path, role: Role, seconds: float | None = None) -> str:
+    """`swarm invite`: a fresh word, to the addresses at which the run was last started here. Raises Refusal when it was not."""
+    run = read(path)
+    if run is None or not (kept := run.word(role)).exists():
         raise Refusal(f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`")
-    return word.read_text()
+    return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
+
+
+def membership(corner: Path) -> Membership | None:
+    """What the peer of this corner was given in an earlier life, good or not; None where nothing can be read."""
+    try:
+        return wire.decode((corner / MEMBERSHIP).read_bytes(), Membership)
+    except (OSError, wire.WireError):
+        return None
+
+
+def entry(word: str, path: Path | None, now: float) -> Invite:
+    """The invite of a peer that joins, or comes back to its run folder: there the word may have ended, a renewed membership not.
+
+    `path` is None for the folder that this machine keeps the invite's run in. Raises InviteError.
+    """
+    try:
+        return invites.read(word, now)
+    except InviteError as error:
+        if error.kind is not Trouble.EXPIRED:
+            raise
+        invite = invites.read(word, 0.0)
+        kept = (membership(file.parent) for file in (path or default_path(invite.run[:12])).glob(f"peers/*/{MEMBERSHIP}"))
+        if not any(one is not None and now <= one.delegation.expires for one in kept):
+            raise
+        return invite
 
 
 class Corner:
@@ -124,7 +176,8 @@ class Corner:
 
     def release(self) -> None:
         # The kernel frees the lock when the process is killed; forked children share it, hence the explicit unlock.
-        os.ftruncate(self._lock, 0)
+        with contextlib.suppress(OSError):  # the pid is for people to read; a disk that fails must not hide why the peer ends
+            os.ftruncate(self._lock, 0)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.close()
 
@@ -152,6 +205,16 @@ def running(path: Path) -> dict[str, int]:
             except BlockingIOError:
                 found[file.parent.name] = int(lock.read() or b"0")
     return found
+
+
+def prepared(path: Path) -> Path:
+    """The folder, made where it is missing. Raises CannotHere, or OSError, before anything slow has begun."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        why = f"{path} cannot be made ({error.filename}: {error.strerror})"
+        raise CannotHere(f"{why}: name another folder with --folder") from error
+    return path
 
 
 def default_path(name: str) -> Path:
@@ -185,7 +248,7 @@ def keep(path: Path, content: bytes) -> RunFolder:
 
 
 def opened(path: Path, run: Run) -> RunFolder | None:
-    """The run that was started here with these settings, if one was. A revision that was pinned then stays as it is.
+    """The run that was started here with these settings, if one was. What was pinned then stays as it is.
 
     Raises Refusal when the folder belongs to a run with other settings.
     """
@@ -215,7 +278,10 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         from swarm.learn.model import write_base
 
         write_base(policy, path / "model" / BASE)
+        sync(path / "model" / BASE)
     task_files.pack(run.task, path / "task")
+    for name in _names(path / "task"):
+        sync(path / "task" / name)
     _try_first(run, path / "task", spoken.render)
     genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
@@ -234,7 +300,7 @@ def copy_files(policy: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         if (policy / name).exists():
-            shutil.copyfile(policy / name, target / name)
+            write_durably(target / name, (policy / name).read_bytes())
 
 
 def genesis_of(policy: Path, run: Run) -> bytes:
@@ -274,14 +340,15 @@ def _try_first(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
 
 
 def _pinned_as(settings: dict[str, object], here: Mapping[str, object]) -> dict[str, object]:
-    """Settings with the revisions that the run here was pinned to, where they name no commit themselves."""
-    model, task = (dict(settings[name]) for name in ("model", "task"))  # type: ignore[call-overload]
-    my_model, my_task = (dict(here[name]) for name in ("model", "task"))  # type: ignore[call-overload]
+    """Settings with the revisions and the learning rate that the run here was pinned to, where they name none themselves."""
+    model, task, optimizer = (dict(settings[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
+    my_model, my_task, my_optimizer = (dict(here[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
     if model["name"] == my_model["name"] and not _commit(model["revision"]):
         model["revision"] = my_model["revision"]
     if task["name"] == my_task["name"] and "revision" in my_task["options"] and not _commit(task["options"].get("revision", "")):
         task["options"] = dict(sorted({**task["options"], "revision": my_task["options"]["revision"]}.items()))
-    return settings | {"model": model, "task": task}
+    optimizer["lr"] = optimizer["lr"] or my_optimizer["lr"]
+    return settings | {"model": model, "task": task, "optimizer": optimizer}
 
 
 def _commit(revision: str) -> bool:

@@ -1,21 +1,21 @@
 """The sampler: adopt the newest policy, draw tasks, sample groups, score them, seal them, deliver them.
 
-    refresh   newest release -> (injected delay) -> bytes ready          one at a time, beside the rest
+    refresh   best release to be had -> (injected delay) -> ready        one at a time, beside the rest
     draw      ready policy adopted between groups only
               wait for credit -> tasks -> engine.sample -> completions
     score     rewards -> groups                                          slow ones beside the rest, in order
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
-Invariant: all completions of a group come from one version. A group without a receipt goes to the same learner again while it
-lives (it knows the group by its id), to another one when it is lost; an over-quota group goes to another with credit; a group
-that outgrew the window is dropped, and so is one whose rewards cannot be computed. Not handled here: what learners make of it.
+Invariant: all completions of a group come from one version. What becomes of a group after each try to deliver it is a table
+(swarm.core.deliveries); a learner that does not take what is sent is left alone for a while. A group that outgrew the window is
+dropped, and so is one whose rewards cannot be computed. Not handled here: what learners make of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,21 +23,29 @@ from peers.host import Host
 from peers.scorer import Scorer
 from peers.tended import Tended
 from swarm import events, wire
+from swarm.core import deliveries
 from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
-from swarm.net.ports import NetError, Refused
+from swarm.core.deliveries import Loss, Outcome, Then
+from swarm.core.releases import rank
+from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
 
 OUTBOX = 1024
 # Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler waits.
-RETRY = 0.5
-# Seconds before a delivery is tried again, doubled up to RETRY_LONGEST: a learner that restarts is back in a few seconds.
-RETRY_LONGEST = 8.0
 LEAVE = 5.0
 # Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this long.
+
+
+class Damaged(NetError):
+    """An answer that is no receipt."""
+
+
+LOSSES: dict[type[NetError], Loss] = {Refused: Loss.REFUSED, Busy: Loss.REFUSED, Silent: Loss.SILENT, Damaged: Loss.DAMAGED}
+"""What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it is."""
 
 
 class Drawn(NamedTuple):
@@ -85,22 +93,21 @@ class Sampler:
     # --- adopt ----------------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
-        """Fetch the newest release whenever there is one, late by the injected delay."""
-        host, held = self.host, -1
+        """Bring the best release here whenever it is better than mine, late by the injected delay."""
+        host = self.host
         while True:
-            newest = host.releases.newest
-            if newest is None or newest.version <= held:
-                await host.changed(host.config.run.pace.patience)
-                continue
-            try:
-                weights = await host.fetch(newest)
-            except NetError as error:
-                host.emit(events.Noted, level="warning", text=f"release {newest.version} could not be fetched: {error}")
-                await host.ports.clock.sleep(1.0)
+            above = self._above()
+            if (found := await host.obtain(above)) is None:
+                await host.changed(host.lull(above))
                 continue
             await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
-            self._ready, held = (newest, weights, host.now()), newest.version
+            self._ready = (*found, host.now())
             host.move()
+
+    def _above(self) -> tuple[Any, ...]:
+        """The rank of the release that I have, or will have next."""
+        mine = self._ready or self._policy
+        return rank(mine[0]) if mine is not None else ()
 
     async def _adopt(self) -> None:
         """Raises EngineError; the release, or a newer one, is tried again before anything is sampled."""
@@ -111,6 +118,7 @@ class Sampler:
             await self.tended.run("load", self.engine.load, weights, release.version, release.weights)
         except ValueError as error:
             self._done_with(ready)
+            self.host.releases.refuse(release)
             self.host.emit(events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}")
             return
         self._done_with(ready)
@@ -136,7 +144,7 @@ class Sampler:
             await self._adopt()
         if self._policy is None:
             return await self._idle("waiting for a policy")
-        credit = host.roster.credit() - self._scoring
+        credit = host.roster.credit(host.now()) - self._scoring
         count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
         if count <= 0:
             return await self._idle("waiting for credit")
@@ -205,65 +213,84 @@ class Sampler:
     # --- deliver --------------------------------------------------------------------------------------------------------
 
     async def _deliver(self, group: Group) -> None:
-        host, wait = self.host, RETRY
+        host, wait = self.host, 0.0
         await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
-        learner = None
-        while learner := await self._destination(group, learner):
-            try:
-                receipt = await self._send(group, learner)
-            except Refused as error:
-                # Busy, or the answer was damaged: the group may still be good for another one.
-                host.emit(events.Rejected, sender=learner, kind="groups", reason=f"the learner refused: {error}")
-                learner = None
-                await host.ports.clock.sleep(wait)
-                wait = min(2 * wait, RETRY_LONGEST)
-            except NetError:
-                await host.ports.clock.sleep(wait)
-                wait = min(2 * wait, RETRY_LONGEST)
-                continue
-            if receipt.verdict is not Verdict.OVER_QUOTA:
-                host.vitals.refused += receipt.verdict not in (Verdict.ADMIT, Verdict.DUPLICATE)
+        learner = await self._destination(group, None)
+        while learner is not None:
+            sent = host.now()
+            outcome, why = await self._send(group, learner)
+            then = deliveries.TABLE[outcome]
+            if then in (Then.DONE, Then.DROPPED):
+                host.roster.release(learner, sent)
+                host.vitals.admitted += then is Then.DONE
+                host.vitals.refused += then is Then.DROPPED
                 return
-            learner = None
+            if host.roster.hold(learner, sent, host.now()):
+                level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
+                host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
+            wait = deliveries.pause(wait, host.rng)
+            await host.ports.clock.sleep(wait)
+            learner = None if self._late(group) else await self._destination(group, learner if then is Then.AGAIN else None)
+        host.vitals.refused += 1
 
-    async def _destination(self, group: Group, tried: PeerId | None) -> PeerId | None:
-        """The learner that was tried, while it lives; else one with credit, when there is one. None: too late for the group."""
+    async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
+        """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else to a learner with
+        credit. None: the group became too old meanwhile, or there is no such learner and the sampler was asked to stop."""
         host = self.host
-        if tried is not None and tried in host.roster:
-            host.roster.fly(tried)
-            return tried
+        while bound is not None and bound in host.roster:
+            if host.roster.fly(bound, host.now()):
+                return bound
+            if not await self._outlasted(group):
+                return None
         async with self._queue:
-            while (learner := host.roster.choose()) is None:
-                newest = host.releases.newest
-                version = max(group.version, newest.version if newest else 0)
-                if staleness(group, host.config.run.window, version, host.now()) is not None or host.stop.is_set():
-                    host.vitals.refused += 1
+            while (learner := host.roster.choose(host.now())) is None:
+                if host.stop.is_set() or not await self._outlasted(group):
                     return None
-                await host.changed(host.config.run.pace.beat)
             return learner
 
-    async def _send(self, group: Group, learner: PeerId) -> Receipt:
-        host, credit = self.host, None
+    async def _outlasted(self, group: Group) -> bool:
+        """Wait for something to move; False when the group is too old then."""
+        await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
+        return not self._late(group)
+
+    def _late(self, group: Group) -> bool:
+        held = self.host.releases.held
+        version = max(group.version, held.version if held else 0)
+        return staleness(group, self.host.config.run.window, version, self.host.now()) is not None
+
+    async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
+        """What came of it, and why."""
+        host, receipt = self.host, None
         times = msgspec.structs.replace(group.times, sent=host.now())
-        frame = host.seal(msgspec.structs.replace(group, times=times))
         try:
-            answer = await host.ports.mail.send(learner, "groups", frame)
-            receipt = wire.decode(answer, Receipt)
-            credit = receipt.credit
+            frame = host.seal(msgspec.structs.replace(group, times=times))
+            receipt = _receipt(await host.ports.mail.send(learner, "groups", frame))
+        except NetError as error:
+            return LOSSES.get(type(error), Loss.UNREACHABLE), str(error)
         except wire.WireError as error:
-            raise Refused(f"its receipt is damaged: {error}") from error
+            text = f"a group is dropped: {error}; a run of smaller run.sampling.group_size or max_tokens could send it"
+            host.emit(events.Noted, level="error", text=text)
+            return Loss.TOO_LARGE, str(error)
         finally:
-            host.roster.land(learner, credit)
+            host.roster.land(learner, receipt.credit if receipt is not None else None)
             host.move()
         host.vitals.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
             host.vitals.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
-        return receipt
+        return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:
         self._deliveries.discard(delivery)
         self._outbox.release()
         self.host.vitals.inbox = len(self._deliveries)
+
+
+def _receipt(answer: bytes) -> Receipt:
+    """Raises Damaged."""
+    try:
+        return wire.decode(answer, Receipt)
+    except wire.WireError as error:
+        raise Damaged(str(error)) from error
 
 
 def make_group(

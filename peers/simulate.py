@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from peers.seed import Seed
 from swarm.config import Config
 from swarm.core.trust import Trust
 from swarm.learn.learner import Learner
+from swarm.learn.rates import Unknown, settled
 from swarm.learn.sharded import ShardedLearner
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
@@ -80,7 +81,12 @@ class Kit(NamedTuple):
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life, with the policy that its task asks for."""
+    """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no known learning rate."""
+    try:
+        run = settled(peer.config.run, 0)[0]
+    except Unknown as error:
+        raise scenario.ScenarioError(str(error)) from error
+    peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
     return live(peer, kit(peer.config))
 
 

@@ -27,7 +27,7 @@ from swarm import PROTOCOL, wire
 from swarm.durable import sync
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.tasks import files as task_files
-from swarm.types import Digest, PeerId, Spec, Struct
+from swarm.types import Digest, PeerId, Spec, Struct, Word
 
 SLICE = 1 << 20
 LARGEST = 64 << 20
@@ -41,13 +41,13 @@ TELL = 5.0
 
 class Ask(Struct):
     run: Digest
-    file: str
+    file: Word
     offset: int
 
 
-async def serve(mail: Mail, run: RunFolder) -> None:
-    """Answer `spec` from this run folder."""
-    files = {"": run.path / "spec"} | dict(_places(run))
+async def serve(mail: Mail, run: RunFolder) -> list[str]:
+    """Answer `spec` from this run folder -> a sentence for each file that is damaged, and so given to nobody."""
+    files, damaged = {"": run.path / "spec"} | dict(_places(run)), _damaged(run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
@@ -58,12 +58,15 @@ async def serve(mail: Mail, run: RunFolder) -> None:
             raise Refused(f"this is a peer of run {run.digest[:12]}, not of {ask.run[:12]}")
         if ask.file not in files:
             raise Refused(f"the run has no file {ask.file[:80]!r}")
+        if ask.file in damaged:
+            raise Refused(f"{ask.file} is damaged here")
         try:
             return _slice(files[ask.file], ask.offset)
         except OSError as error:
             raise Refused(f"{ask.file or 'the specification'} cannot be read here: {error.strerror}") from error
 
     await mail.serve("spec", answer)
+    return list(damaged.values())
 
 
 async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path, model: Path | None) -> RunFolder:
@@ -218,6 +221,17 @@ def _places(run: RunFolder) -> Iterator[tuple[str, Path]]:
         yield TASK + name, run.path / "task" / name
 
 
+def _damaged(run: RunFolder) -> dict[str, str]:
+    """Name -> what is wrong with it, and what to do."""
+    told = {}
+    for name, place in _places(run):
+        size = run.spec.sizes.get(name, -1)
+        if not _there(place, _expected(run.spec, name), size):
+            what = f"is damaged: it is not the {size} bytes that the run began with" if place.exists() else "is gone"
+            told[name] = f"{place} {what}. Joiners cannot have it from here: bring it back from the model's folder"
+    return told
+
+
 def _expected(spec: Spec, name: str) -> Digest:
     return spec.task[name.removeprefix(TASK)] if name.startswith(TASK) else spec.files[name]
 
@@ -238,6 +252,8 @@ def _take(model: Path, run: RunFolder) -> None:
         if _digest(local) == expected:
             run.model.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(local, run.model / name)
+            sync(run.model / name)
+            sync(run.model)
         elif name != BASE:  # weights may be cut and named in other ways: the run's come from another peer then
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
             raise Refusal(

@@ -21,10 +21,11 @@ from dashboard.terminal import render
 from peers import runfolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.frames import Frames
-from peers.runfolder import RunFolder
+from peers.runfolder import RELEASES, RunFolder
 from peers.up import Tail
 from swarm import wire
 from swarm.config import Config, Run, from_run_dict
+from swarm.core.releases import rank
 from swarm.identity import open_key
 from swarm.types import Manifest, Release
 
@@ -160,19 +161,35 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
-    """(version, bytes) of the newest release that a seed of this machine keeps, or of version 0. Raises Refusal."""
+    """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises UserError."""
     seed = folder / "peers" / "seed"
-    if (seed / "newest").exists():
-        frames = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"]))
-        opened = frames.open((seed / "newest").read_bytes())
-        release = wire.decode(opened.body, Release)
-        manifest = wire.decode((seed / "blobs" / release.manifest).read_bytes(), Manifest)
-        weights = b"".join((seed / "blobs" / chunk).read_bytes() for chunk in manifest.chunks)
-        if hashlib.sha256(weights).hexdigest() != release.weights:
-            raise CannotHere(
-                f"release {release.version} in {seed} is damaged: wait for the next one, or copy it from another machine"
-            )
-        return release.version, weights
-    if (folder / "genesis").exists():
-        return 0, (folder / "genesis").read_bytes()
+    for release in _kept(seed, run):
+        if (weights := _whole(seed / "blobs", release)) is not None:
+            return release.version, weights
+        print(f"release {release.version} in {seed} is damaged: the next best is taken", file=sys.stderr)
+    if (genesis := run.genesis()) is not None:
+        return 0, genesis
     raise Refusal(f"{folder} holds no release: only the machine that started the run keeps them; export there")
+
+
+def _kept(seed: Path, run: RunFolder) -> list[Release]:
+    """What a seed keeps the word of, best first."""
+    if not (seed / "key").exists():
+        return []
+    frames, found = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"])), []
+    for path in sorted((seed / RELEASES).glob("*")):
+        try:
+            found.append(wire.decode(frames.open(path.read_bytes(), wire.RELEASE_LIMIT).body, Release))
+        except wire.WireError as error:
+            print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
+    return sorted(found, key=rank, reverse=True)
+
+
+def _whole(blobs: Path, release: Release) -> bytes | None:
+    """Its bytes; None when some are missing or damaged."""
+    try:
+        manifest = wire.decode((blobs / release.manifest).read_bytes(), Manifest)
+        weights = b"".join((blobs / chunk).read_bytes() for chunk in manifest.chunks)
+    except (FileNotFoundError, wire.WireError):
+        return None
+    return weights if hashlib.sha256(weights).hexdigest() == release.weights else None

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent
+from swarm.net.turns import Turns
 from swarm.types import Link, PeerId
 
 LINKS = 12
@@ -109,11 +110,11 @@ class CountedMail:
     def __init__(self, mail: Mail, traffic: Traffic) -> None:
         self._mail, self._traffic = mail, traffic
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
         traffic, loop = self._traffic, asyncio.get_running_loop()
         began = loop.time()
         try:
-            answer = await self._mail.send(to, service, data, timeout)
+            answer = await self._mail.send(to, service, data, timeout, idle)
         except (Refused, Silent):  # it went out all the same
             traffic.sent(ASKED.get(service, OTHER), len(data))
             raise
@@ -123,14 +124,14 @@ class CountedMail:
             traffic.answered(to, loop.time() - began)
         return answer
 
-    async def serve(self, service: str, handler: Handler) -> None:
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         async def counted(sender: PeerId, message: bytes) -> bytes:
             self._traffic.received(ASKED.get(service, OTHER), len(message), sender)
             answer = await handler(sender, message)
             self._traffic.sent(ANSWERED.get(service, OTHER), len(answer))
             return answer
 
-        await self._mail.serve(service, counted)
+        await self._mail.serve(service, counted, turns)
 
 
 class CountedGossip:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from rich.console import Console
@@ -27,11 +27,11 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
-from peers.departure import PARENT
+from peers.departure import PARENT, endings
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
-from peers.runfolder import Corner
+from peers.runfolder import Corner, prepared, read
 from swarm import config as configs
-from swarm.config import Config, Loaded
+from swarm.config import Config, Loaded, from_run_dict
 from swarm.durable import write_durably
 from swarm.events import AnyEvent, from_line
 
@@ -45,15 +45,16 @@ LEAVE_PATIENCE = 20.0
 # Seconds for all children to leave before they are killed.
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
-# Seconds before a dead child is started again, doubled with each death until it has lived for a minute.
+# Seconds before a dead child is started again, doubled with each death until it has lived for SETTLED.
+SETTLED = 60.0
+# Seconds: a child that cannot run says so within them, on a busy machine too.
 HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
-# By the exit code: what a second start cannot change.
+# By the exit code: what a second start cannot change, unless the child has run before.
 
 
 def up(loaded: Loaded, folder: Path) -> int:
     """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a child cannot run."""
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = prepared(folder.resolve())
     with Corner(folder / "peers" / "up"):
         write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", configs.dump(loaded.config, "peer").encode())
@@ -76,9 +77,11 @@ class Child:
     due: float = 0.0
     """When it is to be started (again)."""
     done: bool = False
+    proven: bool = False
+    """It has lived for SETTLED seconds in one of its lives: what ends it now may pass, as a full disk does."""
 
     def start(self) -> None:
-        with open(self.log, "ab") as log:
+        with _opened(self.log) as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "peers.cli", *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env=_environment(),
@@ -90,13 +93,25 @@ class Child:
         if self.process is None or (code := self.process.poll()) is None:
             return None
         self.process = None
-        self.deaths = self.deaths + 1 if time.monotonic() - self.born < 60 else 1
+        lived = time.monotonic() - self.born
+        self.proven = self.proven or lived >= SETTLED
+        self.deaths = self.deaths + 1 if lived < SETTLED else 1
         self.due = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
         return code
 
     def last_words(self) -> str:
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        try:
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        except OSError as error:
+            return f"{self.log} cannot be read: {error.strerror}"
         return lines[-1].removeprefix("swarm: ") if lines else "it said nothing"
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        return open(log, "ab")
+    except OSError:  # the disk fails: a child without a log is better than none
+        return open(os.devnull, "ab")
 
 
 def _environment() -> Mapping[str, str]:
@@ -119,15 +134,20 @@ class Household:
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = Console(stderr=True)
         self._line_due = 0.0
+        self._blind = False
 
     def live(self) -> None:
         """Until the run is complete, or a signal."""
-        for which in (signal.SIGINT, signal.SIGTERM):
+        for which in endings():
             signal.signal(which, self._on_signal)
         self._add("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites()
         if self.signalled is not None:
             return
+        if self.config.run.optimizer.lr == 0.0 and (run := read(self.folder)) is not None:
+            lr = from_run_dict(run.spec.run).optimizer.lr
+            said = f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
+            self.console.print(said, style="dim", highlight=False, soft_wrap=True)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
             self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
         for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):
@@ -202,16 +222,22 @@ class Household:
             if code == 0:
                 child.done = True
                 self.complete = self.complete or child.name == "seed"
-            elif code in HOPELESS:
+            elif code in HOPELESS and not child.proven:
                 raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
             elif code is not None:
-                self.console.print(f"{child.name} died ({_how(code)}) and is started again", style="yellow")
+                why = f": {child.last_words()}" if code in HOPELESS else ""
+                self.console.print(f"{child.name} died ({_how(code)}{why}) and is started again", style="yellow", highlight=False)
             if child.process is None and not child.done and time.monotonic() >= child.due:
                 child.start()
 
     def _read(self) -> None:
-        for event in self.journal.news():
-            fold(self.state, event)
+        try:
+            for event in self.journal.news():
+                fold(self.state, event)
+        except OSError as error:  # the view stands still, and the swarm goes on
+            if not self._blind:
+                self.console.print(f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False)
+            self._blind = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
         return _Screen(self) if self.console.is_terminal else nullcontext(self._print_line)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from swarm.types import Lag
+from swarm.types import Closed, Lag
 
 SPAN = 30.0
 # Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall.
@@ -50,7 +50,10 @@ class Vitals:
     takers: int = 1
     inbox: int = 0
     done: int = 0
+    admitted: int = 0
+    """Groups of mine that learners took (sampler), groups that I took (learner); told on this machine alone."""
     refused: int = 0
+    closed: Closed | None = None
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     busy: Meter = field(default_factory=Meter)

@@ -16,7 +16,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from dashboard import snapshot
 from dashboard.feed import Feed
@@ -46,7 +48,7 @@ class Past(Struct):
 
     age: Finite
     """Seconds since the snapshot was made: no two clocks are compared."""
-    state: bytes
+    state: Annotated[bytes, Meta(max_length=wire.FRAME_LIMIT)]
 
 
 class Told(NamedTuple):

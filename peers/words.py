@@ -50,12 +50,12 @@ def load_fit(args: argparse.Namespace) -> Loaded:
     return load(args, None)
 
 
-def read_invite(word: str) -> None:
+def read_invite(word: str, folder: Path | None) -> None:
     import time
 
-    from swarm import invite
+    from peers import runfolder
 
-    invite.read(word, time.time())
+    runfolder.entry(word, folder, time.time())
 
 
 def check_objective(loaded: Loaded) -> None:

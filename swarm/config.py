@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from swarm import layers
 from swarm.layers import ConfigError
+from swarm.types import COMPLETIONS
 
 Count = Annotated[int, Meta(ge=1)]
 Number = Annotated[int, Meta(ge=0)]
@@ -30,6 +31,7 @@ Seconds = Annotated[float, Meta(gt=0.0)]
 Positive = Annotated[float, Meta(gt=0.0)]
 Weight = Annotated[float, Meta(ge=0.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Part = Annotated[float, Meta(gt=0.0, le=1.0)]
 Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Name = Annotated[str, Meta(min_length=1)]
@@ -80,7 +82,7 @@ class TaskSource(Section):
 
 
 class Sampling(Section):
-    group_size: Annotated[int, Meta(ge=2)] = 8
+    group_size: Annotated[int, Meta(ge=2, le=COMPLETIONS)] = 8
     """G, completions per task."""
     max_tokens: Count = 6
     """Longest completion, the end token included."""
@@ -99,7 +101,9 @@ class Objective(Section):
 class Optimizer(Section):
     name: Literal["adamw", "adamw8bit"] = "adamw"
     """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits, a quarter of their memory)."""
-    lr: Positive = 1e-3
+    lr: Weight = 0.0
+    """0: what is known for this kind of model and training (swarm.learn.rates), settled and said where the run begins; a run of a
+    kind of which nothing is known begins with a rate of its own alone."""
     beta1: Decay = 0.9
     beta2: Decay = 0.99
     weight_decay: Weight = 0.0
@@ -118,6 +122,12 @@ class BatchSize(Section):
     """Groups in one forward pass."""
     buffer: Annotated[float, Meta(ge=1.0)] = 2.0
     """Groups that a learner holds ready, as a multiple of its share: its credit."""
+    share: Part = 0.25
+    """Of a batch, at most for one sampler that was not invited, while others fill the rest: strangers are many in a public run.
+    An invited one gives way where others' groups wait, and has all that they leave."""
+    newcomers: Share = 0.25
+    """Of a batch, at most for all new samplers together, while others fill the rest: whoever makes many keys is one newcomer.
+    New is who was not invited, until 128 of its groups were admitted and an hour has passed since the first."""
 
 
 class Window(Section):
@@ -125,6 +135,9 @@ class Window(Section):
 
     versions: Number = 64
     seconds: Seconds = 1800.0
+    drift: Positive = 8.0
+    """Nats a token: a group that the learner finds less likely than its sampler by more, in its mean, teaches nothing, and no
+    token's ratio counts above exp(drift) or below exp(-2 drift). Raise it where staleness is the experiment."""
 
 
 class Averaging(Section):
@@ -146,7 +159,7 @@ class Releasing(Section):
     timeout: Seconds = 5.0
     """Seconds before the next learner publishes in the publisher's place."""
     keep: Count = 4
-    """Newest releases whose bytes a peer holds for others."""
+    """Newest releases whose bytes a peer holds for others; older ones, as many at most, stay while somebody fetches them."""
     checkpoint_every: Count = 10
     """Versions between two checkpoints of a learner."""
 

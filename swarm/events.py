@@ -11,11 +11,19 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated, get_args
 
 import msgspec
+from msgspec import Meta
 
-from swarm.types import Beat, Digest, Finite, Lag, Link, PeerId, Release, Role, Verdict
+from swarm.types import COMPLETIONS, Beat, Digest, Finite, Lag, Link, PeerId, Release, Role, Sums, Text, Verdict, Word
+
+LAGS = 1024
+# Distinct lags of one count; a learner tells fewer at a time (peers.intake).
+PEERS = 256
+# Named in one event: an id has 53 bytes, and an event 16 KiB.
+BUNDLED = 128
+# Events in one gossiped message: one has at least 90 bytes, so that a message of 4 KiB holds about forty, compressed a few more.
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -25,15 +33,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=st
 
 
 class Started(Event):
-    name: str
+    name: Word
     role: Role
     version: int
-    hardware: str
+    hardware: Word
 
 
 class Left(Event):
-    name: str
-    reason: str
+    name: Word
+    reason: Text
 
 
 class Heard(Event):
@@ -77,29 +85,32 @@ class Judged(Event):
 class Counted(Event):
     """Verdicts since the last count, gossiped instead of one message per group."""
 
-    verdicts: dict[str, int]
+    verdicts: Sums
     """By Verdict value."""
-    versions: dict[str, int]
+    versions: Annotated[dict[Word, int], Meta(max_length=LAGS)]
     """Histogram of the trained groups' lag in versions at training: lag -> groups."""
-    seconds: dict[str, int]
+    seconds: Annotated[dict[Word, int], Meta(max_length=LAGS)]
     """Histogram of the trained groups' age in seconds, by power of two: upper bound -> groups."""
-    samplers: dict[str, dict[str, int]]
+    samplers: Annotated[dict[PeerId, Sums], Meta(max_length=PEERS)]
     """Sampler -> verdict -> groups."""
+
+
+Figures = Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
 
 
 class Shown(Event):
     """One trained group, for reading."""
 
-    group: str
+    group: Word
     sampler: PeerId
     version: int
-    prompt: str
-    answer: str
-    completions: tuple[str, ...]
+    prompt: Text
+    answer: Text
+    completions: Annotated[tuple[Text, ...], Meta(max_length=COMPLETIONS)]
     """Of a large group the first ones, so that the event stays small; the figures are those of the same."""
-    rewards: tuple[Finite, ...]
-    advantages: tuple[Finite, ...] = ()
-    weights: tuple[Finite, ...] = ()
+    rewards: Figures
+    advantages: Figures = ()
+    weights: Figures = ()
     """Importance weights as the objective used them, the mean over a completion's tokens; 0 outside its trust region."""
 
 
@@ -107,19 +118,21 @@ class Moved(Event):
     """A learner's round changed state."""
 
     version: int
-    state: str
-    cause: str
+    state: Word
+    cause: Word
 
 
 class Averaged(Event):
     version: int
-    members: tuple[PeerId, ...]
+    members: Annotated[tuple[PeerId, ...], Meta(max_length=PEERS)]
     seconds: Finite
+    scaled: Annotated[dict[PeerId, Finite], Meta(max_length=PEERS)] = {}
+    """The share that counted of each gradient that was scaled down, for a norm far beyond what is usual."""
 
 
 class RoundBroke(Event):
     version: int
-    reason: str
+    reason: Text
 
 
 class Trained(Event):
@@ -128,7 +141,7 @@ class Trained(Event):
     version: int
     groups: int
     members: int
-    metrics: dict[str, Finite]
+    metrics: Annotated[dict[Word, Finite], Meta(max_length=256)]
     """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share of samples with
     weight zero), flat (share of groups with equal rewards), cosine (between the gradients of two half batches), length (tokens),
     lag_versions, lag_seconds, ..."""
@@ -186,22 +199,22 @@ class Transferred(Event):
 
     seconds: Finite
     """In which they passed: since the peer last looked."""
-    sent: dict[str, int]
-    received: dict[str, int]
-    links: dict[str, Link]
+    sent: Sums
+    received: Sums
+    links: Annotated[dict[PeerId, Link], Meta(max_length=PEERS)]
     """By peer id, those with the most bytes."""
 
 
 class Faulted(Event):
     """Something of ours broke and is being replaced."""
 
-    part: str
+    part: Word
     """`p2pd`, `dht`, `averager`, `engine`, `learner`, `rewards`, `memory`, `disk`, `mail`, `page`, a child's name."""
-    detail: str
+    detail: Text
 
 
 class Recovered(Event):
-    part: str
+    part: Word
     seconds: Finite
 
 
@@ -247,24 +260,31 @@ AnyEvent = (
     | Noted
 )
 
-GOSSIPED = (
-    Started,
-    Left,
-    Counted,
-    Shown,
-    Moved,
-    Averaged,
-    RoundBroke,
-    Trained,
-    Adopted,
-    Snapped,
-    CaughtUp,
-    Evaluated,
-    Transferred,
-    Faulted,
-    Recovered,
+Gossiped = (
+    Started
+    | Left
+    | Counted
+    | Shown
+    | Moved
+    | Averaged
+    | RoundBroke
+    | Trained
+    | Adopted
+    | Snapped
+    | CaughtUp
+    | Evaluated
+    | Transferred
+    | Faulted
+    | Recovered
 )
-"""What the page needs from others; beats and releases have topics of their own."""
+"""What the page needs from others, every text and collection of it bounded; beats and releases have topics of their own."""
+
+GOSSIPED = get_args(Gossiped)
+Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]
+"""One message of gossip."""
+
+TOLD = 2000
+# Bytes of a text in an event of ours: a person reads no more of it, and it fits into a message of gossip with all that is around.
 
 _BLOCK = 64 << 10
 # Bytes read at a time while looking for a journal's last whole line: many times the longest event.
@@ -290,7 +310,7 @@ class Bus:
 class Journal:
     """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no whole event.
 
-    A disk that takes no more costs events and not the peer; `lost` counts them.
+    A disk that takes no more, or fails, costs events and not the peer; `lost` counts them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -299,25 +319,38 @@ class Journal:
         self._file: IO[bytes] = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
         self._size = _whole_lines(self._file)
         self._file.truncate(self._size)
+        self._torn = False
+        """A part of a line may be in the file, and would run into the next event."""
         self.lost = 0
 
     def __call__(self, event: Event) -> None:
         line = to_line(event)
         try:
-            written = self._file.write(line)
+            self._mend()
+            self._torn = self._file.write(line) != len(line)
         except OSError:
-            written = 0
-        if written == len(line):
-            self._size += written
-        else:  # a part of a line would run into the next event
+            self._torn = True
+        if self._torn:
             self.lost += 1
-            self._file.truncate(self._size)
+        else:
+            self._size += len(line)
 
     def close(self) -> None:
         if not self._file.closed:
             with contextlib.suppress(OSError):  # all that can be kept is on the disk
+                self._mend()
                 os.fsync(self._file.fileno())
             self._file.close()
+
+    def _mend(self) -> None:
+        if self._torn:
+            self._file.truncate(self._size)
+            self._torn = False
+
+
+def cut(text: str, size: int = TOLD) -> str:
+    """At most `size` bytes of it, whole characters; what is no character becomes a question mark."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _whole_lines(file: IO[bytes]) -> int:
@@ -354,4 +387,4 @@ def read_journal(path: Path) -> Iterator[AnyEvent]:
             yield from_line(line)
 
 
-__all__ = ["GOSSIPED", "AnyEvent", "Bus", "Event", "Journal", "Lag", "from_line", "read_journal", "to_line"]
+__all__ = ["GOSSIPED", "AnyEvent", "Bundle", "Bus", "Event", "Journal", "Lag", "cut", "from_line", "read_journal", "to_line"]

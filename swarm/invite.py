@@ -1,6 +1,6 @@
 """The invite: one word, `swarm1...`, that is all a newcomer needs; and the memberships that follow from it.
 
-    bytes = layout 1 | protocol 2 | flags 1 (role, private, delegation) | run digest 32 | expires 4 | count 1, addresses
+    bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4 | count 1, addresses
             | [owner's delegation: seed 32, signature 64] | checksum 8
     word  = "swarm1" + lower-case base32 of the bytes, without padding
 
@@ -10,7 +10,7 @@ transport handshake and the run by its digest. An invite with a delegation carri
 until it expires); without one it is public.
 
 Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (whoever holds the invite) -> Membership.
-They are checked in swarm.core.trust. Not handled here: revoking; an invite ends by its expiry.
+They are checked in swarm.core.trust and renewed in peers.renewal. Not handled here: revoking; an invite ends by its expiry.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ ADDRESSES = 3
 CHECKSUM = 8
 # 64 bits: a damaged word passes once in 10^19.
 FOREVER = 0
+LIFE = 30 * 86400
+# Seconds of an invite that makes members, and of a membership: a leaked word or a lost laptop is harmless after a month.
 _TEXT_LIMIT = 4096
 # Longest text that is looked at: whole pasted lines, not files.
 
 _ROLES = (None, Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
 # By number on the wire: append only. None lets the newcomer choose.
-_DELEGATED = 0x80
+_DELEGATED, _FINAL = 0x80, 0x40
 _IP4, _IP6, _DNS4, _DNS6, _DNS = 1, 2, 3, 4, 5
 _KINDS = {"ip4": _IP4, "ip6": _IP6, "dns4": _DNS4, "dns6": _DNS6, "dns": _DNS}
 _NAMES = {number: name for name, number in _KINDS.items()}
@@ -102,7 +104,7 @@ def make(
         raise ValueError(f"a run's digest has 32 bytes, not {len(digest)}")
     if delegate is not None and (delegate.delegation.expires, delegate.delegation.role) != (expires, role):
         raise ValueError("an invite has the role and the expiry of its delegation")
-    flags = _ROLES.index(role) | (_DELEGATED if delegate else 0)
+    flags = _ROLES.index(role) | (_DELEGATED if delegate else 0) | (_FINAL if delegate and delegate.delegation.final else 0)
     body = b"".join((
         bytes((LAYOUT,)),
         PROTOCOL.to_bytes(2, "big"),
@@ -126,7 +128,7 @@ def read(text: str, now: float) -> Invite:
         todo = "upgrade this program" if protocol > PROTOCOL else "install the swarm's older version, or ask its owner to upgrade"
         raise InviteError(Trouble.PROTOCOL, f"the invite's swarm speaks protocol {protocol}, this program {PROTOCOL}: {todo}")
     flags = reader.take(1)[0]
-    role_number = flags & ~_DELEGATED
+    role_number = flags & ~(_DELEGATED | _FINAL)
     if role_number >= len(_ROLES):
         raise _damaged("it names a role that does not exist")
     role = _ROLES[role_number]
@@ -136,7 +138,8 @@ def read(text: str, now: float) -> Invite:
     given = None
     if flags & _DELEGATED and role is not None:
         seed, signature = reader.take(32), reader.take(64)
-        delegation = Delegation(role=role, expires=expires, key=keyring(seed).public, signature=signature)
+        key, final = keyring(seed).public, bool(flags & _FINAL)
+        delegation = Delegation(role=role, expires=expires, key=key, signature=signature, final=final)
         given = Delegate(seed=seed, delegation=delegation)
     if reader.left:
         raise _damaged(f"{reader.left} bytes too many")
@@ -145,14 +148,17 @@ def read(text: str, now: float) -> Invite:
     return Invite(run=run, addresses=addresses, role=role, expires=expires, delegate=given)
 
 
-def delegate(owner: identity.Keyring, run_name: str, role: Role, expires: int) -> Delegate:
-    """A fresh key, and the owner's signed permission for it to make members of `role` until `expires` (unix seconds)."""
+def delegate(owner: identity.Keyring, run_name: str, role: Role, expires: int, final: bool = False) -> Delegate:
+    """A fresh key, and the owner's signed permission for it to make members of `role` until `expires` (unix seconds).
+
+    `final`: they end then as well; else the owner's machine renews them.
+    """
     if expires == FOREVER:
         raise ValueError("a delegation must expire: nothing else revokes it")
     seed = Ed25519PrivateKey.generate().private_bytes_raw()
     key = keyring(seed).public
-    signature = owner.sign(trust.delegation_bytes(run_name, role, expires, key))
-    return Delegate(seed=seed, delegation=Delegation(role=role, expires=expires, key=key, signature=signature))
+    signature = owner.sign(trust.delegation_bytes(run_name, role, expires, key, final))
+    return Delegate(seed=seed, delegation=Delegation(role=role, expires=expires, key=key, signature=signature, final=final))
 
 
 def admit(delegate: Delegate, peer: PeerId) -> Membership:

@@ -1,7 +1,8 @@
 """The nouns: one frozen type each, in one place.
 
 Everything here is plain data. What travels between peers (Group, Beat, Release, Record) is a msgspec struct, so that the wire
-format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix seconds, sizes are bytes.
+format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix seconds, sizes are bytes. Every text and
+every collection says how much of it a decoder takes, so that no frame costs more than its kind needs (tests walk the types).
 """
 
 from __future__ import annotations
@@ -10,14 +11,28 @@ from enum import StrEnum
 from typing import Annotated, NewType
 
 import msgspec
+from msgspec import Meta
 
-PeerId = NewType("PeerId", str)
-"""libp2p id of an Ed25519 key in base58 (`12D3Koo...`): the identity is the key."""
+PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
+"""libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
 
-Digest = NewType("Digest", str)
+Digest = NewType("Digest", Annotated[str, Meta(max_length=64)])
 """Lower-case hex sha256."""
 
-Finite = Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)]
+Word = Annotated[str, Meta(max_length=512)]
+"""A name, an id, a state of one word or two, a file, an address."""
+
+Text = Annotated[str, Meta(max_length=16 << 10)]
+"""What somebody reads or a model does: at most what an event holds."""
+
+COMPLETIONS = 4096
+# Of one group at most: the published methods take 4 to 64 of a task.
+CHUNKS = 64_000
+# Named by one Manifest: 67 bytes each, which fit into a mail of 4 MiB.
+BLOB = 16 << 20
+# Bytes in one field: four times a mail, as far as numbers of a group may inflate.
+
+Finite = Annotated[float, Meta(ge=-1e308, le=1e308)]
 """A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they enter."""
 
 
@@ -49,10 +64,10 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
 class Array(Struct):
     """Numbers as they travel: raw little-endian bytes with their type and shape."""
 
-    dtype: str
+    dtype: Word
     """`int32`, `float32` or `bfloat16`."""
-    shape: tuple[int, ...]
-    data: bytes
+    shape: Annotated[tuple[int, ...], Meta(max_length=8)]
+    data: Annotated[bytes, Meta(max_length=BLOB)]
 
 
 class Message(Struct):
@@ -95,7 +110,7 @@ class Group(Struct, tag="group"):
     Completions are ragged: `lengths` (G,) says how `tokens` and `logprobs` (sum T_i,) are cut.
     """
 
-    id: str
+    id: Word
     """Hex blake2b-128 of what was sampled: two deliveries of a group have one id."""
     sampler: PeerId
     task: int
@@ -103,15 +118,15 @@ class Group(Struct, tag="group"):
     version: int
     weights: Digest
     """Digest of the weights that sampled it."""
-    lease: str
+    lease: Word
     """Who asked for this task and seed; empty while samplers draw their own."""
     seed: int
-    lengths: tuple[int, ...]
+    lengths: Annotated[tuple[int, ...], Meta(max_length=COMPLETIONS)]
     tokens: Array
     """(sum T_i,) int32 completion tokens, the end token included."""
     logprobs: Array
     """(sum T_i,) float32 natural-log probabilities under the sampler's policy at the run's temperature."""
-    rewards: tuple[Finite, ...]
+    rewards: Annotated[tuple[Finite, ...], Meta(max_length=COMPLETIONS)]
     """(G,) claimed by the sampler; learners recompute them."""
     times: Times
 
@@ -120,7 +135,7 @@ class Receipt(Struct, tag="receipt"):
     """Acknowledgement of a group."""
 
     verdict: Verdict
-    detail: str
+    detail: Text
     version: int
     """The learner's version."""
     credit: int
@@ -146,13 +161,21 @@ class Release(Struct, tag="release"):
     released: Finite
 
 
+class Sought(Struct, tag="sought"):
+    """The release that a group names: who sampled from it is asked to show it."""
+
+    version: int
+    weights: Digest
+    released: Finite
+
+
 class Manifest(Struct, tag="manifest"):
     """What a release's bytes are cut into; itself a content-addressed blob."""
 
     version: int
     weights: Digest
     size: int
-    chunks: tuple[Digest, ...]
+    chunks: Annotated[tuple[Digest, ...], Meta(max_length=CHUNKS)]
 
 
 class Lag(Struct):
@@ -166,27 +189,51 @@ class Lag(Struct):
     inbox: Finite = 0.0
 
 
+Sums = Annotated[dict[Word, int], Meta(max_length=16)]
+"""By purpose or verdict, of which there are fewer than ten."""
+
+
 class Link(Struct):
     """What a peer received from one other peer, and how fast that one answers."""
 
-    received: dict[str, int] = {}
+    received: Sums = {}
     """Bytes by purpose: `rollouts`, `weights`, `gradients`, `other`."""
     rtt: Finite = 0.0
     """Its fastest answer of the last minute to a small message, in seconds; 0: there was none."""
     relayed: bool = False
 
 
+class Moments(Struct):
+    """Of some numbers that do not travel themselves: the moments of several sets together follow from each set's."""
+
+    count: int
+    mean: Finite
+    square: Finite
+    """Sum of the squared distances from the mean."""
+
+
+class Closed(Struct):
+    """The rewards of a batch that a learner has closed: what objectives take over the whole batch of a round."""
+
+    live: int
+    """Completions whose group's rewards differ."""
+    completions: Moments
+    """Of their rewards."""
+    groups: Moments
+    """Of their mean rewards."""
+
+
 class Beat(Struct, tag="beat"):
     """A heartbeat: who is alive, doing what, at which version. At most 1 KiB sealed."""
 
-    name: str
+    name: Word
     role: Role
     incarnation: int
     """Milliseconds of the start: a restarted peer outranks its own old heartbeats."""
     seq: int
     version: int
     weights: Digest
-    state: str
+    state: Word
     """One word or two for the page: `sampling`, `waiting for credit`, a round's state in lower case."""
     credit: int
     """Groups that a learner can still use."""
@@ -204,45 +251,53 @@ class Beat(Struct, tag="beat"):
     busy: Finite
     """Share of the last half minute spent computing, 0 to 1."""
     lag: Lag
-    addresses: tuple[str, ...]
-    hardware: str
+    addresses: Annotated[tuple[Word, ...], Meta(max_length=4)]
+    hardware: Word
     at: Finite
+    closed: Closed | None = None
+    """Of a learner that has closed its batch for `version`, where the objective takes something over the whole round's."""
 
 
 class Record(Struct):
     """What a Board holds under a key: one value per peer."""
 
     peer: PeerId
-    value: bytes
+    value: Annotated[bytes, Meta(max_length=BLOB)]
     expires: Finite
+
+
+Files = Annotated[dict[Word, Digest], Meta(max_length=1024)]
+"""Name -> sha256."""
 
 
 class Spec(Struct, tag="spec"):
     """What all peers of a run must agree on. Its digest is in the invite, in every release and in every frame."""
 
     protocol: int
-    run: dict[str, object]
+    run: Annotated[dict[Word, object], Meta(max_length=64)]
     """The `[run]` half of the config, complete with defaults."""
-    owner: str
+    owner: Word
     """Hex Ed25519 public key that signs memberships."""
-    files: dict[str, Digest]
+    files: Files
     """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a local model."""
     genesis: Digest
     """sha256 of the bf16 safetensors of version 0: all weights, or the first adapter."""
-    task: dict[str, Digest] = {}
+    task: Files = {}
     """Local data and reward code of the task."""
-    sizes: dict[str, int] = {}
+    sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
     """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks for."""
 
 
-class Delegation(Struct):
+class Delegation(Struct, omit_defaults=True):
     """The owner lets the holder of `key` admit peers to a role until `expires`."""
 
     role: Role
     expires: int
-    key: bytes
-    signature: bytes
-    """By the owner, over (run name, role, expires, key)."""
+    key: Annotated[bytes, Meta(max_length=64)]
+    signature: Annotated[bytes, Meta(max_length=64)]
+    """By the owner, over (run name, role, expires, key, final)."""
+    final: bool = False
+    """Memberships that follow from it end with it: none is renewed."""
 
 
 class Membership(Struct):
@@ -250,5 +305,5 @@ class Membership(Struct):
 
     peer: PeerId
     delegation: Delegation
-    signature: bytes
+    signature: Annotated[bytes, Meta(max_length=64)]
     """By the delegation's key, over the peer id."""

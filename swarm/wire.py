@@ -3,34 +3,52 @@
     bytes = flag (0 plain, 1 zstd) + msgpack Envelope{schema, run, sender, body, membership, signature}
     body  = msgpack of one of the nouns of `swarm.types` or an event, tagged
 
-In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before anything is decoded, then schema, run
-and signature, and only then decodes the body into the type the caller expects. Nothing is ever unpickled. Every failure is a
-WireError whose message is fit for an event. Not handled here: whether the sender may act in its role (swarm.core.trust).
+In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before and after inflation against the limit of
+the kind, then schema, run and signature, and only then is the body decoded into the type the caller expects, whose collections
+have limits of their own. Nothing is ever unpickled. Every failure is a WireError whose message is fit for an event. Not handled
+here: whether the sender may act in its role (swarm.core.trust).
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import zstandard
+from msgspec import Meta
 
-from swarm.types import Array, Digest, Membership, PeerId, Struct
+from swarm.types import BLOB, Array, Digest, Membership, PeerId, Struct
 
 SCHEMA = 1
 
-BEAT_LIMIT = 1024
-RELEASE_LIMIT = 1024
-RECORD_LIMIT = 1024
-# One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every record we have.
-EVENT_LIMIT = 4096
+
+class Limit(NamedTuple):
+    """What a frame of one kind may have."""
+
+    sealed: int
+    """Bytes on the network."""
+    inflated: int
+    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever opens it."""
+
+
 FRAME_LIMIT = 4 << 20
 # p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in memory.
-BODY_LIMIT = 16 << 20
-# What a compressed frame may grow to: 4 MiB of tokens compress about three times; a bomb stops here.
+RECORD_LIMIT = 1024
+# One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every record we have.
+HEAD = 4 << 10
+# What a frame has besides its numbers: envelope, membership, ids, digests and times need half of it.
+
+BEAT_LIMIT = Limit(1024, 4 << 10)
+RELEASE_LIMIT = Limit(1024, 4 << 10)
+EVENT_LIMIT = Limit(4096, 16 << 10)
+# Text and names compress three to four times; an envelope that grows further is no honest one.
+MAIL_LIMIT = Limit(FRAME_LIMIT, BLOB)
+# The largest of any kind; what arrives is held to the limit of its kind, as group_limit.
+
 COMPRESS_ABOVE = 1024
+# Bytes: below it there is little to win.
 PIECE = 64 << 10
 # Bytes inflated at a time.
 
@@ -52,12 +70,12 @@ class Signs(Protocol):
 
 class Envelope(Struct):
     schema: int
-    run: str
+    run: Digest
     sender: PeerId
-    body: bytes
-    membership: bytes
+    body: Annotated[bytes, Meta(max_length=MAIL_LIMIT.inflated)]
+    membership: Annotated[bytes, Meta(max_length=1024)]
     """msgpack Membership, empty for strangers."""
-    signature: bytes
+    signature: Annotated[bytes, Meta(max_length=64)]
     """By the sender, over (schema, run, membership, body)."""
 
 
@@ -80,36 +98,44 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a {getattr(kind, '__name__', kind)}: {error}") from error
+        plain = getattr(kind, "__origin__", kind)  # without what it is annotated with
+        raise WireError(f"not a {getattr(plain, '__name__', plain)}: {error}") from error
 
 
-def seal(noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: int = FRAME_LIMIT) -> bytes:
+def group_limit(completions: int, tokens: int) -> Limit:
+    """Of groups of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 a completion's length and reward."""
+    inflated = min(HEAD + completions * (16 + 8 * tokens), MAIL_LIMIT.inflated)
+    return Limit(min(inflated, FRAME_LIMIT), inflated)
+
+
+def seal(noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: Limit = MAIL_LIMIT) -> bytes:
     """A noun -> signed bytes. Raises WireError when the result would be larger than `limit`."""
     body = encode(noun)
     proof = encode(membership) if membership is not None else b""
     envelope = Envelope(
         schema=SCHEMA,
-        run=run,
+        run=Digest(run),
         sender=keyring.me,
         body=body,
         membership=proof,
         signature=keyring.sign(_signed(run, proof, body)),
     )
-    data = encode(envelope)
-    data = b"\1" + zstandard.compress(data) if len(data) > COMPRESS_ABOVE else b"\0" + data
-    if len(data) > limit:
-        raise WireError(f"{type(noun).__name__} of {len(data)} bytes does not fit into {limit}")
+    whole = encode(envelope)
+    data = b"\1" + zstandard.compress(whole) if len(whole) > COMPRESS_ABOVE else b"\0" + whole
+    if len(data) > limit.sealed or len(whole) > limit.inflated:
+        sizes = f"{len(data)} bytes ({len(whole)} inflated)"
+        raise WireError(f"{type(noun).__name__} of {sizes} does not fit into {limit.sealed} ({limit.inflated})")
     return data
 
 
-def unseal(data: bytes, run: str, keyring: Signs, limit: int = FRAME_LIMIT) -> Opened:
+def unseal(data: bytes, run: str, keyring: Signs, limit: Limit = MAIL_LIMIT) -> Opened:
     """Signed bytes -> who says it, and the undecoded body. Raises WireError."""
-    if not 1 < len(data) <= limit:
-        raise WireError(f"frame of {len(data)} bytes, limit {limit}")
+    if not 1 < len(data) <= limit.sealed:
+        raise WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")
     flag, payload = data[0], data[1:]
     if flag not in (0, 1):
         raise WireError(f"unknown frame flag {flag}")
-    envelope = _open_envelope(_inflate(payload) if flag else payload)
+    envelope = _open_envelope(_inflate(payload, limit.inflated) if flag else payload)
     if envelope.schema != SCHEMA:
         raise WireError(f"schema {envelope.schema}, this peer speaks {SCHEMA}")
     if envelope.run != run:
@@ -132,22 +158,23 @@ def _open_envelope(data: bytes) -> Envelope:
         raise WireError(f"not an envelope: {error}") from error
 
 
-def _inflate(data: bytes) -> bytes:
-    # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a size.
+def _inflate(data: bytes, most: int) -> bytes:
+    # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a size. Who compresses
+    # at most that much never has to look further back.
     try:
-        with zstandard.ZstdDecompressor(max_window_size=BODY_LIMIT).stream_reader(io.BytesIO(data)) as reader:
-            out = b"".join(_pieces(reader))
+        with zstandard.ZstdDecompressor(max_window_size=most).stream_reader(io.BytesIO(data)) as reader:
+            out = b"".join(_pieces(reader, most))
     except zstandard.ZstdError as error:
-        raise WireError(f"damaged compression: {error}") from error
-    if len(out) > BODY_LIMIT:
-        raise WireError(f"inflates beyond {BODY_LIMIT} bytes")
+        raise WireError(f"damaged compression, or more than {most} bytes in it: {error}") from error
+    if len(out) > most:
+        raise WireError(f"inflates beyond {most} bytes")
     return out
 
 
-def _pieces(reader: zstandard.ZstdDecompressionReader) -> Iterator[bytes]:
-    """The whole content, or just more than the budget. A heartbeat of 1 KiB must not cost a buffer of 16 MiB."""
+def _pieces(reader: zstandard.ZstdDecompressionReader, most: int) -> Iterator[bytes]:
+    """The whole content, or just more than the budget."""
     size = 0
-    while size <= BODY_LIMIT and (piece := reader.read(PIECE)):
+    while size <= most and (piece := reader.read(min(PIECE, most + 1 - size))):
         size += len(piece)
         yield piece
 

@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,12 @@ def test_every_scenario_loads(path: Path) -> None:
 def test_there_are_configs_and_scenarios() -> None:
     assert {path.name for path in CONFIGS} >= {"demo.toml", "private-lab.toml", "paper-delay64.toml"}
     assert SCENARIOS
+
+
+def test_the_distribution_carries_its_licence() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["license"], project["license-files"]) == ("gepo-swarm", "Apache-2.0", ["LICENSE"])
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
 def test_the_readme_shows_the_tree_that_is_on_the_disk() -> None:

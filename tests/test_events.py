@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import UnionType
 from typing import get_args
 
 import msgspec
@@ -28,12 +29,17 @@ def sample(kind: type) -> st.SearchStrategy:  # type: ignore[type-arg]
 def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
     if kind == Finite:
         return numbers
+    if hasattr(kind, "__metadata__"):
+        # 64 characters are the least that any text may have.
+        return st.text(max_size=64) if kind.__origin__ is str else of(kind.__origin__)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return sample(kind)
     if getattr(kind, "__origin__", None) is tuple:
         return st.lists(of(kind.__args__[0]), max_size=3).map(tuple)  # type: ignore[attr-defined]
     if getattr(kind, "__origin__", None) is dict:
         return st.dictionaries(of(kind.__args__[0]), of(kind.__args__[1]), max_size=3)  # type: ignore[attr-defined]
+    if isinstance(kind, UnionType):
+        return st.one_of([of(one) for one in get_args(kind)])
     if hasattr(kind, "__supertype__"):
         return of(kind.__supertype__)
     if kind is int:

@@ -25,8 +25,9 @@ LONGEST = 24
 
 RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     presence.lost, presence.absent, learners.stopped, learners.split, learners.stuck, learning.weights, learning.divergence,
-    learning.gradients, learning.reward, learning.signal, learners.broken, learners.differing, samplers.unfetched, samplers.late,
-    samplers.refused, presence.faults, presence.disk, presence.clocks, samplers.idle, presence.distrust,
+    learning.gradients, learning.reward, learning.accuracy, learning.signal, learners.broken, learners.differing, learners.far,
+    samplers.unfetched, samplers.late, samplers.refused, presence.faults, presence.disk, presence.memberships, presence.clocks,
+    samplers.idle, presence.distrust,
 )  # fmt: skip
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}

@@ -21,7 +21,7 @@ GATHER = 30.0
 APART = 15.0
 # Seconds in which two learners that step must have met.
 STEPS = 3
-# Own steps before a learner's company is judged.
+# Own steps before a learner's company is judged; rounds that tell of its weights or gradients.
 BREAKS = 3
 # Broken rounds in two minutes: a killed learner costs the others one or two.
 SPAN = 120.0
@@ -98,7 +98,7 @@ def stuck(s: Situation) -> Iterator[Problem]:
             yield problem(f"waits {peer.id}", "warning", (
                 f"Learner {peer.name} has tried to take version {s.version} for {duration(catching)}, and does not train.",
                 "The release's bytes do not arrive, or nobody who has them can be reached.",
-                "Look for `could not be taken` in its log, and at its network; a seed near it holds every release.",
+                "Look for `could not be` in its log, and at its network; a seed near it holds every release.",
             ), [peer], trace.behind)  # fmt: skip
             continue
         waits = _WAITS.get(peer.state)
@@ -211,3 +211,17 @@ def differing(s: Situation) -> Iterator[Problem]:
             "Its steps are thrown away each time: its rounds end differently from the others', or its numbers do.",
             "See that it runs the same versions of torch and swarm as the others, and that its rounds have the same members.",
         ), [peer], snaps[0])  # fmt: skip
+
+
+def far(s: Situation) -> Iterator[Problem]:
+    """Learners whose gradients are scaled down again and again."""
+    for peer in s.learners():
+        marks = [at for (_, subject), at in s.recent.far.items() if subject == peer.id and s.now - at < SPAN]
+        if len(marks) < STEPS or s.now - marks[-1] > SPAN / 2:
+            continue
+        yield problem(f"far {peer.id}", "warning", (
+            f"The gradient of learner {peer.name} was far beyond the usual in {len(marks)} rounds and was scaled down.",
+            "Its numbers are wrong (memory, drivers, precision, another version of swarm), or it means harm: what is left of its "
+            "gradients still counts as one learner's.",
+            "Look at its machine and log; stop it, or have the owner invite it no more, if it goes on.",
+        ), [peer], marks[0])  # fmt: skip

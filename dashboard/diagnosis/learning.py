@@ -1,7 +1,8 @@
-"""Rules about learning itself, from the newest versions' figures: importance weights, divergence, gradients, reward, signal."""
+"""Rules about learning itself, from the newest versions' figures: weights, divergence, gradients, reward, accuracy, signal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import fmean, median, pstdev
 
@@ -20,6 +21,8 @@ NATS = 2.0
 # Per token, between sampler and learner: healthy runs stay below 0.7 over five versions.
 EXPLODED = 10.0
 # Times the median of the versions before.
+CHANCE = 3.0
+# Standard deviations of a difference of two shares: one evaluation in seven hundred is as far below by chance.
 FLAT = 0.99
 # Share of groups in which all rewards are equal.
 
@@ -87,6 +90,21 @@ def reward(s: Situation) -> Iterator[Problem]:
         f"The reward collapsed: {now:.3g} over the last {STRETCH} versions, it has been {best:.3g}.",
         "The policy unlearned: steps too large for how old the groups are, or a reward that it learned to cheat.",
         "Read the newest samples; then lower `run.optimizer.lr` or `run.window.versions` and go on from an older checkpoint.",
+    ))  # fmt: skip
+
+
+def accuracy(s: Situation) -> Iterator[Problem]:
+    """Held-out accuracy below where the run began, by more than the number of its tasks lets happen by chance."""
+    first, last = s.state.accuracies.get("first"), s.state.accuracies.get("last")
+    if first is None or last is None or first[0] != 0 or last[0] == 0:
+        return
+    chance = sum(share * (1.0 - share) for _, share in (first, last)) / s.run.evaluation.tasks
+    if first[1] - last[1] <= CHANCE * math.sqrt(chance):
+        return
+    yield problem("accuracy", "error", (
+        f"The run unlearns: held-out accuracy is {last[1]:.1%} at version {last[0]}, and was {first[1]:.1%} at version 0.",
+        f"The steps are too large for this model and task: the learning rate is {s.run.optimizer.lr:g}.",
+        "Begin again with a smaller `run.optimizer.lr`, a third of it or less: what is released now is worse than version 0.",
     ))  # fmt: skip
 
 

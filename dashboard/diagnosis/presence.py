@@ -22,8 +22,10 @@ BACKLOG = 6
 # Heartbeats after a pause of this window before clocks are judged: those that waited meanwhile are old.
 MEND = 5.0
 # Seconds in which a supervised part is replaced.
-MOMENTARY = {"disk", "mail"}
+MOMENTARY = {"disk", "mail", "membership"}
 # Parts whose faults are single failures: nothing says that they are over, except that no more come.
+TOLD = 2 * 3600.0
+# Seconds after which a warning that is repeated every hour, more or less, is over.
 RECURS = 60.0
 # Seconds after which a single failure is over.
 FRAMES = 10
@@ -211,6 +213,18 @@ def disk(s: Situation) -> Iterator[Problem]:
                 f"The disk of {peer.name} takes no more: {fault.detail}",
                 "It is full, read-only or failing. The peer trains on, but after a crash it would have lost what is not written.",
                 "Make room on that disk; the next checkpoint or release is written by itself.",
+            ), [peer], fault.since)  # fmt: skip
+
+
+def memberships(s: Situation) -> Iterator[Problem]:
+    """Peers that may not act for much longer. They look, and tell, about once an hour."""
+    for peer, part, fault in _broken(s, momentary=True):
+        if part == "membership" and s.now - fault.last < TOLD:
+            yield problem(f"membership {peer.id}", "warning", (
+                f"The membership of {peer.name} ends soon: {fault.detail}",
+                f"It lasts a month and is renewed by the seed where the run was started. After its end no peer listens to this "
+                f"{peer.role}.",
+                f"Start the run again where it was started, or join with a new invite: `swarm invite --role {peer.role}`.",
             ), [peer], fault.since)  # fmt: skip
 
 

@@ -33,7 +33,8 @@ REFUSALS = {
     ),
     "duplicate": ("it sends groups that were already judged", "Its receipts get lost: look at its network, then start it again."),
     "over-quota": (
-        "the learners have no room for them", "Nothing is broken there: more learners, or fewer samplers, use what is sampled.",
+        "the learners have no room for them, or it has its part of the batches already",
+        "Nothing is broken there: more learners, or fewer samplers, use what is sampled; with an invite its part has no limit.",
     ),
 }  # fmt: skip
 """Verdict -> (why, what to do)."""

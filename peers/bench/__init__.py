@@ -19,15 +19,14 @@ stdout. Not handled here: whether the figures are good.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
 
+from peers import departure
 from peers.bench.table import Figure, Gap, Line, Machine, Unmeasured
-from peers.errors import Interrupted, UserError, WrongUsage
+from peers.errors import UserError, WrongUsage
 
 ROWS = {
     "join": "peers.bench.joining",
@@ -49,7 +48,7 @@ def main(names: Sequence[str], as_json: bool) -> int:
     for name in names:
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
-    signal.signal(signal.SIGTERM, _leave)
+    departure.interrupt()
     began, load = time.monotonic(), os.getloadavg()[0]
     lines: list[Line] = []
     for name in names or ROWS:
@@ -64,10 +63,6 @@ def main(names: Sequence[str], as_json: bool) -> int:
     else:
         table.show(lines, machine, Console(width=None if sys.stdout.isatty() else 200))
     return 0 if any(isinstance(line, Figure) for line in lines) else 3
-
-
-def _leave(number: int, _: Any) -> None:
-    raise Interrupted(number)  # so that the row at hand ends its processes and removes its folders
 
 
 def measure(name: str) -> list[Line]:

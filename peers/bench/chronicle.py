@@ -24,7 +24,7 @@ from peers.bench.cast import HOSTILE, ROUND, SIZE, Member
 from swarm import events as happened
 from swarm.core.rounds import Cause
 from swarm.core.rounds import State as Phase
-from swarm.types import Link, Role, Verdict
+from swarm.types import Link, PeerId, Role, Verdict
 
 BEAT = 2.0
 PATIENCE = 10.0
@@ -162,13 +162,14 @@ class _Play:
         sent = {"gossip": 9_000, "rollouts": GROUP * member.groups}
         yield happened.Transferred(at=at, peer=member.id, seconds=LEDGER, sent=sent, received=dict(received), links=links)
 
-    def _links(self, member: Member, at: float) -> dict[str, Link]:
-        links: dict[str, Link] = {}
+    def _links(self, member: Member, at: float) -> dict[PeerId, Link]:
+        links: dict[PeerId, Link] = {}
         mates = [one for one in self._working(at) if one is not member]
         if member.role is Role.LEARNER:
             for sampler, groups in member.taken.most_common(12):
                 source = self.samplers.get(sampler, member)  # type: ignore[call-overload]
-                links[sampler] = Link(received={"rollouts": groups * GROUP}, rtt=source.distance / 2, relayed=source.relayed)
+                rollouts = {"rollouts": groups * GROUP}
+                links[PeerId(sampler)] = Link(received=rollouts, rtt=source.distance / 2, relayed=source.relayed)
             for mate in mates:
                 links[mate.id] = Link(received={"gradients": int(LEDGER / ROUND) * SIZE, "weights": SIZE}, rtt=0.012)
             member.taken.clear()

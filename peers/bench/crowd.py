@@ -21,12 +21,12 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from peers.bench.desk import READ_AHEAD, REPLY, SETTINGS, SIZE
+from peers.bench.desk import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
 from peers.bench.partner import Answer, answer_lines, say
 from peers.departure import Departure, run_until_signalled
 from swarm import config as configs
 from swarm import wire
-from swarm.types import Digest, PeerId, Receipt, Release, Times, Verdict
+from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
 # Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once (swarm.net.mail).
@@ -105,11 +105,8 @@ class Crowd:
         flat = np.array([token for row in rows for token in row], np.int32)
         logprobs = -rng.exponential(0.5, len(flat)).astype(np.float32)
         completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts))
-        release = Release(
-            version=0, weights=Digest("0" * 64), manifest=Digest("0" * 64), size=1, parent=Digest(""), publisher=self.learner,
-            learners=1, groups=0, released=now,
-        )  # fmt: skip
-        times = Times(released=now, fetched=now, used=now, finished=now, sent=now)
+        release = release_of(self.learner, self.desk["released"])
+        times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
         rewards = self.source.rewards(task, texts)
         group = make_group(sender.keyring.me, release, task.index, self._made, completions, rewards, times)
         return wire.seal(group, self.run, sender.keyring)

@@ -22,11 +22,14 @@ from peers.bench.partner import Answer, answer_lines, say
 from peers.departure import Departure, run_until_signalled
 from swarm import config as configs
 from swarm import wire
-from swarm.types import Digest, Receipt, Verdict
+from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 
 RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
-SETTINGS = ("run.sampling.max_tokens=8192", "run.batch.buffer=10000", "peer.listen.host=127.0.0.1")
-# Completions long enough for frames of 256 KiB, and a buffer that is never full: admission is measured, not training.
+SETTINGS = (
+    "run.sampling.max_tokens=8192", "run.batch.buffer=10000", "run.batch.share=1", "run.batch.newcomers=1",
+    "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
+)  # fmt: skip
+# Completions long enough for frames of 256 KiB, a buffer that is never full and no shares: admission is measured, not training.
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
 READ_AHEAD = 1 << 20
 # As p2pd's streams have it (swarm.net.p2pd).
@@ -54,7 +57,8 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
         keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=(), report=lambda *_: None
     )
     supervision = asyncio.create_task(node.supervise())
-    learner = _learner(node, keyring, config, model, folder)
+    learner, released = _learner(node, keyring, config, model, folder), time.time()
+    learner.host.releases.hear(release_of(learner.host.ports.me, released), b"")
     taking = asyncio.create_task(_take(learner))
     await node.mail.serve("groups", learner.intake.receive)
     await node.mail.serve("acknowledge", _acknowledge)
@@ -65,7 +69,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
         return {"verdicts": verdicts}
 
     try:
-        say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1])
+        say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1], released=released)
         await answer_lines(count)
     finally:
         server.close()
@@ -87,6 +91,14 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     peer = LearnerPeer(host, learner, source, speech, None)
     peer.learner.version = 0
     return peer
+
+
+def release_of(publisher: PeerId, released: float) -> Release:
+    """What all senders say that they sample from."""
+    return Release(
+        version=0, weights=Digest("0" * 64), manifest=Digest("0" * 64), size=1, parent=Digest(""), publisher=publisher,
+        learners=1, groups=0, released=released,
+    )  # fmt: skip
 
 
 async def _take(learner: Any) -> None:

@@ -24,7 +24,9 @@ from swarm.config import Config
 from swarm.events import AnyEvent, read_journal
 from swarm.types import Role
 
-SETTINGS = ("run.name=bench", "run.pace.beat=1.0", "run.pace.patience=5.0", "peer.listen.host=127.0.0.1")
+SETTINGS = (
+    "run.name=bench", "run.pace.beat=1.0", "run.pace.patience=5.0", "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
+)  # fmt: skip
 # As configs/demo.toml, without an end.
 PATIENCE = 120.0
 # Seconds for a swarm to do what is waited for: a busy machine needs half a minute to start one.

@@ -48,7 +48,7 @@ class Member:
 
         node = self.node
         self.averager = HiveAverager(
-            daemon=node.control, dial_only=False, prefix=averaging_prefix(RUN), numel=numel,
+            daemon=node.control, dial_only=False, prefix=averaging_prefix(RUN), numel=numel, groups=1,
             settings=Averaging(deadline=DEADLINE), report=lambda *_: None,
         )  # fmt: skip
         await self.averager.start()

@@ -70,7 +70,7 @@ def _measured(setup: Answer) -> Answer:
 def settings(setup: Answer) -> Config:
     own = {
         "run.model.training": setup["training"], "run.optimizer.name": setup["optimizer"], "run.batch.groups": GROUPS,
-        "run.batch.micro": MICRO, "run.sampling.group_size": SIZE, "run.sampling.max_tokens": TOKENS,
+        "run.batch.micro": MICRO, "run.sampling.group_size": SIZE, "run.sampling.max_tokens": TOKENS, "run.optimizer.lr": 1e-6,
     }  # fmt: skip
     return configs.load(None, [f"{name}={value}" for name, value in own.items()]).config
 

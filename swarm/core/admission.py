@@ -1,9 +1,10 @@
 """Admission: one verdict for each group that arrives at a learner.
 
-In come a decoded group, the learner's version, how much it holds already and the time; out goes a Judgement. The order of the
-questions is the order of their cost to an attacker: membership, shape, repetition, age, room. Rewards are recomputed and
-compared by the learner before it asks, since that needs the task. A group that was admitted but outgrows the window before it
-is trained on is dropped by the batcher: nothing older than the window is ever trained.
+In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time; out goes a
+Judgement. The order of the questions is the order of their cost to an attacker: membership, shape, repetition, age in versions,
+origin, age in seconds, room. A group's age is that of a release that its publisher signed, never the sampler's word. Rewards are
+recomputed and compared by the learner, since that needs the task. A group that was admitted but outgrows the window before it is
+trained on is dropped by the batcher: nothing older than the window is ever trained.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ import hashlib
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.config import Sampling, Window
 from swarm.core.curriculum import INDEX_BITS
-from swarm.types import Group, PeerId, Verdict
+from swarm.types import Digest, Group, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
 # Ids of groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 15 MB.
+ROUNDING = 1e-3
+# Seconds between a release's time and a group's word of it: a sampler copies it, in whatever format it keeps times.
+
+Known = Callable[[int, Digest], Sequence[Release]]
+"""(version, weights) -> the releases of them that the learner has heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +37,24 @@ class Judgement:
     versions: int
     """Lag in versions."""
     seconds: float
-    """Age since the release of the group's policy."""
+    """Age since the release of the group's policy; by the sampler's word where no such release is known."""
+    unheard: bool = False
+    """Refused for a release that the learner has not heard of: who can show it may be judged again."""
 
 
 class Admission:
     """Judges groups for one learner; knows which ids it has admitted."""
 
-    def __init__(self, window: Window, sampling: Sampling, vocabulary: int) -> None:
-        self._window, self._sampling, self._vocabulary = window, sampling, vocabulary
+    def __init__(self, window: Window, sampling: Sampling, vocabulary: int, known: Known) -> None:
+        self._window, self._sampling, self._vocabulary, self._known = window, sampling, vocabulary, known
         self._seen: OrderedDict[str, None] = OrderedDict()
 
-    def judge(self, group: Group, *, version: int, room: int, distrust: str | None, now: float) -> Judgement:
-        """`distrust` is why the sender must not be believed, or None; `room` is for how many more groups."""
+    def judge(self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float) -> Judgement:
+        """`distrust` is why the sender must not be believed, or None; `full` why there is no room for its groups, or None."""
         versions, seconds = version - group.version, now - group.times.released
 
-        def verdict(what: Verdict, why: str) -> Judgement:
-            return Judgement(what, why, versions, seconds)
+        def verdict(what: Verdict, why: str, unheard: bool = False) -> Judgement:
+            return Judgement(what, why, versions, seconds, unheard)
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
@@ -56,10 +64,14 @@ class Admission:
             return verdict(Verdict.DUPLICATE, "already judged")
         if versions < 0:
             return verdict(Verdict.OVER_QUOTA, f"{-versions} versions ahead of this learner: another one is further")
+        if (problem := _too_many(versions, self._window)) is not None:
+            return verdict(Verdict.STALE, problem)
+        if (problem := stranger(group, self._known(group.version, group.weights))) is not None:
+            return verdict(Verdict.UNTRUSTED, problem, unheard=True)
         if (problem := staleness(group, self._window, version, now)) is not None:
             return verdict(Verdict.STALE, problem)
-        if room <= 0:
-            return verdict(Verdict.OVER_QUOTA, "no room: ask for credit first")
+        if full is not None:
+            return verdict(Verdict.OVER_QUOTA, full)
         self._remember(group.id)
         return verdict(Verdict.ADMIT, "")
 
@@ -86,12 +98,27 @@ def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes,
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
     """Why a group is outside the window, or None. A group from the future is stale too: its policy is not ours."""
     versions, seconds = version - group.version, now - group.times.released
-    if versions > window.versions:
-        return f"{versions} versions old, the window is {window.versions}"
+    if (problem := _too_many(versions, window)) is not None:
+        return problem
     if versions < 0:
         return f"{-versions} versions ahead of this learner"
     if seconds > window.seconds:
         return f"{seconds:.0f} s old, the window is {window.seconds:.0f} s"
+    return None
+
+
+def _too_many(versions: int, window: Window) -> str | None:
+    return f"{versions} versions old, the window is {window.versions}" if versions > window.versions else None
+
+
+def stranger(group: Group, known: Sequence[Release]) -> str | None:
+    """Why a group is of none of the releases `known` of its version and weights, or None."""
+    if not known:
+        return f"no release {group.version} with its weights was ever announced here"
+    if all(abs(release.released - group.times.released) > ROUNDING for release in known):
+        away = min((group.times.released - release.released for release in known), key=abs)
+        word = "younger" if away > 0 else "older"
+        return f"says that release {group.version} is {abs(away):.3f} s {word} than its publisher says"
     return None
 
 

@@ -2,17 +2,24 @@
 
 A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first group came. Groups
 that outgrew the window while they waited leave with the batch that would have held them and are never trained on.
+
+Samplers share what is here. A batch first takes at most `run.batch.share` of each, then whatever is there; whom its quota binds
+(swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of the room in the buffer a sampler has at
+most as much as it leaves free: one that sends without end fills a half, two fill a third each, and there is room for another
+(Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998, with alpha = 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
-from swarm.types import Group
+from swarm.core.quotas import Quota, Quotas
+from swarm.types import Group, PeerId
 
 
 class Waiting(NamedTuple):
@@ -25,16 +32,49 @@ class Batch(NamedTuple):
     expired: list[Waiting]
 
 
+class Room(NamedTuple):
+    """For how many more groups of one sampler, and what to tell it when there is none."""
+
+    groups: int
+    why: str
+
+
+class Limits(NamedTuple):
+    """Of the next batch, of what waits."""
+
+    there: int
+    """Groups that it would have."""
+    first: int
+    """Of these, what is within everybody's share."""
+    one: int
+    """One sampler's share: more only where others leave places."""
+    most: dict[PeerId, int]
+    """By sampler."""
+    newcomers: int
+    """All of them together."""
+    bind: bool
+    """Somebody who waits is bound."""
+
+
 class Batcher:
     def __init__(self, size: BatchSize, window: Window) -> None:
         self._size, self._window = size, window
         self._waiting: deque[Waiting] = deque()
+        self._counts: Counter[PeerId] = Counter()
+        """Groups that wait, by sampler."""
+        self._taken = -math.inf
+        """When a batch was taken last."""
+        self.quotas = Quotas(size)
+        self.scoring: Counter[PeerId] = Counter()
+        """Groups that were admitted and are being scored, by sampler: they take room as those that wait do."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, group: Group, now: float) -> None:
         self._waiting.append(Waiting(group, now))
+        self._counts[group.sampler] += 1
+        self.quotas.admitted(group.sampler, now)
 
     def share(self, learners: int) -> int:
         """Groups in this learner's part of a batch that `learners` make together."""
@@ -42,33 +82,106 @@ class Batcher:
 
     def credit(self, learners: int) -> int:
         """Groups to ask for: what the buffer lacks."""
-        return max(0, self._buffer(learners) - len(self._waiting))
+        return max(0, self._buffer(learners) - self._held())
 
-    def room(self, learners: int) -> int:
-        """Groups that are still taken: credit that several senders spend at once may overshoot the buffer, at most twofold."""
-        return max(0, 2 * self._buffer(learners) - len(self._waiting))
+    def room(self, sampler: PeerId, learners: int, now: float) -> Room:
+        """What is still taken of a sampler. Credit that several spend at once may overshoot the buffer, at most twofold."""
+        quota, buffer = Quota(self.quotas, self.share(learners), now), self._buffer(learners)
+        free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
+        rooms = [
+            Room(free, "no room: ask for credit first"),
+            Room(math.ceil((free - mine) / 2), f"{mine} of your groups wait: the rest is for others, send more later"),
+        ]
+        if (limit := quota.bound(sampler)) is not None:
+            left = math.ceil(buffer * limit.most / quota.groups) - mine
+            why = f"a sampler without an invite has at most {self._size.share:.0%} of a batch while others deliver"
+            rooms.append(Room(left, f"{why} (run.batch.share): send more later"))
+        if self.quotas.newcomer(sampler, now) and quota.newcomers is not None:
+            theirs = sum(count for peer, count in (self._counts + self.scoring).items() if self.quotas.newcomer(peer, now))
+            left = math.ceil(buffer * quota.newcomers.most / quota.groups) - theirs
+            why = f"newcomers have together at most {self._size.newcomers:.0%} of a batch while others deliver"
+            rooms.append(Room(left, f"{why} (run.batch.newcomers): send more later"))
+        return min(rooms)
 
-    def _buffer(self, learners: int) -> int:
-        return math.ceil(self._size.buffer * self.share(learners))
+    def takers(self, senders: Collection[PeerId], learners: int, now: float) -> int:
+        """Samplers that share the credit: newcomers count as one where they are bound."""
+        quota = Quota(self.quotas, self.share(learners), now)
+        known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
+        return len(senders) if known == len(senders) or quota.newcomers is None else known + 1
 
     def due(self, learners: int, now: float) -> float | None:
-        """Seconds until the batch closes: 0 when it is full or its time has come, None while it is empty."""
-        if not self._waiting:
+        """Seconds until the batch closes: 0 when it is full or its time has come, None while nothing is there for it."""
+        limits = self._limits(self.share(learners), now)
+        if limits.there == 0:
             return None
-        if len(self._waiting) >= self.share(learners):
+        if limits.there == self.share(learners):
             return 0.0
-        return max(0.0, self._waiting[0].admitted + self._size.close_after - now)
+        since = self._waiting[0].admitted
+        if limits.bind:
+            since = max(since, self._taken)  # what is left of somebody's part is no reason to close the next batch early
+        return max(0.0, since + self._size.close_after - now)
 
     def take(self, learners: int, version: int, now: float) -> Batch:
-        """The oldest groups, at most a share of them, that are inside the window at this version and time."""
-        batch: list[Waiting] = []
-        expired: list[Waiting] = []
-        while self._waiting and len(batch) < self.share(learners):
+        """The oldest groups within their samplers' quotas that are inside the window at this version and time, at most a share of
+        a batch; of a sampler with more than `run.batch.share` of it only what others leave."""
+        expired = self._expire(version, now)
+        limits = self._limits(self.share(learners), now)
+        batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
+        over = limits.there - limits.first  # places for who has its share already
+        while self._waiting and len(batch) < limits.there:
             item = self._waiting.popleft()
-            inside = staleness(item.group, self._window, version, now) is None
-            (batch if inside else expired).append(item)
+            sampler = item.group.sampler
+            newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.one
+            if counts[sampler] >= limits.most[sampler] or (newcomer and new >= limits.newcomers) or (beyond and over <= 0):
+                kept.append(item)
+                continue
+            batch.append(item)
+            counts[sampler] += 1
+            new += newcomer
+            over -= beyond
+        self._waiting.extendleft(reversed(kept))
+        self._counts, self.scoring, self._taken = self._counts - counts, +self.scoring, now
+        self.quotas.taken(self.share(learners), counts, now)
         return Batch(batch, expired)
 
     def give_back(self, groups: list[Waiting]) -> None:
         """Return groups that were taken but not trained on (their round was overtaken): they come first again."""
         self._waiting.extendleft(reversed(groups))
+        self._counts.update(item.group.sampler for item in groups)
+
+    def _expire(self, version: int, now: float) -> list[Waiting]:
+        """Remove and return what outgrew the window."""
+        late = [item for item in self._waiting if staleness(item.group, self._window, version, now) is not None]
+        if late:
+            gone = {item.group.id for item in late}
+            self._waiting = deque(item for item in self._waiting if item.group.id not in gone)
+            self._counts.subtract(item.group.sampler for item in late)
+        return late
+
+    def _limits(self, groups: int, now: float) -> Limits:
+        """Who may have how many of what waits: groups of others let the bound have more, until nothing moves."""
+        quota = Quota(self.quotas, groups, now)
+        bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
+        fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}
+        together = quota.newcomers if fresh else None
+        most, newcomers, there = dict.fromkeys(self._counts, groups) | dict.fromkeys(bound, 0), 0, -1
+        while True:
+            within = {sampler: min(self._counts[sampler], limit) for sampler, limit in most.items()}
+            of_fresh = sum(within[sampler] for sampler in fresh)
+            of_known = sum(within.values()) - of_fresh
+            newcomers = groups if together is None else together.beside(min(of_known, groups))
+            before, there = there, min(groups, of_known + min(of_fresh, newcomers))
+            if there == before:
+                break
+            most |= {sampler: limit.beside(there - min(within[sampler], there)) for sampler, limit in bound.items()}
+        one = min(quota.one, groups)
+        shares = {sampler: min(count, one) for sampler, count in within.items()}
+        first = sum(count for sampler, count in shares.items() if sampler not in fresh)
+        first += min(sum(shares[sampler] for sampler in fresh), newcomers)
+        return Limits(there, min(first, there), one, most, newcomers, bool(bound) or together is not None)
+
+    def _held(self) -> int:
+        return len(self._waiting) + self.scoring.total()
+
+    def _buffer(self, learners: int) -> int:
+        return math.ceil(self._size.buffer * self.share(learners))

@@ -1,47 +1,206 @@
-"""Which release is the truth.
+"""Which release is the truth, and which one can be had.
+
+    hear --> candidates --wanted--> a try --> hold (its bytes are here) or failed (it rests, and in time the next one is tried)
 
 The highest version wins. Two releases of one version (two parts of a split swarm, or a publisher and its stand-in) are settled
 by the same rule everywhere: more groups, then more learners, then the smaller digest, so that all peers end at the same bytes.
+
+What is announced is not had. A candidate is waited for until it could not be had for `patience` seconds; then the next lower one
+is tried, and this one again now and then. Whose releases could not be had for so long is not waited for either, until one of its
+releases is had: any number of announcements costs that time once. What is held is never forgotten for what is only announced.
+Announcements that were outranked or cannot be had are remembered: groups were sampled from them, and have to be judged.
 """
 
 from __future__ import annotations
 
-from swarm.types import Release
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from swarm.types import Digest, PeerId, Release
+
+HEARD = 4
+# Announcements remembered for each version that is kept: parts of a split swarm have one each, publisher and stand-in, too.
+REST = 0.5
+# Seconds before a release that could not be had is tried again, doubled up to REST_LONGEST: a holder that restarts is back soon.
+REST_LONGEST = 60.0
+# A try costs a message to each holder; a minute after a holder came back its release is found.
+
+Rank = tuple[int, int, int, tuple[int, ...]]
 
 
-def rank(release: Release) -> tuple[int, int, int, tuple[int, ...]]:
+def rank(release: Release) -> Rank:
     """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher, whatever a peer wrote."""
-    return (release.version, release.groups, release.learners, tuple(-ord(letter) for letter in release.weights))
+    return (release.version, release.groups, release.learners, _negated(release.weights))
+
+
+@lru_cache(maxsize=4096)  # all that is remembered is ranked again and again
+def _negated(text: str) -> tuple[int, ...]:
+    return tuple(-ord(letter) for letter in text)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A release that was heard of, and what is known of its bytes."""
+
+    release: Release
+    sealed: bytes
+    """As its publisher signed it."""
+    held: bool = False
+    """Its bytes are here, or were until newer ones took their place."""
+    unfit: bool = False
+    """Its bytes are of no use: never again."""
+    failures: int = 0
+    since: float = math.inf
+    """When it could first not be had."""
+    rests: float = -math.inf
+    """It is not tried before."""
+    told: bool = False
+    """That it is not waited for any more."""
 
 
 class Releases:
-    """The newest releases a peer has heard of."""
+    """The releases a peer has heard of.
 
-    def __init__(self, keep: int = 64) -> None:
-        self._keep = keep
-        self._best: dict[int, Release] = {}
+    `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for any release.
+    """
+
+    def __init__(self, keep: int = 64, patience: float = 10.0) -> None:
+        """Of each publisher `keep` releases that are held and `keep` others are candidates; `patience` is in seconds."""
+        self._heard: dict[Release, bytes] = {}
+        """All announcements as their publishers signed them, in the order of hearing, as far back as HEARD * keep."""
+        self._keep, self._patience = keep, patience
+        self._candidates: dict[tuple[int, Digest, Digest, int], Candidate] = {}
+        self._doubted: dict[PeerId, float] = {}
+        """When a release of this publisher first could not be had, since one could."""
 
     @property
-    def newest(self) -> Release | None:
-        return self._best[max(self._best)] if self._best else None
+    def held(self) -> Release | None:
+        """The best release whose bytes are here: what others are told of."""
+        return max((one.release for one in self._candidates.values() if one.held), key=rank, default=None)
 
-    def of(self, version: int) -> Release | None:
-        return self._best.get(version)
+    def known(self, version: int, weights: Digest) -> list[Release]:
+        """All that were heard of with these weights: a publisher and its stand-in sign the same bytes at different times."""
+        return [release for release in self._heard if release.version == version and release.weights == weights]
 
-    def hear(self, release: Release) -> bool:
-        """True when it is now the best of its version and news."""
-        known = self._best.get(release.version)
-        if known is not None and rank(known) >= rank(release):
+    def named(self, version: int, weights: Digest) -> Release | None:
+        """The best of those with these weights that can be taken."""
+        found = [one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit]
+        return max(found, key=lambda one: (one.held, rank(one.release))).release if found else None
+
+    def sealed(self, release: Release) -> bytes:
+        """As its publisher signed it; empty when it is not known."""
+        one = self._candidates.get(_key(release))
+        return one.sealed if one is not None and one.release == release else self._heard.get(release, b"")
+
+    def hear(self, release: Release, sealed: bytes = b"") -> bool:
+        """True when it is news. A release that rests is tried again at once."""
+        self._heard[release] = sealed
+        if len(self._heard) > HEARD * self._keep:
+            del self._heard[next(iter(self._heard))]
+        one = self._candidates.get(_key(release))
+        if one is not None and rank(one.release) >= rank(release):
+            one.rests = -math.inf
             return False
-        self._best[release.version] = release
-        for version in sorted(self._best)[: -self._keep]:
-            del self._best[version]
-        return release.version in self._best
+        if one is None:
+            self._candidates[_key(release)] = Candidate(release, sealed)
+        else:
+            one.release, one.sealed = release, sealed
+        self._trim(release.publisher)
+        return _key(release) in self._candidates
 
-    def forget(self, release: Release) -> None:
-        """Nobody has its bytes: it is as if it had never been announced. A later announcement of it counts again."""
-        if self._best.get(release.version) == release:
-            del self._best[release.version]
+    def found(self, version: int, weights: Digest) -> None:
+        """Somebody says that it has this release: it is tried again at once."""
+        for one in self._candidates.values():
+            if (one.release.version, one.release.weights) == (version, weights):
+                one.rests = -math.inf
+
+    # --- what to try ----------------------------------------------------------------------------------------------------
+
+    def awaited(self, above: tuple[Any, ...], now: float) -> Release | None:
+        """The best release that is here or worth waiting for; None when the swarm goes on without all that were announced."""
+        best = self._awaited(above, now)
+        return best.release if best is not None else None
+
+    def wanted(self, above: tuple[Any, ...], now: float) -> Release | None:
+        """What to fetch now: what is awaited, unless it rests; when nothing is, the best that does not rest, new ones first."""
+        best = self._awaited(above, now)
+        if best is not None:
+            return best.release if best.rests <= now else None
+        left = [one for one in self._above(above) if one.rests <= now]
+        return max(left, key=lambda one: (one.failures == 0, rank(one.release))).release if left else None
+
+    def pause(self, above: tuple[Any, ...], now: float) -> float:
+        """Seconds until there is something to try again; infinite when nothing is known that ranks above."""
+        best = self._awaited(above, now)
+        tries = [best] if best is not None else self._above(above)
+        return max(0.0, min((one.rests - now for one in tries), default=math.inf))
+
+    def lacking(self, above: tuple[Any, ...], now: float) -> bool:
+        """What is awaited could not be had at once: more holders are to be looked for."""
+        best = self._awaited(above, now)
+        return best is not None and best.failures > 0 and not best.held
+
+    def given_up(self, now: float) -> Iterator[Release]:
+        """Releases that are not waited for any more; each is told once."""
+        for one in self._candidates.values():
+            if one.failures and not one.told and not one.held and now - one.since >= self._patience:
+                one.told = True
+                yield one.release
+
+    # --- what came of it ------------------------------------------------------------------------------------------------
+
+    def hold(self, release: Release) -> None:
+        """Its bytes are here."""
+        one = self._candidates.get(_key(release))
+        if one is not None and not one.held:
+            one.held, one.failures, one.since, one.rests, one.told = True, 0, math.inf, -math.inf, False
+            self._doubted.pop(one.release.publisher, None)
+
+    def lose(self, release: Release) -> None:
+        """Its bytes are not here any more."""
+        if (one := self._candidates.get(_key(release))) is not None:
+            one.held = False
+
+    def refuse(self, release: Release) -> None:
+        """Its bytes are of no use: it is not held, and not wanted again."""
+        if (one := self._candidates.get(_key(release))) is not None:
+            one.held, one.unfit = False, True
+
+    def failed(self, release: Release, now: float) -> None:
+        """It could not be had."""
+        if (one := self._candidates.get(_key(release))) is None:
+            return
+        one.held, one.since = False, min(one.since, now)
+        one.rests = now + min(REST * 2**one.failures, REST_LONGEST)
+        one.failures = min(one.failures + 1, 32)  # beyond it the pause does not grow
+        self._doubted.setdefault(one.release.publisher, now)
+
+    def _awaited(self, above: tuple[Any, ...], now: float) -> Candidate | None:
+        promising = (one for one in self._above(above) if one.held or self._promises(one, now))
+        return max(promising, key=lambda one: rank(one.release), default=None)
+
+    def _promises(self, one: Candidate, now: float) -> bool:
+        first = min(one.since, self._doubted.get(one.release.publisher, math.inf))
+        return now - first < self._patience
+
+    def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
+        return (one for one in self._candidates.values() if not one.unfit and rank(one.release) > above)
+
+    def _trim(self, publisher: PeerId) -> None:
+        """A publisher's announcements push out its own, and none that were held: what could not be had first, then the lowest."""
+        for held in (False, True):
+            mine = [one for one in self._candidates.values() if (one.release.publisher, one.held) == (publisher, held)]
+            mine.sort(key=lambda one: (-one.failures, rank(one.release)))
+            for one in mine[: max(0, len(mine) - self._keep)]:
+                del self._candidates[_key(one.release)]
+
+
+def _key(release: Release) -> tuple[int, Digest, Digest, int]:
+    """What its bytes are. Two publishers may announce the same; with another manifest it is another promise."""
+    return (release.version, release.weights, release.manifest, release.size)
 
 
 def publishers(members: list[tuple[int, str]]) -> list[str]:

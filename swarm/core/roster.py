@@ -1,16 +1,19 @@
 """The roster: who is alive, from heartbeats alone.
 
 A beat of a newer incarnation, or a later one of the same, replaces what is known; old beats that gossip delivers late are
-ignored. Whoever is silent for longer than the run's patience is lost until it is heard again.
+ignored. Whoever is silent for longer than the run's patience is lost until it is heard again. A learner that does not take a
+group is sent nothing for a pause, then one group at a time until it takes one; the pause grows while it takes none.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from swarm.core.deliveries import pause
 from swarm.types import Beat, PeerId, Role
 
 
@@ -22,11 +25,20 @@ class Known:
     """The newest that a beat or a receipt told."""
     flying: int = 0
     """Groups on their way to it: what it told does not count them yet."""
+    pause: float = 0.0
+    """Seconds of its last pause; 0: it takes what is sent."""
+    until: float = 0.0
+    """When that pause ends."""
 
-    @property
-    def open(self) -> int:
+    def ready(self, now: float) -> bool:
+        """May anything be sent to it? After a pause, one group at a time."""
+        return not self.pause or (now >= self.until and not self.flying)
+
+    def open(self, now: float) -> int:
         """Groups that may still be sent to it."""
-        return self.credit - self.flying if self.beat.role is Role.LEARNER else 0
+        if self.beat.role is not Role.LEARNER or not self.ready(now):
+            return 0
+        return min(1, self.credit) if self.pause else self.credit - self.flying
 
 
 REMEMBERED = 1024
@@ -61,7 +73,8 @@ class Roster:
         newest = (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
         if (beat.incarnation, beat.seq) <= newest:
             return False
-        self._known[peer] = Known(beat, now, share(beat.credit, beat.takers, self._rng), known.flying if known else 0)
+        credit = share(beat.credit, beat.takers, self._rng)
+        self._known[peer] = replace(known, beat=beat, heard=now, credit=credit) if known else Known(beat, now, credit)
         return True
 
     def forget(self, peer: PeerId) -> None:
@@ -86,26 +99,49 @@ class Roster:
         found = [(first.get(known.beat.role, 3), peer) for peer, known in self._known.items() if known.beat.version >= version]
         return [peer for _, peer in sorted(found)]
 
-    def credit(self) -> int:
+    def credit(self, now: float) -> int:
         """Groups that all learners together can still be sent."""
-        return sum(max(0, known.open) for known in self._known.values())
+        return sum(max(0, known.open(now)) for known in self._known.values())
 
-    def choose(self) -> PeerId | None:
+    def choose(self, now: float) -> PeerId | None:
         """A learner with credit, drawn in proportion to it; one group is on its way there now. None when nobody has any."""
-        open_ = [(peer, known) for peer, known in sorted(self._known.items()) if known.open > 0]
+        found = [(peer, known.open(now)) for peer, known in sorted(self._known.items())]
+        open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if not open_:
             return None
-        peer, known = self._rng.choices(open_, weights=[known.open for _, known in open_])[0]
-        known.flying += 1
+        ((peer, _),) = self._rng.choices(open_, weights=[credit for _, credit in open_])
+        self._known[peer].flying += 1
         return peer
 
-    def fly(self, peer: PeerId) -> None:
-        """One more group is on its way to a learner that was chosen before."""
-        if peer in self._known:
-            self._known[peer].flying += 1
+    def fly(self, peer: PeerId, now: float) -> bool:
+        """One more group is on its way to a learner that was chosen before; False when nothing may be sent there now."""
+        known = self._known.get(peer)
+        if known is None or not known.ready(now):
+            return False
+        known.flying += 1
+        return True
 
     def land(self, peer: PeerId, credit: int | None) -> None:
         """A group arrived, with the credit that its receipt tells, or was lost on the way (None)."""
         if (known := self._known.get(peer)) is not None:
             known.flying = max(0, known.flying - 1)
             known.credit = known.credit if credit is None else credit
+
+    def hold(self, peer: PeerId, sent: float, now: float) -> bool:
+        """It did not take a group that left at `sent`: it is sent nothing for a while. False when that is known already: many
+        groups that were on their way together make one pause."""
+        known = self._known.get(peer)
+        if known is None or sent < known.until:
+            return False
+        known.pause = pause(known.pause, self._rng)
+        known.until = now + known.pause
+        return True
+
+    def release(self, peer: PeerId, sent: float) -> None:
+        """It took a group that left at `sent`: what left before its pause says nothing of now."""
+        if (known := self._known.get(peer)) is not None and sent >= known.until:
+            known.pause = 0.0
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next pause ends; infinite when there is none."""
+        return min((known.until - now for known in self._known.values() if known.pause and known.until > now), default=math.inf)

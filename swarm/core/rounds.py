@@ -30,15 +30,18 @@ class Cause(StrEnum):
     GRADIENT_READY = "gradient ready"
     OUT_OF_MEMORY = "out of memory"
     """This batch is too much for this machine: it is dropped."""
+    BATCH_REFUSED = "batch refused"
+    """None of its groups is believed: it is dropped."""
     AVERAGED = "averaged"
     ALONE = "alone"
-    """Nobody came, and the config says: step alone."""
+    """Nobody came, and it is my turn to step alone."""
     NOBODY_CAME = "nobody came"
-    """Nobody came, and the config says: keep the gradient."""
+    """Nobody came, and the gradient is kept: the config says so, or it is another learner's turn to step alone."""
     ROUND_BROKE = "round broke"
     STEPPED = "stepped"
     STEPPED_AS_PUBLISHER = "stepped as publisher"
     PUBLISHED = "published"
+    """My version is released, by me or by another."""
     TIMEOUT = "timeout"
     AHEAD_SEEN = "ahead seen"
     """The swarm is at a version that I did not help to make."""
@@ -52,6 +55,7 @@ class Command(StrEnum):
     LEARN = "learn"
     AVERAGE = "average"
     STEP = "step"
+    AWAIT = "await"
     PUBLISH = "publish"
     FETCH = "fetch"
     FLUSH = "flush"
@@ -64,15 +68,18 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.GATHERING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
     (_S.LEARNING, _C.GRADIENT_READY): (_S.MATCHING, _X.AVERAGE),
     (_S.LEARNING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
+    (_S.LEARNING, _C.BATCH_REFUSED): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.NOBODY_CAME): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
-    (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
+    (_S.STEPPING, _C.STEPPED): (_S.RELEASING, _X.AWAIT),
     (_S.STEPPING, _C.STEPPED_AS_PUBLISHER): (_S.RELEASING, _X.PUBLISH),
+    (_S.STEPPING, _C.ROUND_BROKE): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
+    (_S.RELEASING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
     (_S.RELEASING, _C.PUBLISHED): (_S.GATHERING, _X.GATHER),
-    (_S.RELEASING, _C.TIMEOUT): (_S.GATHERING, _X.GATHER),
+    (_S.RELEASING, _C.TIMEOUT): (_S.RELEASING, _X.AWAIT),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
     (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
     **{

@@ -16,9 +16,10 @@ Verify = Callable[[bytes, bytes, bytes], bool]
 """(public key, data, signature) -> is it genuine."""
 
 
-def delegation_bytes(run_name: str, role: Role, expires: int, key: bytes) -> bytes:
+def delegation_bytes(run_name: str, role: Role, expires: int, key: bytes, final: bool = False) -> bytes:
     """What the owner signs."""
-    return b"swarm-delegation\0" + "\0".join((run_name, role.value, str(expires))).encode() + b"\0" + key
+    kind = b"swarm-delegation-final\0" if final else b"swarm-delegation\0"
+    return kind + "\0".join((run_name, role.value, str(expires))).encode() + b"\0" + key
 
 
 def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
@@ -40,8 +41,14 @@ class Trust:
 
     def objection(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
         """Why `peer` may not act as `role`, or None."""
-        if not needs_membership(role, self._private):
-            return None
+        return self._lack(peer, role, membership, now) if needs_membership(role, self._private) else None
+
+    def invited(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> bool:
+        """Does the run's owner vouch for it in this role? In a public run a stranger may act without."""
+        return self._lack(peer, role, membership, now) is None
+
+    def _lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
+        """What is wrong with its membership, or None."""
         if membership is None:
             return f"no membership, and a {role.value} needs one"
         if membership.delegation.role is not role:
@@ -58,7 +65,7 @@ class Trust:
         delegation = membership.delegation
         if membership.peer != peer:
             return "its membership belongs to another peer"
-        signed = delegation_bytes(self._run_name, delegation.role, delegation.expires, delegation.key)
+        signed = delegation_bytes(self._run_name, delegation.role, delegation.expires, delegation.key, delegation.final)
         if not self._verify(self._owner, signed, delegation.signature):
             return "its membership is not signed by the run's owner"
         if not self._verify(delegation.key, membership_bytes(peer, delegation), membership.signature):

@@ -16,6 +16,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from swarm.types import Closed, Moments
+
 LOG_MAX = 20.0
 # exp(20) is 5e8: a larger ratio carries no information but its exponential would overflow float32 at 88.
 
@@ -30,14 +32,19 @@ class Total:
     """(N,)"""
     group: Tensor
     """(N,) int, equal within a group."""
+    others: tuple[Closed, ...] = ()
+    """Batches of the same round at other learners."""
 
     @classmethod
-    def of(cls, lengths: Sequence[Sequence[int]], rewards: Sequence[Sequence[float]]) -> Total:
+    def of(
+        cls, lengths: Sequence[Sequence[int]], rewards: Sequence[Sequence[float]], others: tuple[Closed, ...] = ()
+    ) -> Total:
         """From completions' lengths in tokens and rewards, group by group."""
         return cls(
             torch.tensor([n for group in lengths for n in group], dtype=torch.float64),
             torch.tensor([r for group in rewards for r in group], dtype=torch.float64),
             torch.repeat_interleave(torch.tensor([len(group) for group in lengths])),
+            others,
         )
 
     @cached_property
@@ -67,10 +74,39 @@ class Total:
         return (highest > lowest)[self.index]
 
     @cached_property
-    def means(self) -> Tensor:
-        """(groups,) mean reward of each group."""
+    def closed(self) -> Closed:
+        """This batch, without the others."""
         sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, self.index, self.reward)
-        return sums / torch.bincount(self.index)
+        return Closed(
+            live=int(self.live.sum()), completions=moments(self.reward), groups=moments(sums / torch.bincount(self.index))
+        )
+
+    @cached_property
+    def round(self) -> Closed:
+        """This batch and the others."""
+        batches = (self.closed, *self.others)
+        return Closed(
+            live=sum(batch.live for batch in batches), completions=together([batch.completions for batch in batches]),
+            groups=together([batch.groups for batch in batches]),
+        )  # fmt: skip
+
+
+def moments(values: Tensor) -> Moments:
+    """Of (N,) numbers."""
+    mean = values.double().mean()
+    return Moments(count=len(values), mean=float(mean), square=float(((values.double() - mean) ** 2).sum()))
+
+
+def together(sets: Sequence[Moments]) -> Moments:
+    """Of all numbers of these sets (Chan, Golub and LeVeque 1983, eq. 2.1)."""
+    count = sum(one.count for one in sets)
+    mean = sum(one.count * one.mean for one in sets) / count
+    return Moments(count=count, mean=mean, square=sum(one.square + one.count * (one.mean - mean) ** 2 for one in sets))
+
+
+def variance(of: Moments) -> float:
+    """With N - 1; 0 of one number."""
+    return of.square / (of.count - 1) if of.count > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the policy out.
 
-    groups + prompts + recomputed rewards --gradient--> vector (P,) --(averaged elsewhere, weighted by groups)--> step --> weights
+    groups + prompts + recomputed rewards --gradient--> vector (P,), weight --(averaged elsewhere)--> step --> weights
         in chunks: forward, backward (parameters in the policy's precision), added up in float32
 
-A gradient is the mean over its groups, so that the mean of several learners' gradients weighted by their numbers of groups is
-the gradient of the union; what an objective takes over a batch (its tokens, the spread of its rewards) is each learner's own.
-P counts trainable parameters: all, or an adapter's. fp32 master weights and the optimizer's moments stay here (swarm.learn.
-optimizers); what others see is bf16. A chunk that does not fit in memory is made again in smaller ones, with the same gradient;
-then activations are recomputed; then OutOfMemory says so. No I/O but `save` and `restore`. Not handled here: admission,
-averaging, who publishes.
+A gradient weighs what its objective divides by (completions, tokens, ...), so that the weighted mean of several learners' is the
+gradient of one learner on the union of their batches. What no weight makes up for, an advantage over the spread of a whole
+batch's rewards, needs the others' batches before the gradient: `Closed` says enough of them. A group whose claimed
+log-probabilities are not believed counts as one that teaches nothing: its tokens are left out and what the batch is divided by
+stays, so that no refusal makes a step larger, whatever the chunks are. P counts trainable parameters: all, or an adapter's. fp32
+master weights and the optimizer's moments stay here (swarm.learn.optimizers); what others see is bf16. A chunk that does not fit
+in memory is made again in smaller ones, with the same gradient; then activations are recomputed; then OutOfMemory says so. No I/O
+but `save` and `restore`. Not handled here: admission, averaging, who publishes.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ import torch
 from torch import Tensor, nn
 
 from swarm.config import Run, Training
+from swarm.core import belief
+from swarm.core.belief import Odds
 from swarm.learn import checkpoint, memory, objectives, weights
 from swarm.learn.memory import OutOfMemory
+from swarm.learn.odds import bounded, odds_of
 from swarm.learn.optimizers import Descent
 from swarm.learn.policy import Policy
-from swarm.types import Group
+from swarm.types import Closed, Group
 
 SKETCH = 1 << 24
 # Values of a gradient that the cosine between its halves is taken from, evenly spread: a copy of a large model's would cost
@@ -42,12 +47,15 @@ class Gradient:
     vector: Tensor
     """(P,) float32, of the loss: what a descent step subtracts."""
     groups: int
-    """Its weight in an average."""
+    weight: float
+    """In an average, in full groups: above 0, at most `groups`."""
     metrics: dict[str, float]
     advantages: tuple[float, ...]
-    """(G,) of the first group, as the objective used them."""
+    """(G,) of the first group that is believed, as the objective used them."""
     weights: tuple[float, ...]
-    """(G,) of the first group: its importance weights, the mean over a completion's tokens."""
+    """(G,) of the same: its importance weights, the mean over a completion's tokens."""
+    odds: tuple[Odds, ...]
+    """Of each group, on its sampler's word; those that swarm.core.belief objects to have no part in the vector."""
 
 
 @dataclass(frozen=True)
@@ -94,29 +102,42 @@ class Learner:
             raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
 
     def gradient(
-        self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], now: float
+        self,
+        groups: Sequence[Group],
+        prompts: Sequence[str],
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
+        others: tuple[Closed, ...] = (),
     ) -> Gradient:
         """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i.
+
+        `others`: the batches of the learners that it is averaged with, for an objective that is `of_round`.
 
         Raises OutOfMemory when not even one group fits.
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+        work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards, others))
         self._gauge.peak = 0
         with memory.told(f"a gradient of {self.size} values does not fit in memory"):
             total = Sum(self._named)
         self._room.begin()
-        parts, middle = self._learn(work, total)
+        parts, odds, middle = self._learn(work, total)
         vector = total.vector()
         metrics = objectives.merge(parts)
         if middle is not None:
             metrics["cosine"] = _cosine(middle, total.sketch() - middle)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        first = slice(len(groups[0].lengths))
-        advantages, importance = (tuple(values[first].tolist()) for values in (parts[0].advantage, parts[0].weight))
-        return Gradient(vector, len(groups), metrics, advantages, importance)
+        sizes = [len(group.lengths) for group in groups]
+        shown = foremost(odds, self.run.window.drift)
+        advantages, importance = (
+            tuple(torch.cat(values).split(sizes)[shown].tolist())
+            for values in ([part.advantage for part in parts], [part.weight for part in parts])
+        )
+        sampling = self.run.sampling
+        weight = objectives.mass(self.objective, work.total, sampling.group_size, sampling.max_tokens)
+        return Gradient(vector, len(groups), weight, metrics, advantages, importance, tuple(odds))
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite.
@@ -152,10 +173,13 @@ class Learner:
     def load(self, data: bytes, version: int, fresh: bool = False) -> None:
         """Become version `version` with the released weights; `fresh` also forgets the moments and warms up again.
 
-        Raises ValueError, with nothing changed, when `data` is damaged or of another model.
+        Masters stay where their bf16 view is what was released: what they hold below it is training that no release shows. A
+        learner that is `fresh`, or has no policy (`version` -1), takes the released values themselves. Raises ValueError, with
+        nothing changed, when `data` is damaged or of another model.
         """
-        weights.load_into(self.policy.module, data)
-        self._descent.refresh()
+        exact = fresh or self.version < 0
+        weights.load_into(self.policy.module, data, masters=not exact)
+        self._descent.refresh(exact)
         self.version = version
         if fresh:
             self._steps = 0
@@ -201,14 +225,15 @@ class Learner:
 
     # --- a gradient, chunk by chunk --------------------------------------------------------------------------------------
 
-    def _learn(self, work: Work, total: Sum) -> tuple[list[objectives.Loss], Tensor | None]:
-        """Every group once, into `total`; what the chunks' losses say, and a sketch of the first half's gradient.
+    def _learn(self, work: Work, total: Sum) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
+        """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the first half's gradient.
 
         One of the cuts is in the middle of the batch, whatever fits.
         """
         cells, groups = work.cells(), len(work.groups)
         middle, done = -(-groups // 2), 0
         parts: list[objectives.Loss] = []
+        odds: list[Odds] = []
         half: Tensor | None = None
         while done < groups:
             if self._room.blind:
@@ -219,21 +244,23 @@ class Learner:
             count = self._room.take(rest)
             if count == 1 and not self._room.fits(rest[0]) and self._recompute_if_allowed():
                 continue
-            part = self._attempt(work.chunk(slice(done, done + count)))
-            if part is None:
+            passed = self._attempt(work.chunk(slice(done, done + count)))
+            if passed is None:
                 self._make_room(count, work)
                 continue
             total.add()
-            parts.append(part)
+            parts.append(passed[0])
+            odds += passed[1]
             done += count
         self._room.good()
-        return parts, half
+        return parts, odds, half
 
-    def _attempt(self, chunk: Work) -> objectives.Loss | None:
+    def _attempt(self, chunk: Work) -> tuple[objectives.Loss, list[Odds]] | None:
         """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran out."""
         self._gauge.start()
         try:
-            part = objectives.loss(self.objective, self._batch(chunk))
+            batch, odds = self._batch(chunk)
+            part = objectives.loss(self.objective, batch)
             part.value.backward()
             part = part._replace(value=part.value.detach())
         except Exception as error:
@@ -241,7 +268,7 @@ class Learner:
                 raise
         else:
             self._room.measured(len(chunk.groups) * max(chunk.cells()), self._gauge.rise())
-            return part
+            return part, odds
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
             parameter.grad = None
@@ -287,12 +314,13 @@ class Learner:
         """What a checkpoint has in common with whoever takes it."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
-    def _batch(self, work: Work) -> objectives.Batch:
+    def _batch(self, work: Work) -> tuple[objectives.Batch, list[Odds]]:
         return batch_of(self.policy, self.run, work, self.version)
 
 
-def batch_of(policy: Policy, run: Run, work: Work, version: int) -> objectives.Batch:
-    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the groups say."""
+def batch_of(policy: Policy, run: Run, work: Work, version: int) -> tuple[objectives.Batch, list[Odds]]:
+    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the groups say, as far
+    as it can be believed: a group that is not has no token in the mask. And the odds of each group."""
     rows, asked, sampled, owner, lag = [], [], [], [], []
     for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
         cuts = np.cumsum(group.lengths)[:-1]
@@ -305,18 +333,28 @@ def batch_of(policy: Policy, run: Run, work: Work, version: int) -> objectives.B
     logq = np.zeros(tuple(scored.logp.shape), np.float32)
     for i, values in enumerate(sampled):
         logq[i, : len(values)] = values
-    device = scored.logp.device
-    return objectives.Batch(
+    device, drift = scored.logp.device, run.window.drift
+    claimed, index = torch.from_numpy(logq).to(device), torch.tensor(owner, device=device)
+    sizes = [len(group.lengths) for group in work.groups]
+    odds = odds_of(scored.logp, claimed, scored.mask, sizes, run.sampling.max_tokens)
+    believed = torch.tensor([belief.objection(each, drift) is None for each in odds], device=device)
+    batch = objectives.Batch(
         logp=scored.logp,
-        logq=torch.from_numpy(logq).to(device),
-        mask=scored.mask,
+        logq=bounded(scored.logp, claimed, drift),
+        mask=scored.mask & believed[index][:, None],
         reward=torch.tensor([r for group in work.rewards for r in group], device=device),
-        group=torch.tensor(owner, device=device),
+        group=index,
         lag=torch.tensor(lag, device=device),
         entropy=scored.entropy,
         horizon=float(run.sampling.max_tokens),
         total=work.total,
     )
+    return batch, odds
+
+
+def foremost(odds: Sequence[Odds], drift: float) -> int:
+    """The first group that is believed; 0 where none is."""
+    return next((i for i, each in enumerate(odds) if belief.objection(each, drift) is None), 0)
 
 
 class Sum:

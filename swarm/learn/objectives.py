@@ -9,9 +9,10 @@ so a method says: which advantage A (B,), which ratio and which trust region (to
 a surrogate and means nothing by itself. B completions, T tokens, G completions of one prompt under one policy version.
 Notation: logp learner, logq sampler, lp and lq their scores of a completion (`geometric`: mean over its tokens, `full`: sum).
 
-Invariant: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay whole and `total`
-is that of the whole batch. Samples whose probability under the sampler is not positive and finite get weight zero: they
-cannot have been sampled. Not handled here: where the tensors come from, averaging between learners, who is too stale.
+Invariants: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay whole and `total`
+is that of the whole batch; the gradient of several learners' batches in one is the mean of theirs weighted by `mass`, as long as
+each one's `total` knows of the others. Samples whose probability under the sampler is not positive and finite get weight zero:
+they cannot have been sampled. Not handled here: where the tensors come from, averaging between learners, who is too stale.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ from swarm.learn.parts import (
 
 __all__ = [
     "OBJECTIVES", "Advantage", "Batch", "Kl", "Loss", "Objective", "Ratio", "Total", "Trust",
-    "loss", "merge", "objective", "trainable", "weights",
+    "loss", "mass", "merge", "objective", "trainable", "weights",
 ]  # fmt: skip
 
 OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
+NOTHING = 1e-9
+# Mass of a batch without a token that counts: averagers want weights above 0, and beside any other batch this is nothing.
 
 
 class Loss(NamedTuple):
@@ -111,7 +114,7 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     with torch.no_grad():
         view = view_of(batch)
         advantage, phi = _weigh(objective, batch, view)
-        per_token = REDUCTIONS[objective.reduce](view, view.total)
+        per_token = REDUCTIONS[objective.reduce](view)
         coefficient = per_token * (advantage[:, None] * phi - objective.kl.weight * kl_slope(objective.kl, batch, view))
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
@@ -119,6 +122,16 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     weight = phi.sum(-1) / view.length
     total = view.total if batch.total is None else total_of(batch)
     return Loss(value, _metrics(view, weight, batch), total, advantage, weight)
+
+
+def mass(objective: Objective, total: Total, size: int, horizon: float) -> float:
+    """What the gradient of a batch weighs in a mean with those of others, so that the mean is the gradient of all in one batch.
+
+    In groups of `size` completions that are all as long as `horizon`: above 0, and at most the number of groups.
+    """
+    reduction = REDUCTIONS[objective.reduce]
+    most = {"group": 1.0, "completion": size, "token": size * horizon}[reduction.of]
+    return max(reduction.count(total) / most, NOTHING)
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:

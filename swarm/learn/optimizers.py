@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from swarm import config
+from swarm.learn import weights
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -37,7 +38,9 @@ class Descent:
     """AdamW, in 32 or 8 bits, over the masters of `named` parameters."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:
-        """Raises ValueError when the optimizer is not installed."""
+        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not settled."""
+        if not settings.lr > 0:
+            raise ValueError("run.optimizer.lr is 0: a run is given its rate where it begins (swarm.learn.rates.settled)")
         self._named, self._settings = dict(named), settings
         self.masters = {name: _master(parameter) for name, parameter in self._named.items()}
         self._buckets = _buckets(self.masters)
@@ -77,11 +80,15 @@ class Descent:
                 self._cast(name)
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """The parameters were set: the masters follow."""
+    def refresh(self, exact: bool = False) -> None:
+        """The parameters were set to a release: masters apart from them follow it (`weights.follow`), or `exact` become it."""
         for name, parameter in self._named.items():
-            if self.masters[name] is not parameter:
+            if self.masters[name] is parameter:
+                continue
+            if exact:
                 self.masters[name].copy_(parameter)
+            else:
+                weights.follow(self.masters[name], parameter)
 
     def forget(self) -> None:
         """The moments, and all that they took."""
@@ -135,7 +142,7 @@ class Descent:
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:
-            raise ValueError(f"adamw8bit is bitsandbytes' ({error}): `pip install 'swarm[quant]'`") from error
+            raise ValueError(f"adamw8bit is bitsandbytes' ({error}): `pip install 'gepo-swarm[quant]'`") from error
         optimizer: Optimizer = AdamW8bit(list(self.masters.values()), **rates)
         return optimizer
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from swarm.config import Run
-from swarm.types import Group, Struct
+from swarm.core.belief import Odds
+from swarm.types import Closed, Group, Struct
 
 PREFIX = 4
 # Bytes of a frame's length, big-endian: a batch of groups is megabytes.
@@ -88,6 +89,8 @@ class Learn(Struct, tag="learn"):
     lengths: tuple[tuple[int, ...], ...]
     """Of the whole batch, group by group, for the objective's Total."""
     rewards: tuple[tuple[float, ...], ...]
+    others: tuple[Closed, ...]
+    """Batches of the same round at other learners, for it as well."""
 
 
 class Part(Struct):
@@ -96,6 +99,8 @@ class Part(Struct):
     metrics: dict[str, float]
     advantage: tuple[float, ...]
     weight: tuple[float, ...]
+    odds: tuple[Odds, ...]
+    """Of each of its groups."""
 
 
 class Learned(Struct, tag="learned"):
@@ -135,6 +140,8 @@ class Read(Struct, tag="read"):
     """Steps that moments which are read have seen."""
     buffers: bool = True
     """Those too; a state has none."""
+    exact: bool = True
+    """Take the values themselves; else masters follow them, as swarm.learn.weights says."""
 
 
 class Fresh(Struct, tag="fresh"):

@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import Batch, Total, View, difference
+from swarm.learn.batch import Batch, Total, View, difference, variance
 
 TINY = 1e-4
 # Added to a standard deviation before dividing by it, as TRL and the GEPO authors do.
 INFINITE = float("inf")
+EQUAL = 1e-12
+# Variance below which groups' mean rewards are equal but for rounding: pass rates that differ do by more than 1e-6.
 
 
 def log(value: float) -> float:
@@ -94,6 +96,11 @@ class Objective:
     """One line for a list of methods."""
     source: str = ""
     """Paper and equation."""
+
+    @property
+    def of_round(self) -> bool:
+        """It takes something over the round's whole batch, which a learner has to be told."""
+        return self.advantage.scale in OF_ROUND
 
 
 # --- ratio: log weights, (B, T) or (B, 1) --------------------------------------------------------------------------------------
@@ -245,17 +252,16 @@ def _scale_group_mean(advantage: Tensor, view: View) -> Tensor:
 
 
 def _scale_batch_std(advantage: Tensor, view: View) -> Tensor:
-    """A_i / (std over the whole batch's rewards + 1e-4), with N - 1."""
-    std = view.total.reward.std() if view.total.sequences > 1 else torch.zeros(())
-    return advantage / (float(std) + TINY)
+    """A_i / (std over the rewards of the round's whole batch + 1e-4), with N - 1."""
+    return advantage / (math.sqrt(variance(view.total.round.completions)) + TINY)
 
 
 def _scale_beta(advantage: Tensor, view: View) -> Tensor:
-    """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward, (a, b) fitted to the
-    batch's p by moments. One group, or equal p everywhere: f = 1. Rewards in [0, 1]."""
-    p = view.total.means
-    m, v = float(p.mean()), float(p.var()) if len(p) > 1 else 0.0
-    spread = max(m * (1 - m) / v - 1, 0.0) if v > 0 else 0.0
+    """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward; moments of p over
+    the round's whole batch fit (a, b). One group, or equal p everywhere: f = 1. Rewards in [0, 1]."""
+    p = view.total.round.groups
+    m, v = min(max(p.mean, 0.0), 1.0), variance(p)
+    spread = max(m * (1 - m) / v - 1, 0.0) if v > EQUAL else 0.0
     a, b = 1 + spread * m / 3, 1 + spread * (1 - m) / 3
     mine = view.mean(view.reward.double()).clamp(1e-6, 1 - 1e-6)
     log_beta = torch.lgamma(torch.tensor([a, b, a + b], dtype=torch.float64))
@@ -264,8 +270,8 @@ def _scale_beta(advantage: Tensor, view: View) -> Tensor:
 
 
 def _scale_live(advantage: Tensor, view: View) -> Tensor:
-    """A_i B / (B - M): GPG (arXiv 2504.02546), M of the batch's B groups have equal rewards. By completions."""
-    live = float(view.total.live.double().mean())
+    """A_i B / (B - M): GPG (arXiv 2504.02546), M of the B groups of a round's batch have equal rewards. By completions."""
+    live = view.total.round.live / view.total.round.completions.count
     return advantage / live if live > 0 else advantage
 
 
@@ -277,34 +283,68 @@ SCALES: dict[str, Callable[[Tensor, View], Tensor]] = {
     "beta": _scale_beta,
     "live": _scale_live,
 }
+OF_ROUND = frozenset({"batch-std", "beta", "live"})
+# Scales that look at the round's whole batch: no weight of a learner's gradient in a mean could make up for its part of it.
 
-# --- reduce: what a token counts, (B, 1) ---------------------------------------------------------------------------------------
-
-
-def _each(view: View, value: float) -> Tensor:
-    return torch.full_like(view.length[:, None], value)
+# --- reduce: what a token counts -----------------------------------------------------------------------------------------------
 
 
-def _inverse_power(view: View, total: Total) -> Tensor:
-    """1 / (L_i H sum_j 1/L_j), H the horizon: unbiased and of least variance where a completion's variance grows with its length.
-    Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
-    return 1 / (view.length[:, None] * view.horizon * float((1 / total.length.clamp(min=1)).sum()))
+@dataclass(frozen=True)
+class Reduction:
+    """A token counts `share` / `count`. Counts of batches add up to that of their groups in one batch, so that the mean of the
+    gradients weighted by them is the gradient of that one."""
+
+    count: Callable[[Total], float]
+    share: Callable[[View], Tensor]
+    """(B, 1)"""
+    of: Literal["group", "completion", "token"]
+    """What adds to the count, at most 1 each."""
+
+    def __call__(self, view: View) -> Tensor:
+        """(B, 1) for the tokens of a batch, or of a micro-batch. A count of 0 divides nothing."""
+        return self.share(view) / (self.count(view.total) or 1.0)
 
 
-def _prompt_mean(view: View, total: Total) -> Tensor:
+def _same(view: View) -> Tensor:
+    return torch.ones_like(view.length[:, None])
+
+
+def _sequences(total: Total) -> float:
+    return total.sequences
+
+
+def _tokens(total: Total) -> float:
+    return total.tokens
+
+
+def _live_tokens(total: Total) -> float:
+    """Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they count."""
+    return float(total.length[total.live].sum())
+
+
+def _inverse_lengths(total: Total) -> float:
+    return float((1 / total.length.clamp(min=1)).sum())
+
+
+def _inverse_power(view: View) -> Tensor:
+    """1 / (L_i H), over sum_j 1/L_j, with H the horizon: unbiased and of least variance where a completion's variance grows with
+    its length. Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
+    return 1 / (view.length[:, None] * view.horizon)
+
+
+def _prompt_mean(view: View) -> Tensor:
     """Mean over all tokens of a prompt's completions, then over prompts."""
-    return (1 / (total.groups * view.sum(view.length)))[view.index][:, None]
+    return (1 / view.sum(view.length))[view.index][:, None]
 
 
-REDUCTIONS: dict[str, Callable[[View, Total], Tensor]] = {
-    "sequence-mean": lambda view, total: 1 / (total.sequences * view.length[:, None]),
-    "sequence-sum": lambda view, total: _each(view, 1 / total.sequences),
-    "token-mean": lambda view, total: _each(view, 1 / max(total.tokens, 1)),
-    # Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they count.
-    "live-token-mean": lambda view, total: _each(view, 1 / max(float(total.length[total.live].sum()), 1)),
-    "prompt-mean": _prompt_mean,
-    "constant": lambda view, total: _each(view, 1 / (total.sequences * view.horizon)),
-    "inverse-power": _inverse_power,
+REDUCTIONS: dict[str, Reduction] = {
+    "sequence-mean": Reduction(_sequences, lambda view: 1 / view.length[:, None], "completion"),
+    "sequence-sum": Reduction(_sequences, _same, "completion"),
+    "token-mean": Reduction(_tokens, _same, "token"),
+    "live-token-mean": Reduction(_live_tokens, _same, "token"),
+    "prompt-mean": Reduction(lambda total: total.groups, _prompt_mean, "group"),
+    "constant": Reduction(_sequences, lambda view: _same(view) / view.horizon, "completion"),
+    "inverse-power": Reduction(_inverse_lengths, _inverse_power, "completion"),
 }
 
 # --- KL: d kl / d logp, (B, T) -------------------------------------------------------------------------------------------------

@@ -107,6 +107,6 @@ def _bitsandbytes() -> Any:
         import bitsandbytes
         import bitsandbytes.autograd._functions as loud
     except ImportError as error:
-        raise ImportError("weights in 8 or 4 bits need bitsandbytes: install swarm[quant]") from error
+        raise ImportError("weights in 8 or 4 bits need bitsandbytes: install gepo-swarm[quant]") from error
     loud.logger.setLevel(logging.ERROR)  # it warns at every product that int8 is computed from float16
     return bitsandbytes

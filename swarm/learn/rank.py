@@ -152,7 +152,7 @@ class Rank:
     def _learn(self, order: Learn) -> Learned:
         self._gauge.peak = 0
         self._gauge.start()
-        total = objectives.Total.of(order.lengths, order.rewards)
+        total = objectives.Total.of(order.lengths, order.rewards, order.others)
         self._whole.zero_grad(set_to_none=True)
         parts: list[Part] = []
         halves: list[list[Tensor]] = []
@@ -176,10 +176,11 @@ class Rank:
         )
 
     def _pass(self, share: Share, total: objectives.Total, version: int) -> Part:
-        batch = batch_of(self._whole, self._run, Work(share.groups, share.prompts, share.rewards, total), version)
+        batch, odds = batch_of(self._whole, self._run, Work(share.groups, share.prompts, share.rewards, total), version)
         part = objectives.loss(self._objective, batch)
         part.value.backward()
-        return Part(metrics=part.metrics, advantage=tuple(part.advantage.tolist()), weight=tuple(part.weight.tolist()))
+        advantage, weight = tuple(part.advantage.tolist()), tuple(part.weight.tolist())
+        return Part(metrics=part.metrics, advantage=advantage, weight=weight, odds=tuple(odds))
 
     def _empty_pass(self, spare: Share) -> None:
         """The collectives of a pass, and a gradient of zero."""
@@ -213,7 +214,9 @@ class Rank:
         for i, what in enumerate(order.what):
             place = slab[i * self._size : (i + 1) * self._size]
             for piece in self._pieces:
-                if what == "weight" and (piece.parameter is not None or order.buffers):
+                if what == "weight" and piece.parameter is not None and not order.exact:
+                    weights.follow(piece.local, place[piece.place])
+                elif what == "weight" and (piece.parameter is not None or order.buffers):
                     piece.local.copy_(place[piece.place])
                 if piece.parameter is not None:
                     tensors[f"{what}/{piece.entry.name}"] = place[piece.place]
@@ -221,7 +224,7 @@ class Rank:
         if len(order.what) > 1:
             self._descent.load(tensors)
         else:
-            self._descent.refresh()
+            self._descent.refresh(order.exact)
 
 
 def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]]:

@@ -19,19 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from swarm.config import Run, Training
+from swarm.core.belief import Odds, objection
 from swarm.learn import checkpoint, objectives, weights
-from swarm.learn.learner import Gradient
+from swarm.learn.learner import Gradient, foremost
 from swarm.learn.memory import OutOfMemory
 from swarm.learn.model import dtype_of
 from swarm.learn.orders import Answer, Entry, Fresh, Learn, Learned, Order, Read, Settings, Share, Step, Write
 from swarm.learn.ranks import RankLost, Ranks
-from swarm.types import Group
+from swarm.types import Closed, Group
 
 PATIENCE = 600.0
 # Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back.
@@ -56,7 +57,7 @@ class ShardedLearner:
         """
         self.run, self.version = run, 0
         self.settings = settings = settings or Training()
-        objectives.trainable(run.objective.name, run.objective.options)
+        self._objective = objectives.trainable(run.objective.name, run.objective.options)
         if run.model.training == "qlora":
             raise ValueError(
                 "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or run.model.training to lora"
@@ -79,7 +80,12 @@ class ShardedLearner:
         self._total = sum(map(_numel, self._entries))
 
     def gradient(
-        self, groups: Sequence[Group], prompts: Sequence[str], rewards: Sequence[tuple[float, ...]], now: float
+        self,
+        groups: Sequence[Group],
+        prompts: Sequence[str],
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
+        others: tuple[Closed, ...] = (),
     ) -> Gradient:
         """As `Learner.gradient`."""
         if not groups:
@@ -89,7 +95,7 @@ class ShardedLearner:
         first, second = self._shares(whole, 0, middle), self._shares(whole, middle, len(groups))
         lengths, spare = tuple(group.lengths for group in groups), _cut(whole, 0, 1)
         orders = [
-            Learn(version=self.version, halves=halves, spare=spare, lengths=lengths, rewards=whole.rewards)
+            Learn(version=self.version, halves=halves, spare=spare, lengths=lengths, rewards=whole.rewards, others=others)
             for halves in zip(first, second, strict=True)
         ]
         with self._lent(self.size, torch.float32) as slab:
@@ -97,14 +103,18 @@ class ShardedLearner:
             vector = slab.clone()
         learned = [answer for answer in answers if isinstance(answer, Learned)]
         self._peak = max(answer.peak for answer in learned)
-        parts = [loss for shares, answer in zip(orders, learned, strict=True) for loss in _losses(shares, answer)]
+        parts = [loss for shares, answer in zip(orders, learned, strict=True) for loss in self._losses(shares, answer)]
         metrics = objectives.merge(parts)
         if middle < len(groups):
             metrics["cosine"] = _cosine(learned)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        top, members = learned[0].parts[0], len(groups[0].lengths)
-        return Gradient(vector, len(groups), metrics, top.advantage[:members], top.weight[:members])
+        said = {name: one for order, answer in zip(orders, learned, strict=True) for name, one in _said(order, answer)}
+        odds = tuple(said[group.id].odds for group in groups)
+        shown = said[groups[foremost(odds, self.run.window.drift)].id]
+        total, sampling = objectives.Total.of(lengths, whole.rewards), self.run.sampling
+        weight = objectives.mass(self._objective, total, sampling.group_size, sampling.max_tokens)
+        return Gradient(vector, len(groups), weight, metrics, shown.advantage, shown.weight, odds)
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """As `Learner.step`."""
@@ -136,7 +146,7 @@ class ShardedLearner:
         with self._lent(self._total, torch.bfloat16) as slab:
             for entry, view in self._views(slab):
                 view.copy_(tensors[entry.released])
-            self._ask(Read(what=("weight",), dtype="bfloat16"))
+            self._ask(Read(what=("weight",), dtype="bfloat16", exact=fresh or self.version < 0))
         if fresh:
             self._ask(Fresh())
             self._steps = 0
@@ -259,6 +269,15 @@ class ShardedLearner:
         for entry, part in zip(self._entries, slab.split([_numel(entry) for entry in self._entries]), strict=True):
             yield entry, part.view(entry.shape)
 
+    def _losses(self, order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
+        """A rank's, as they would be here: of a group that is not believed, no token counts."""
+        shares = [share for half in order.halves for share in half if share.groups]
+        for share, part in zip(shares, answer.parts, strict=True):
+            believed = [objection(odds, self.run.window.drift) is None for odds in part.odds]
+            lengths = [[n * good for n in group.lengths] for group, good in zip(share.groups, believed, strict=True)]
+            total = objectives.Total.of(lengths, share.rewards)
+            yield objectives.Loss(torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight))
+
     def _shares(self, whole: Share, start: int, stop: int) -> list[tuple[Share, ...]]:
         """Each rank's micro-batches of groups start..stop: as many as any other's, the last ones empty where it has fewer."""
         ranks = len(self._devices)
@@ -275,12 +294,23 @@ def _cut(whole: Share, start: int, stop: int) -> Share:
     return Share(groups=whole.groups[part], prompts=whole.prompts[part], rewards=whole.rewards[part])
 
 
-def _losses(order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
-    """A rank's, as they would be here."""
+class _Said(NamedTuple):
+    """What a rank says of a group."""
+
+    odds: Odds
+    advantage: tuple[float, ...]
+    weight: tuple[float, ...]
+
+
+def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _Said]]:
+    """Of each group of a rank, with its id."""
     shares = [share for half in order.halves for share in half if share.groups]
     for share, part in zip(shares, answer.parts, strict=True):
-        total = objectives.Total.of([group.lengths for group in share.groups], share.rewards)
-        yield objectives.Loss(torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight))
+        start = 0
+        for group, odds in zip(share.groups, part.odds, strict=True):
+            rows = slice(start, start + len(group.lengths))
+            yield group.id, _Said(odds, part.advantage[rows], part.weight[rows])
+            start = rows.stop
 
 
 def _cosine(learned: Sequence[Learned]) -> float:

@@ -3,7 +3,11 @@
 Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the head's, as in the
 files that transformers and vLLM read), every float becomes bfloat16. A module with an adapter (peft's) travels as the adapter
 alone, under the names that peft gives it in a file. Reading trusts nothing: the header is checked by safetensors, then names,
-types and shapes against the module that is to hold them. Not handled here: patches between versions, compression.
+types and shapes against the module that is to hold them.
+
+A learner's float32 master holds more than a release says of it: 16 bits, in which the steps of many versions do not show at a
+real learning rate. So a master stays where it would be released as the release says (`follow`), or every release that a learner
+takes would undo its training. Not handled here: patches between versions, compression.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from swarm.types import Digest
 
 ADAPTER = "default"
 # peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file.
+PIECE = 1 << 24
+# Values that follow a release together: what is compared of them takes about 80 MB.
 
 
 def of(module: nn.Module) -> bytes:
@@ -59,16 +65,31 @@ def digest(data: bytes) -> Digest:
 
 
 @torch.no_grad()
-def load_into(module: nn.Module, data: bytes) -> None:
-    """Set the module's weights, or its adapter's, to those in `data`.
+def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
+    """Set the module's weights, or its adapter's, to those in `data`; with `masters`, those that are trained `follow` it.
 
     Raises ValueError (nothing changed) unless names and shapes are its own.
     """
     tensors = from_bytes(data)
     mine = state(module)
     check(tensors, {name: [*mine[name].shape] for name in own_names(mine)})
+    trained = {parameter.data_ptr() for parameter in module.parameters() if parameter.requires_grad} if masters else set()
     for name, tensor in tensors.items():
-        mine[name].copy_(tensor)
+        if mine[name].data_ptr() in trained:
+            follow(mine[name], tensor)
+        else:
+            mine[name].copy_(tensor)
+
+
+@torch.no_grad()
+def follow(master: Tensor, released: Tensor) -> None:
+    """Set `master` to `released`, of its shape, but leave values that would be released with the very bits that are there."""
+    master, released = torch.atleast_1d(master.detach(), released.detach())
+    rows = max(1, PIECE * len(master) // max(1, master.numel()))
+    for mine, told in zip(master.split(rows), released.split(rows), strict=True):
+        here = told.to(mine.device, torch.bfloat16)
+        agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)  # 0 and -0 are equal, and two releases
+        torch.where(agrees, mine, here.to(mine.dtype), out=mine)
 
 
 def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:

@@ -2,9 +2,10 @@
 
     my part of everybody -> weighted mean -> encoded once -> everybody (me too)
 
-In come a group, its weights and a flat tensor; out come the means. Invariants: every member ends with the bytes that each
-reducer encoded; sizes are compared before anything is allocated; what is lost, misshapen or not finite breaks the round at its
-reducer for all senders.
+In come a group, what its members claimed and a flat tensor; out come the means. Invariants: every member ends with the bytes
+that each reducer encoded; sizes are compared before anything is allocated; what is lost, misshapen or not finite breaks the
+round at its reducer for all senders. What is too large breaks no round (swarm.core.standing): parts that make more than their
+sender's announced norm are scaled down to it by their reducer, means that make more than any mean of the announced ones by all.
 """
 
 from __future__ import annotations
@@ -12,34 +13,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import Any, AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
 
-import numpy as np
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
-from hivemind.compression import Float16Compression, NoCompression, serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, attach_event_on_finished
 
-CODECS = {"float16": (Float16Compression, np.float16), "none": (NoCompression, np.float32)}
+from swarm.core.standing import Allowance, Claim, Standing, bound, standings
+from swarm.net.codec import Codec
+from swarm.net.norm import norm
 
 
 class Runner(AllReduceRunner):  # type: ignore[misc]
     """Butterfly all-reduce that gives all members the same bytes, or breaks."""
 
-    def __init__(self, *, weights: dict[PeerID, float], codec: str, **kwargs: Any) -> None:
-        compression, self._dtype = CODECS[codec]
-        super().__init__(weight=1.0, compression=compression(), **kwargs)
-        self.weights, self.broken, self.cut = weights, "", asyncio.Event()
+    def __init__(self, *, claims: Mapping[PeerID, Claim], groups: int, codec: Codec, **kwargs: Any) -> None:
+        """`groups`: of the run's whole batch."""
+        super().__init__(weight=1.0, compression=codec, **kwargs)
+        self.broken, self.cut = "", asyncio.Event()
         self.tensor_part_container.return_deltas = False
-        self._codec = compression.compression_type
+        self._codec = codec
+        judged = standings([claims[peer] for peer in self.ordered_peer_ids], groups)
+        self._standing: dict[PeerID, Standing] = dict(zip(self.ordered_peer_ids, judged, strict=True))
+        largest = bound([claims[peer] for peer in self.ordered_peer_ids], judged)
+        self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
+        self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
         self._shapes = [[part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer]
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # `broken` tells
 
-    def screen_own(self) -> None:
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.tensor_part_container.local_tensors):
-            raise AllreduceException("my own tensors are not finite")
+    def scaled(self) -> dict[str, float]:
+        """Member -> the share that counted of what it sent, as far as I see: of its gradient, of parts and means beyond it."""
+        held = {peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids}
+        shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
+        return {peer: share for peer, share in shares.items() if share < 1}
 
     async def collect(self) -> list[torch.Tensor]:
         """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is watched here."""
@@ -62,7 +71,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
     def exchanged(self) -> dict[str, int]:
         """Member -> bytes of parts that a complete round got from it, and sent there: its own part's and mine."""
-        parts = [sum(map(math.prod, shapes)) * np.dtype(self._dtype).itemsize for shapes in self._shapes]
+        parts = [sum(self._codec.size(shape.numel()) for shape in shapes) for shapes in self._shapes]
         mine = parts[self.ordered_peer_ids.index(self.peer_id)]
         return {str(peer): part + mine for peer, part in zip(self.ordered_peer_ids, parts, strict=True) if peer != self.peer_id}
 
@@ -72,18 +81,20 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.finalize(cancel=True)
             self.cut.set()
 
-    def _pack(self, part: torch.Tensor) -> runtime_pb2.Tensor:
-        return serialize_torch_tensor(part, self._codec)
-
-    def _unpack(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Sizes are compared before anything is allocated; hivemind's own reader believes the wire."""
-        size = math.prod(shape) * np.dtype(self._dtype).itemsize
-        if packed.compression != self._codec or tuple(packed.size) != tuple(shape) or len(packed.buffer) != size:
-            raise AllreduceException(f"a part of {len(packed.buffer)} bytes came where {size} of shape {tuple(shape)} belong")
-        part = torch.from_numpy(np.frombuffer(packed.buffer, dtype=self._dtype).astype(np.float32)).reshape(shape)
-        if not bool(torch.isfinite(part).all()):
+    def _taken(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
+        """A member's part as it counts."""
+        peer = self.sender_peer_ids[sender]
+        part = self._codec.read(packed, shape)
+        if not math.isfinite(size := norm(part)):
             raise AllreduceException("a part is not finite")
-        return part
+        return _times(part, self._standing[peer].share * self._sent[peer].take(size))
+
+    def _given(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
+        """A reducer's mean as it counts: the same for all who get it."""
+        mean = self._codec.read(packed, shape)
+        if not math.isfinite(size := norm(mean)):
+            raise AllreduceException("a mean is not finite")
+        return _times(mean, self._reduced[reducer].take(size))
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         index = self.ordered_peer_ids.index(peer_id)
@@ -95,12 +106,13 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
     async def _reduce_own(self, index: int) -> None:
         sender = self.sender_peer_ids.index(self.peer_id)
+        share = self._standing[self.peer_id].share
         for number, part in enumerate(self.parts_for_local_averaging):
-            mean = await self._add(sender, number, part)
-            self.tensor_part_container.register_processed_part(index, number, self._unpack(self._pack(mean), part.shape))
+            mean = await self._add(sender, number, part if share == 1 else part * share)  # (the tensor is not mine to change)
+            self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
-        sent, shapes, number = asyncio.Event(), self._shapes[index], 0
+        sent, shapes, number, loop = asyncio.Event(), self._shapes[index], 0, asyncio.get_running_loop()
         parts = attach_event_on_finished(self._generate_input_for_peer(index), sent)
         stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(parts)
         if self.should_delay_results(self.peer_id):
@@ -109,8 +121,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             async for message in aiter_with_timeout(stream, self.reducer_timeout):
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
-                part = await asyncio.get_running_loop().run_in_executor(None, self._unpack, message.tensor_part, shapes[number])
-                self.tensor_part_container.register_processed_part(index, number, part)
+                mean = await loop.run_in_executor(None, self._given, peer_id, message.tensor_part, shapes[number])
+                self.tensor_part_container.register_processed_part(index, number, mean)
                 number += 1
                 if number == len(shapes):  # the reducer waits for me to hang up
                     break
@@ -119,7 +131,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
 
     async def _add(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
         try:
-            weight = self.weights[self.sender_peer_ids[sender]]
+            weight = self._standing[self.sender_peer_ids[sender]].weight
             mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(sender, number, part, weight=weight)
         except asyncio.CancelledError:
             if self.broken:
@@ -136,10 +148,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         async for message in stream:
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
-            part = await loop.run_in_executor(None, self._unpack, message.tensor_part, shapes[number])
+            part = await loop.run_in_executor(None, self._taken, sender_index, message.tensor_part, shapes[number])
             mean = await self._add(sender_index, number, part)
             number += 1
-            packed = await loop.run_in_executor(None, self._pack, mean)
+            packed = await loop.run_in_executor(None, self._codec.compress, mean)
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
         if number != len(shapes):
             raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
@@ -149,3 +161,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         received = self.tensor_part_reducer.num_parts_received[self.sender_peer_ids.index(peer_id)]
         if received < self.tensor_part_reducer.num_parts:
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")
+
+
+def _times(part: torch.Tensor, share: float) -> torch.Tensor:
+    return part if share == 1 else part.mul_(share)

@@ -30,8 +30,9 @@ import msgspec
 import torch
 
 from swarm.config import Averaging
-from swarm.net.allreduce import CODECS
+from swarm.core.standing import Usual
 from swarm.net.averaging import LEAVE, Ended, FromChild, FromParent, Leave, Listening, Order, Ready, Setup, encode, serve
+from swarm.net.codec import DTYPES
 from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
@@ -140,6 +141,7 @@ class HiveAverager:
         dial_only: bool,
         prefix: str,
         numel: int,
+        groups: int,
         settings: Averaging,
         report: Callable[[str, str, float | None], None],
     ) -> None:
@@ -147,12 +149,14 @@ class HiveAverager:
 
         `dial_only`: others cannot dial this p2pd. `prefix` names the run in calls to others.
 
-        `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not bounded by /dev/shm).
+        `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not bounded by /dev/shm);
+        `groups` make the run's whole batch, which bounds the weights.
         `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the next one ready.
         """
-        if settings.compression not in CODECS:
-            raise ValueError(f"compression {settings.compression!r} is unknown: take one of {', '.join(CODECS)}")
+        if settings.compression not in DTYPES:
+            raise ValueError(f"compression {settings.compression!r} is unknown: take one of {', '.join(DTYPES)}")
         self._daemon, self._dial_only, self._prefix, self._settings, self._report = daemon, dial_only, prefix, settings, report
+        self._groups, self._usual = groups, Usual()
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
         self._stale: tuple[str, ...] = ()
@@ -194,7 +198,8 @@ class HiveAverager:
                 child = await self._healthy()
                 await _in_thread(self._copy_in, tensors)
                 left = began + deadline - loop.time()
-                ended = await self._supervised(child, Order(version, float(weight), tuple(sorted(peers)), left))
+                order = Order(version, float(weight), self._usual.norm(), tuple(sorted(peers)), left)
+                ended = await self._supervised(child, order)
         except TimeoutError:
             raise RoundLost(f"version {version}: the averager did not answer within {deadline:g} s and is replaced") from None
         if ended.lost:
@@ -202,8 +207,10 @@ class HiveAverager:
         if not ended.members:
             return None
         await _in_thread(self._copy_out, tensors)
+        self._usual.add(ended.norms.values())
         exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
-        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged)
+        scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
+        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged, scaled)
 
     async def _supervised(self, child: Child, order: Order) -> Ended:
         try:
@@ -253,7 +260,8 @@ class HiveAverager:
         """Raises RoundLost or TimeoutError; the process that did not start is gone then."""
         async with asyncio.timeout(START):
             daemon = await self._daemon()
-        child = Child(Setup(self._prefix, self._settings, self._buffer, daemon, self._dial_only, self._stale), self._on_gone)
+        setup = Setup(self._prefix, self._settings, self._groups, self._buffer, daemon, self._dial_only, self._stale)
+        child = Child(setup, self._on_gone)
         try:
             async with asyncio.timeout(START):
                 await child.ready

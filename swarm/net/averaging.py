@@ -40,8 +40,11 @@ from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
+from swarm.core.standing import Claim
 from swarm.net.allreduce import Runner
+from swarm.net.codec import Codec
 from swarm.net.matching import MatchError, Matching, read_announcement
+from swarm.net.norm import LARGEST, norm
 
 MARGIN = 0.3
 # Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a process.
@@ -60,6 +63,8 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Order(Message):
     version: int
     weight: float
+    usual: float
+    """See swarm.core.standing.Claim."""
     peers: tuple[str, ...]
     seconds: float
     """Until the deadline."""
@@ -86,6 +91,10 @@ class Ended(Message):
     """Empty: nobody came."""
     exchanged: dict[str, int] = {}
     """Bytes of parts to and from each other member."""
+    norms: dict[str, float] = {}
+    """What each member announced."""
+    scaled: dict[str, float] = {}
+    """Share of a gradient that was scaled down, by member."""
 
 
 FromParent = Order | Leave
@@ -99,6 +108,8 @@ class Setup:
 
     prefix: str
     settings: Averaging
+    groups: int
+    """Of the run's whole batch."""
     buffer: torch.Tensor
     daemon: str
     """p2pd's control address."""
@@ -124,7 +135,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         setup, settings = self._setup, self._setup.settings
         self._p2p = await P2P.replicate(Multiaddr(setup.daemon))
         self._send(Listening(str(self._p2p._client.control.listen_maddr)))
-        schema = hashlib.sha256(f"float32 {setup.buffer.numel()} {settings.compression}".encode()).digest()
+        schema = hashlib.sha256(f"scale, float32 {setup.buffer.numel()} {settings.compression}".encode()).digest()
         self._matching = Matching(
             self._p2p.peer_id, setup.dial_only, schema, settings.match, settings.request,
             stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
@@ -166,14 +177,16 @@ class Rounds(ServicerBase):  # type: ignore[misc]
 
     async def _round(self, order: Order) -> Ended:
         invited = frozenset(map(PeerID.from_base58, order.peers))
+        mine = await asyncio.get_running_loop().run_in_executor(None, norm, self._setup.buffer)
+        if not mine <= LARGEST:
+            return Ended("my own tensors are not finite")
         self._known.clear()
         try:
-            group = await self._matching.gather(order.version, order.weight, invited)
+            group = await self._matching.gather(order.version, Claim(order.weight, mine, order.usual), invited)
             if group is None:
                 return Ended()
             with self._registered(group.group_id) as promise:
-                exchanged = await self._reduce(group, invited, order.version, promise)
-            return Ended(members=tuple(map(str, group.peer_ids)), exchanged=exchanged)
+                return await self._reduce(group, invited, order.version, promise)
         finally:
             self._known.set()
 
@@ -189,20 +202,19 @@ class Rounds(ServicerBase):  # type: ignore[misc]
 
     async def _reduce(
         self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]
-    ) -> dict[str, int]:
-        """-> bytes to and from each other member"""
+    ) -> Ended:
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
         if len(told) < 2 or not set(told) <= {self._p2p.peer_id, *invited} or any(one.v != version for one in told.values()):
             raise MatchError("the group holds somebody who was not invited or is at another version")
         settings = self._setup.settings
-        # A weight is what a member announced while the group formed, so that all reducers use the same one.
+        # A claim is what a member announced while the group formed, so that all reducers use the same one.
         runner = Runner(
-            weights={peer: one.weight for peer, one in told.items()}, codec=settings.compression, p2p=self._p2p,
-            servicer_type=type(self), prefix=self._setup.prefix, group_id=group.group_id, tensors=[self._setup.buffer],
+            claims={peer: one.claim for peer, one in told.items()}, groups=self._setup.groups, codec=Codec(settings.compression),
+            p2p=self._p2p, servicer_type=type(self), prefix=self._setup.prefix, group_id=group.group_id,
+            tensors=[self._setup.buffer],
             ordered_peer_ids=group.peer_ids, peer_fractions=tuple(float(not one.dial_only) for one in told.values()),
             sender_timeout=settings.chunk, reducer_timeout=2 * settings.chunk,
         )  # fmt: skip
-        runner.screen_own()
         promise.set_result(runner)
         try:
             results = await runner.collect()
@@ -211,7 +223,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         if runner.broken or runner.tensor_part_container.failed_size:
             raise AllreduceException(runner.broken or "a part was lost")
         self._setup.buffer.copy_(results[0])
-        return runner.exchanged()
+        return Ended(
+            members=tuple(map(str, group.peer_ids)), exchanged=runner.exchanged(), scaled=runner.scaled(),
+            norms={str(peer): one.norm for peer, one in told.items()},
+        )  # fmt: skip
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
@@ -251,7 +266,8 @@ def serve(setup: Setup, pipe: Connection, parent: int) -> None:
     gc.freeze()  # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
     signal.set_wakeup_fd(-1)  # else a signal sent to me would wake the parent's loop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends these to all of its programs; this one ends with its parent
     _close_sockets(keep=pipe.fileno())
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)

@@ -1,59 +1,89 @@
 """Content-addressed bytes between peers: one class over the Mail port, in both worlds.
 
-    publish(whole) -> Manifest{chunks} -- its digest is in the Release --> fetch_release: manifest, chunks from several holders
+    cut(whole) -> Manifest{chunks} -> hold -- its digest is in the Release --> fetch_release: manifest, chunks of several holders
 
-A request is one digest, its answer the bytes (service `blobs`). Invariants: what is returned or held has the digest it was asked
-by; sizes are checked before anything is allocated; a holder that lies or is silent is reported to `on_bad`, and the others are
-tried. Whoever fetched a release holds it for others. Retention: the newest releases, besides what `put` pinned. With a folder
-everything is on the disk (temporary file, fsync, rename, fsync of the folder) and is verified when it is read back at the start.
-Not handled: who may fetch (the handler's guard), finding holders (the Board), two fetches of one digest at once (both run).
+A request is one digest, its answer the bytes (service `blobs`); `cut` is what takes time, and may run anywhere, all else
+belongs to the loop. Invariants: what is returned or held has the digest it was asked by; sizes are checked before anything is
+allocated; a holder that lies is reported to `on_bad`, one that is late or busy is not, and the others are tried. A chunk is
+held as soon as it is here, so that a fetch that failed goes on where it ended, after a restart too where there is a folder;
+whoever fetched a release holds it for others. Retention: the newest releases, what is being fetched, here or from here, what
+was begun and is newer than they are, besides what `put` pinned. Where they lie is a shelf's business (swarm.net.shelves);
+`on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard), finding holders (the
+Board), two fetches of one digest at once (both run).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
+import random
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from swarm.durable import write_durably
+from swarm.net.fetching import Fetch, digest_of
 from swarm.net.ports import Mail, NetError, Refused
+from swarm.net.shelves import DIGEST, Folder, Memory
+from swarm.net.turns import Turns
 from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import FRAME_LIMIT, WireError, decode, encode
 
 SERVICE, STATES = "blobs", "states"
-# Two names for one service: whoever counts what passes can tell a learner's state from a release.
+# Names of one service: a learner's states have a store of their own, and who counts what passes can tell them from releases.
 CHUNK = 1 << 20
 # Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat.
 AT_ONCE = 4
 # Chunks under way: enough to fill several holders' links, and at most 16 MiB in memory.
-LARGEST = 16 << 30
-# Bytes of a release: an 8-billion-parameter policy in bf16. Its manifest stays far below the 4 MiB of a mail.
-_DIGEST = re.compile(rb"[0-9a-f]{64}")
+MOST = 60_000
+# Chunks of a release: its manifest, 66 bytes for each, is one mail. Beyond 60 GB chunks are larger, up to what a mail carries.
+LARGEST = FRAME_LIMIT // CHUNK * MOST * CHUNK
+# Bytes of a release or a state: 250 GB, 120 billion parameters in bf16, or the state of 20 billion.
 
 
-def digest_of(data: bytes) -> Digest:
-    return Digest(hashlib.sha256(data).hexdigest())
+class Cut(NamedTuple):
+    """A release's bytes, cut up."""
+
+    manifest: Manifest
+    chunks: dict[Digest, bytes]
+
+
+def cut(data: bytes, version: int) -> Cut:
+    """Cuts and hashes, 1 s of CPU for a GB. Raises ValueError when the bytes are none, or too many."""
+    if not 0 < len(data) <= LARGEST:
+        raise ValueError(f"version {version} has {len(data)} bytes: at most {LARGEST} travel")
+    step = chunk_size(len(data))
+    named = [(digest_of(chunk), chunk) for chunk in (data[at : at + step] for at in range(0, len(data), step))]
+    digests = tuple(digest for digest, _ in named)
+    return Cut(Manifest(version=version, weights=digest_of(data), size=len(data), chunks=digests), dict(named))
+
+
+def chunk_size(size: int) -> int:
+    """Bytes of a chunk, but for the last one, of a release of `size` bytes."""
+    return CHUNK * -(-size // (MOST * CHUNK))
+
+
+AGAIN = 60.0
+# Seconds after which a disk that still takes no more is told again: windows that come later hear of it, too.
+LATELY = 20.0
+# Seconds since a part of a release was asked for in which somebody is still fetching it: a slow line asks every few seconds.
 
 
 def _ignore(peer: PeerId, reason: str) -> None:
     """Nobody asked for reports."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """Who is asked, under which name, and who need not be asked again."""
-
-    holders: Sequence[PeerId]
-    service: str = SERVICE
-    bad: dict[PeerId, str] = field(default_factory=dict)
-    """Who lied or fell silent, and how."""
+def _bear(what: str) -> None:
+    """Nobody asked for reports."""
 
 
 class Blobs:
-    """`timeout` is in seconds for one chunk; `keep` the number of newest releases to hold."""
+    """`keep` is the number of newest releases to hold; `rng` draws how long a busy holder is left alone.
+
+    `asked` is when somebody asked for something last, in loop seconds.
+    """
 
     def __init__(
         self,
@@ -61,20 +91,40 @@ class Blobs:
         *,
         folder: Path | None = None,
         keep: int = 4,
-        timeout: float = 15.0,
         on_bad: Callable[[PeerId, str], None] = _ignore,
+        rng: random.Random | None = None,
+        service: str = SERVICE,
+        on_damage: Callable[[str], None] = _bear,
     ) -> None:
         """Reads the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks while it does."""
-        self._mail = mail
-        self._timeout = timeout
+        self.asked = 0.0
+        self._mail, self._service = mail, service
         self._on_bad = on_bad
         self._keep = keep
-        self._shelf: _Memory | _Folder = _Folder(folder) if folder is not None else _Memory()
+        self._rng = rng or random.Random()
+        self._on_damage = on_damage
+        self._shelf: Memory | Folder = Folder(folder, on_damage) if folder is not None else Memory()
         self._releases: dict[Digest, Manifest] = {}
-        for manifest in self._shelf.releases():
-            data = self._shelf.get(manifest)
-            if data is not None:
-                self._releases[manifest] = decode(data, Manifest)
+        self._begun: dict[Digest, Manifest] = {}
+        """Releases of which chunks are here, but not all."""
+        self._fetching: Counter[Digest] = Counter()
+        self._part_of: dict[Digest, Digest] = {}
+        """Manifest and chunks of the releases that are here -> the manifest."""
+        self._wanted: dict[Digest, float] = {}
+        """When somebody asked for a part of a release last, in loop seconds."""
+        self._last: Digest | None = None
+        """The release that was published last, until a newer one is here: who falls back to an old one has to offer it."""
+        self._turns = Turns()
+        self._complained = -AGAIN
+        """When, in monotonic seconds, the disk was complained of last."""
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
+        for found, manifests in ((self._releases, self._shelf.releases()), (self._begun, self._shelf.begun())):
+            for manifest in manifests:
+                data = self._shelf.get(manifest)
+                if data is not None:
+                    found[manifest] = decode(data, Manifest)
+        for address, whole in self._releases.items():
+            self._name_parts(address, whole)
 
     def put(self, data: bytes) -> Digest:
         """Hold these bytes, uncut, until the end (spec files). Raises ValueError beyond a mail's 4 MiB: `publish` cuts."""
@@ -86,32 +136,48 @@ class Blobs:
 
     def publish(self, data: bytes, version: int, weights: Digest) -> tuple[Manifest, Digest]:
         """Cut a release's bytes and hold them -> the manifest and its digest. Raises ValueError when `weights` is not theirs."""
-        if digest_of(data) != weights:
+        parts = cut(data, version)
+        if parts.manifest.weights != weights:
             raise ValueError(f"the bytes of version {version} do not have the digest {weights}")
-        chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
-        named = [(digest_of(chunk), chunk) for chunk in chunks]
-        manifest = Manifest(version=version, weights=weights, size=len(data), chunks=tuple(digest for digest, _ in named))
-        self._shelf.add(dict(named))
-        return manifest, self._hold(manifest)
+        return self.hold(parts)
+
+    def hold(self, parts: Cut) -> tuple[Manifest, Digest]:
+        """Hold what was cut -> the manifest and its digest."""
+        self._shelf.add(parts.chunks)
+        return parts.manifest, self._hold(parts.manifest)
 
     def get(self, digest: Digest) -> bytes | None:
         """What is held here, without asking anybody."""
         return self._shelf.get(digest)
 
+    def holds(self, release: Release) -> bool:
+        """Its bytes are here, all of them; what turned out to be damaged is not."""
+        manifest = self._releases.get(release.manifest)
+        here = manifest is not None and all(digest in self._shelf for digest in (release.manifest, *manifest.chunks))
+        return manifest is not None and here and _agrees(manifest, release)
+
     def keep(self, versions: int) -> None:
         """From now on hold only the newest `versions` releases' chunks."""
-        self._keep = versions
+        self._keep, self._last = versions, None
         self._prune()
+
+    def clear(self) -> None:
+        """Hold no release any more."""
+        kept = self._keep
+        self.keep(0)
+        self._keep = kept
 
     def statistics(self) -> Mapping[str, int]:
         return {"releases": len(self._releases), "blobs": len(self._shelf)}
 
     async def serve(self) -> None:
-        for service in (SERVICE, STATES):
-            await self._mail.serve(service, self._answer)
+        await self._mail.serve(self._service, self._answer, self._turns)
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
-        if not _DIGEST.fullmatch(message):
+        self.asked = asyncio.get_running_loop().time()
+        if (release := self._part_of.get(Digest(message.decode(errors="replace")))) is not None:
+            self._wanted[release] = self.asked
+        if not DIGEST.fullmatch(message):
             raise Refused("not a digest: ask with 64 lower-case hex digits")
         data = self._shelf.get(Digest(message.decode()))
         if data is None:
@@ -119,70 +185,86 @@ class Blobs:
         return data
 
     async def fetch(self, digest: Digest, holders: Sequence[PeerId], size: int | None = None) -> bytes:
-        """Bytes with this digest, of `size` bytes when given, from here or the first holder that has them. Raises NetError."""
-        return await self._fetch(Search(holders), digest, size)
+        """Bytes with this digest, of `size` bytes when given, from here or a holder that has them. Raises NetError."""
+        return await self._take(self._from(holders), digest, size)
 
-    async def fetch_release(self, release: Release, holders: Sequence[PeerId], service: str = SERVICE) -> bytes:
-        """A release's whole bytes, at most 4 chunks at a time. They are held for others from then on. Raises NetError."""
+    def _from(self, holders: Sequence[PeerId]) -> Fetch:
+        return Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
+
+    async def fetch_release(self, release: Release, holders: Sequence[PeerId]) -> bytes:
+        """A release's whole bytes, at most 4 chunks at a time. They are held for others from then on.
+
+        Raises NetError; what is here by then is not asked for again.
+        """
         if not 0 < release.size <= LARGEST:
             raise NetError(f"version {release.version} claims {release.size} bytes: at most {LARGEST} are fetched")
-        search = Search(holders, service)
-        data = await self._fetch(search, release.manifest, None)
+        fetch, address = self._from(holders), release.manifest
+        data = await self._take(fetch, address, None)
         try:
             manifest = decode(data, Manifest)
         except WireError as error:
             raise NetError(f"the manifest of version {release.version} is {error}") from error
         _check(manifest, release)
-        chunks = await self._fetch_chunks(search, manifest)
-        whole = await _join(chunks, manifest)
-        await self._keep_for_others(manifest, chunks)
+        self._fetching[address] += 1
+        try:
+            await self._begin(address, manifest)
+            chunks = await self._fetch_chunks(fetch, manifest)
+            whole = await _join(chunks, manifest)
+            await self._off_loop(self._shelf.mark, address)
+            self._complete(address, manifest)
+        finally:
+            self._fetching -= Counter([address])
+            self._prune()
         return whole
 
-    async def _fetch(self, search: Search, digest: Digest, size: int | None, first: int = 0) -> bytes:
-        """From here, else from the holders in turn, beginning with number `first`."""
+    async def _off_loop(self, change: Callable[..., None], *args: Any) -> None:
+        """Change the shelf, one after the other; a folder in a thread, since an fsync takes as long as a disk likes."""
+        if self._disk is None:
+            change(*args)
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._disk, change, *args)
+        self._complain()
+
+    def _complain(self) -> None:
+        """A disk that takes no more costs what would outlive this peer, and nothing else."""
+        if (complaint := self._shelf.complaint()) and time.monotonic() - self._complained >= AGAIN:
+            self._complained = time.monotonic()
+            self._on_damage(complaint)
+
+    async def _take(self, fetch: Fetch, digest: Digest, size: int | None) -> bytes:
+        """From here, else from the holders; it is not held by that."""
         data = self._shelf.get(digest)
-        if data is not None and size in (None, len(data)):
-            return data
-        failed: list[str] = []
-        bad = search.bad
-        for holder in (*search.holders[first:], *search.holders[:first]):
-            if holder in bad:
-                failed.append(f"{holder} {bad[holder]}")
-                continue
-            try:
-                data = await self._mail.send(holder, search.service, digest.encode(), self._timeout)
-            except Refused as refusal:
-                failed.append(f"{holder} refused: {refusal}")
-                continue
-            except NetError as error:
-                self._blame(bad, holder, f"failed: {error}")
-            else:
-                if size in (None, len(data)) and digest_of(data) == digest:
-                    return data
-                self._blame(bad, holder, f"sent {len(data)} bytes that are not {digest}")
-            failed.append(f"{holder} {bad[holder]}")
-        raise NetError(f"nobody gave {digest}: " + ("; ".join(failed) or "no holder is known"))
+        if data is None:
+            data = await fetch.blob(digest)
+        if size not in (None, len(data)):
+            raise NetError(f"{digest} has {len(data)} bytes, not {size}: whoever published it made a mistake or lies")
+        return data
 
-    def _blame(self, bad: dict[PeerId, str], holder: PeerId, reason: str) -> None:
-        bad[holder] = reason
-        self._on_bad(holder, reason)
+    async def _begin(self, address: Digest, manifest: Manifest) -> None:
+        """From now on chunks of this release are held, although it is not here as a whole."""
+        if address not in self._releases and address not in self._begun:
+            self._begun[address] = manifest
+            await self._off_loop(self._shelf.begin, address, encode(manifest))
+        self._prune()
 
-    async def _fetch_chunks(self, search: Search, manifest: Manifest) -> dict[Digest, bytes]:
-        """Digest -> bytes. Chunk k asks holder k first, so that the load is spread."""
+    async def _fetch_chunks(self, fetch: Fetch, manifest: Manifest) -> dict[Digest, bytes]:
+        """Digest -> bytes. Each is held as soon as it is here."""
         got: dict[Digest, bytes] = {}
-        todo = iter(enumerate(manifest.chunks))
+        # Equal chunks have one digest, and are fetched once.
+        step = chunk_size(manifest.size)
+        sizes = {digest: min(step, manifest.size - k * step) for k, digest in enumerate(manifest.chunks)}
+        todo = iter(sizes.items())
 
         async def take() -> None:
-            for k, digest in todo:
-                size = min(CHUNK, manifest.size - k * CHUNK)
-                got[digest] = await self._fetch(search, digest, size, k % max(1, len(search.holders)))
+            for digest, size in todo:
+                here = digest in self._shelf
+                got[digest] = await self._take(fetch, digest, size)
+                if not here:
+                    await self._off_loop(self._shelf.add, {digest: got[digest]})
 
-        if len(manifest.chunks) == 1:
-            await take()
-            return got
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(AT_ONCE, len(manifest.chunks))):
+                for _ in range(min(AT_ONCE, len(sizes))):
                     group.create_task(take())
         except BaseExceptionGroup as broken:
             lost, bugs = broken.split(NetError)
@@ -191,41 +273,63 @@ class Blobs:
             raise NetError(str(lost.exceptions[0])) from broken
         return got
 
-    async def _keep_for_others(self, manifest: Manifest, chunks: dict[Digest, bytes]) -> None:
-        if isinstance(self._shelf, _Folder):
-            # One chunk in a thread at a time: an fsync takes as long as a disk likes. A simulation has no folder.
-            for digest, chunk in chunks.items():
-                await asyncio.to_thread(self._shelf.add, {digest: chunk})
-            await asyncio.to_thread(self._hold, manifest)
-        else:
-            self._shelf.add(chunks)
-            self._hold(manifest)
-
     def _hold(self, manifest: Manifest) -> Digest:
         data = encode(manifest)
         digest = digest_of(data)
         self._shelf.add({digest: data})
         self._shelf.mark(digest)
-        self._releases[digest] = manifest
-        self._prune()
+        self._complain()
+        self._last = digest
+        self._complete(digest, manifest)
         return digest
 
+    def _complete(self, digest: Digest, manifest: Manifest) -> None:
+        self._begun.pop(digest, None)
+        self._releases[digest] = manifest
+        self._name_parts(digest, manifest)
+        last = self._releases.get(self._last) if self._last is not None else None
+        if last is not None and last.version < manifest.version:
+            self._last = None
+        self._prune()
+
+    def _name_parts(self, digest: Digest, manifest: Manifest) -> None:
+        self._part_of |= dict.fromkeys((digest, *manifest.chunks), digest)
+
     def _prune(self) -> None:
+        """Drop releases beyond the newest `keep`, but for the last one published and as many again that somebody is fetching from
+        here; and of those that were only begun what is older, or more than as many.
+        """
         versions = sorted({manifest.version for manifest in self._releases.values()})
         newest = set(versions[-self._keep :] if self._keep > 0 else ())
         gone = [digest for digest, manifest in self._releases.items() if manifest.version not in newest]
-        if not gone:
+        late = asyncio.get_running_loop().time() - LATELY if self._wanted else 0.0
+        given = [digest for digest in gone if self._wanted.get(digest, late) > late]
+        spared = sorted(given, key=lambda digest: self._releases[digest].version)[-self._keep :] if self._keep > 0 else []
+        gone = [digest for digest in gone if digest not in spared]
+        begun = sorted(self._begun, key=lambda digest: self._begun[digest].version, reverse=True)
+        oldest = min(newest, default=0)
+        gone += [digest for k, digest in enumerate(begun) if k >= self._keep or self._begun[digest].version < oldest]
+        everything = self._begun | self._releases
+        old = {digest: everything.pop(digest) for digest in gone if digest not in self._fetching and digest != self._last}
+        if not old:
             return
-        old = {digest: self._releases.pop(digest) for digest in gone}
-        needed = set(self._releases).union(*(manifest.chunks for manifest in self._releases.values()))
+        for digest in old:
+            self._releases.pop(digest, None)
+            self._begun.pop(digest, None)
+            self._wanted.pop(digest, None)
+        self._part_of = {part: digest for part, digest in self._part_of.items() if digest not in old}
+        needed = set(everything).union(*(manifest.chunks for manifest in everything.values()))
         dropped = set(old).union(*(manifest.chunks for manifest in old.values())) - needed
         self._shelf.drop(sorted(dropped))
 
 
+def _agrees(manifest: Manifest, release: Release) -> bool:
+    return (manifest.version, manifest.weights, manifest.size) == (release.version, release.weights, release.size)
+
+
 def _check(manifest: Manifest, release: Release) -> None:
     """Before a byte of a chunk is asked for. Raises NetError."""
-    agrees = (manifest.version, manifest.weights, manifest.size) == (release.version, release.weights, release.size)
-    if not agrees or len(manifest.chunks) != -(-release.size // CHUNK):
+    if not _agrees(manifest, release) or len(manifest.chunks) != -(-release.size // chunk_size(release.size)):
         raise NetError(
             f"the manifest of version {release.version} ({manifest.size} bytes in {len(manifest.chunks)} chunks) does not fit "
             f"its release of {release.size} bytes: its publisher {release.publisher} made a mistake or lies"
@@ -240,90 +344,3 @@ async def _join(chunks: Mapping[Digest, bytes], manifest: Manifest) -> bytes:
     if whole.hexdigest() != manifest.weights:
         raise NetError(f"the chunks of version {manifest.version} do not add up to its weights {manifest.weights}")
     return b"".join(chunks[digest] for digest in manifest.chunks)
-
-
-class _Memory:
-    """Blobs in a dictionary."""
-
-    def __init__(self) -> None:
-        self._blobs: dict[Digest, bytes] = {}
-        self._pinned: set[Digest] = set()
-
-    def __len__(self) -> int:
-        return len(self._blobs)
-
-    def get(self, digest: Digest) -> bytes | None:
-        return self._blobs.get(digest)
-
-    def add(self, blobs: Mapping[Digest, bytes], pin: bool = False) -> None:
-        self._blobs.update(blobs)
-        if pin:
-            self._pinned.update(blobs)
-
-    def mark(self, manifest: Digest) -> None:
-        """Nothing outlives a memory."""
-
-    def releases(self) -> list[Digest]:
-        return []
-
-    def drop(self, digests: Sequence[Digest]) -> None:
-        for digest in digests:
-            if digest not in self._pinned:
-                self._blobs.pop(digest, None)
-
-
-class _Folder:
-    """Blobs as files named by their digests; an empty `<digest>.release` marks a manifest, `<digest>.pin` what stays."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self._held: set[Digest] = set()
-        for file in sorted(path.iterdir()):
-            if _DIGEST.fullmatch(file.name.encode()) and digest_of(file.read_bytes()) == file.name:
-                self._held.add(Digest(file.name))
-            elif file.suffix not in (".release", ".pin"):
-                file.unlink()
-        self._drop_orphans()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, digest: Digest) -> bytes | None:
-        return (self._path / digest).read_bytes() if digest in self._held else None
-
-    def add(self, blobs: Mapping[Digest, bytes], pin: bool = False) -> None:
-        for digest, data in blobs.items():
-            if digest not in self._held:
-                write_durably(self._path / digest, data)
-            if pin:
-                write_durably(self._path / f"{digest}.pin", b"")
-        self._held.update(blobs)
-
-    def mark(self, manifest: Digest) -> None:
-        write_durably(self._path / f"{manifest}.release", b"")
-
-    def releases(self) -> list[Digest]:
-        """Manifests of releases that are here as a whole."""
-        return [digest for digest in self._marked("release") if self._whole(digest)]
-
-    def drop(self, digests: Sequence[Digest]) -> None:
-        for digest in digests:
-            (self._path / f"{digest}.release").unlink(missing_ok=True)
-            if not (self._path / f"{digest}.pin").exists():
-                self._held.discard(digest)
-                (self._path / digest).unlink(missing_ok=True)
-
-    def _drop_orphans(self) -> None:
-        """What a crash left behind: chunks of a release that was never complete, marks without a blob."""
-        needed: set[Digest] = set(self._marked("pin"))
-        for manifest in self.releases():
-            needed.update([manifest, *decode((self._path / manifest).read_bytes(), Manifest).chunks])
-        self.drop(sorted({*self._held, *self._marked("release")} - needed))
-
-    def _whole(self, manifest: Digest) -> bool:
-        data = self.get(manifest)
-        return data is not None and all(chunk in self._held for chunk in decode(data, Manifest).chunks)
-
-    def _marked(self, mark: str) -> list[Digest]:
-        return sorted(Digest(file.stem) for file in self._path.glob(f"*.{mark}"))

@@ -48,8 +48,8 @@ class PubSub:
         """Topics that something was published to."""
 
     async def publish(self, topic: str, data: bytes) -> None:
-        if len(data) > EVENT_LIMIT:
-            raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT}")
+        if len(data) > EVENT_LIMIT.sealed:
+            raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT.sealed}")
         self.published.add(topic)
         try:
             await (await self._line()).publish(topic, data)
@@ -76,7 +76,7 @@ class PubSub:
         while True:
             try:
                 line = await self._line()
-                async with line.subscribe(topic, EVENT_LIMIT) as messages:
+                async with line.subscribe(topic, EVENT_LIMIT.sealed) as messages:
                     standing.set()
                     async for message in messages:
                         if message[0] != self._me:

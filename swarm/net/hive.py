@@ -31,7 +31,7 @@ from swarm.net.board import Board, Dht, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
-from swarm.net.ports import NetError, Unreachable
+from swarm.net.ports import BESIDE, NetError, Unreachable
 
 # isort: split
 from hivemind.dht.routing import DHTID
@@ -73,18 +73,17 @@ class WallClock:
 
 
 class ThreadWork:
-    """The Work port: one thread, in order, and a second one for `score`."""
+    """The Work port: one thread, in order, and one more for each of the kinds that have a queue of their own."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="work")
-        self._scores = ThreadPoolExecutor(1, thread_name_prefix="score")
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("work", *BESIDE)}
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        thread = self._scores if kind == "score" else self._thread
+        thread = self._threads[kind if kind in BESIDE else "work"]
         return await asyncio.get_running_loop().run_in_executor(thread, partial(function, *args))
 
     def close(self) -> None:
-        for thread in (self._thread, self._scores):
+        for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)
 
 

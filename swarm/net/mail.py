@@ -1,10 +1,11 @@
 """Mail over streams: one request and one reply at a time on a stream, a small pool of streams per peer and service.
 
-    request  4 bytes length, message                reply  1 byte status, 4 bytes length, acknowledgement or reason
+    request  4 bytes length, message        reply  1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
 A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer, everything less is
 Unreachable. A frame's size is checked before it is read. An idle stream that turns out dead is replaced once, silently, so that
-a message may arrive twice: receivers know repeated messages by their ids (ports.Mail says so). Not handled: who may send what.
+a message may arrive twice: receivers know repeated messages by their ids (ports.Mail says so). Whose stream gives way when there
+are too many, and whose message waits, swarm.core.slots decides. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarm.net.ports import Handler, Refused, Silent, Unreachable
+from swarm.core.slots import Seat, Slots, deadline, largest
+from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
+from swarm.net.turns import Turns, no_turn
 from swarm.types import Digest, PeerId
 from swarm.wire import FRAME_LIMIT
 
@@ -29,27 +32,24 @@ POOL_SECONDS = 30.0
 # An idle stream is closed by the sender: a sampler writes more often, a passer-by should not hold one.
 IDLE_SECONDS = 60.0
 # By the receiver: later than the sender, so that a request never meets a stream that is just being closed.
-BODY_SECONDS = 30.0
-# From a frame's header to its last byte: 4 MiB at 140 kB/s.
+REPLY_SECONDS = 30.0
+# For each piece of a reply to be taken: whoever reads is slow, and whoever does not is gone.
 DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
 # Of a message's deadline, and at most: finding the peer and opening the stream take one share each, the answer has the rest.
-STREAMS_FROM_ONE, STREAMS_FROM_ALL = 32, 256
-# Served at once: a learner with a hundred samplers and room for as many strangers; each costs a file and a small buffer.
-CALLS_FROM_ONE, CALLS = 16, 64
-# Handlers that run at once; each holds up to two frames, so that mail stays below half a GiB.
 REASON_LIMIT = 500
 # Bytes of a refusal's reason.
-DISCARD = 1 << 16
-# Bytes read at a time of a message that is not wanted.
+PIECE = 1 << 16
+# Bytes read at a time of a message that is not wanted, and written at a time of a reply: less would be more calls than bytes.
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 # Peers whose addresses are remembered, and how many of each.
 
-OK, REFUSED = 0, 1
+OK, REFUSED, BUSY = 0, 1, 2
 _REPLY = struct.Struct(">BI")
 _SIZE = struct.Struct(">I")
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 BROKEN = (OSError, EOFError)
+CROWDED = b"busy: too many calls at once, try later"
 
 
 class Line(Protocol):
@@ -70,6 +70,15 @@ class Pool:
     idle: list[tuple[float, Stream]] = field(default_factory=list)
     """(since, stream), the most recently used last."""
     users: int = 0
+    patient: dict[asyncio.Timeout, float] = field(default_factory=dict)
+    """Who waits for answers by progress, and for how many seconds without a byte."""
+
+    def moved(self) -> None:
+        """Bytes of an answer came: whoever waits for this service of this peer sees that it is not silent."""
+        now = asyncio.get_running_loop().time()
+        for limit, idle in self.patient.items():
+            if not limit.expired():
+                limit.reschedule(now + idle)
 
 
 class StreamMail:
@@ -87,12 +96,12 @@ class StreamMail:
         self._prefix = run[:16]
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
         self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
-        self._services: dict[str, Handler] = {}
+        self._services: dict[str, tuple[Handler, Turns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
         self._closing = False
         self._serving: set[asyncio.Task[None]] = set()
-        self._streams: Counter[PeerId] = Counter()
-        self._calls: Counter[PeerId] = Counter()
+        self._open_for: dict[Seat, asyncio.StreamWriter] = {}
+        self._slots = Slots()
 
     # --- addresses ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +118,7 @@ class StreamMail:
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
         if len(data) > FRAME_LIMIT:
             raise ValueError(f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs does)")
         key = (to, service)
@@ -117,7 +126,7 @@ class StreamMail:
         pool.users += 1
         try:
             async with asyncio.timeout(timeout), pool.slots:
-                return await self._exchange(pool, to, service, data, timeout)
+                return await self._exchange(pool, to, service, data, timeout, idle)
         except TimeoutError as error:
             raise Silent(f"{to} did not answer {service!r} within {timeout:g} s") from error
         finally:
@@ -125,17 +134,19 @@ class StreamMail:
             if not pool.users and not pool.idle:
                 self._pools.pop(key, None)
 
-    async def _exchange(self, pool: Pool, to: PeerId, service: str, data: bytes, timeout: float) -> bytes:
+    async def _exchange(
+        self, pool: Pool, to: PeerId, service: str, data: bytes, timeout: float, idle: float | None
+    ) -> bytes:
         while pool.idle:
             _, stream = pool.idle.pop()
             if stream[0].at_eof() or stream[1].is_closing():
                 self._hang_up(stream[1])
                 continue
             try:
-                return await self._ask(pool, stream, to, data)
+                return await self._ask(pool, stream, to, data, idle)
             except Unreachable:
                 break  # it had died while idle
-        return await self._ask(pool, await self._open(to, service, timeout), to, data)
+        return await self._ask(pool, await self._open(to, service, timeout), to, data, idle)
 
     async def _open(self, to: PeerId, service: str, timeout: float) -> Stream:
         patience = min(timeout * DIAL_SHARE, DIAL_SECONDS)
@@ -146,34 +157,45 @@ class StreamMail:
         except (Unreachable, Silent) as error:
             raise Unreachable(f"{to} cannot be reached for {service!r}: {error}") from error
 
-    async def _ask(self, pool: Pool, stream: Stream, to: PeerId, data: bytes) -> bytes:
+    async def _ask(self, pool: Pool, stream: Stream, to: PeerId, data: bytes, idle: float | None) -> bytes:
         reader, writer = stream
         whole = False
+        silent = asyncio.timeout(idle)
         try:
-            writer.write(_SIZE.pack(len(data)))
-            writer.write(data)
-            await writer.drain()
-            status, size = _REPLY.unpack(await reader.readexactly(_REPLY.size))
-            if size > FRAME_LIMIT or status not in (OK, REFUSED):
-                raise ConnectionError(f"a reply of {size} bytes with status {status}")
-            answer = await reader.readexactly(size)
-            whole = True
+            async with silent:
+                if idle is not None:
+                    pool.patient[silent] = idle
+                writer.write(_SIZE.pack(len(data)))
+                writer.write(data)
+                await writer.drain()
+                status, size = _REPLY.unpack(await reader.readexactly(_REPLY.size))
+                if size > FRAME_LIMIT or status not in (OK, REFUSED, BUSY):
+                    raise ConnectionError(f"a reply of {size} bytes with status {status}")
+                answer = await _receive(pool, reader, size)
+                whole = True
         except BROKEN as error:
+            if silent.expired():
+                raise Silent(f"{to} sent nothing for {idle:g} s") from error
             raise Unreachable(f"the stream to {to} broke before the answer ({error or type(error).__name__})") from error
         finally:
+            pool.patient.pop(silent, None)
             if whole:
                 pool.idle.append((asyncio.get_running_loop().time(), stream))
             else:
                 self._hang_up(writer)
-        if status == REFUSED:
-            raise Refused(answer.decode(errors="replace"))
+        if status != OK:
+            raise (Busy if status == BUSY else Refused)(answer.decode(errors="replace"))
         return answer
 
     # --- serving --------------------------------------------------------------------------------------------------------
 
-    async def serve(self, service: str, handler: Handler) -> None:
-        self._services[service] = handler
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+        self._services[service] = handler, turns
         await self._register(await self._line(), service)
+
+    def prefer(self, regular: Callable[[PeerId], bool]) -> None:
+        """Peers of which this is true are not kept out by strangers."""
+        self._slots.regular = regular
 
     async def attach(self, line: Line) -> None:
         """A new p2pd knows none of the services."""
@@ -192,11 +214,16 @@ class StreamMail:
     async def _accept(self, service: str, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        seat, gone = self._slots.arrive(peer, service, _now())
+        if gone is not None:
+            self._give_way(gone)
+        if seat is None:
+            self._hang_up(writer)
+            return
         self._serving.add(task)
-        crowded = self._streams[peer] >= STREAMS_FROM_ONE or self._streams.total() >= STREAMS_FROM_ALL
-        self._streams[peer] += 1
+        self._open_for[seat] = writer
         try:
-            while await self._answer(service, peer, reader, writer, crowded) and not crowded:
+            while await self._answer(seat, reader, writer):
                 pass
         except asyncio.CancelledError:
             # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as cancelled.
@@ -206,47 +233,60 @@ class StreamMail:
             log.debug("a stream of %s from %s ended: %s", service, peer, error or type(error).__name__)
         finally:
             self._serving.discard(task)
-            _less(self._streams, peer)
+            self._slots.leave(seat)
+            if self._open_for.pop(seat, None) is not None:
+                self._hang_up(writer)
+
+    def _give_way(self, *seats: Seat) -> None:
+        """Close these streams; their tasks see them break."""
+        for seat in seats:
+            writer = self._open_for.pop(seat)
+            writer.transport.abort()  # with what its reader did not take
             self._hang_up(writer)
 
-    async def _answer(
-        self, service: str, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, crowded: bool
-    ) -> bool:
+    async def _answer(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """One request. False when the stream must be closed."""
         async with asyncio.timeout(IDLE_SECONDS):
             header = await reader.readexactly(_SIZE.size)
         (size,) = _SIZE.unpack(header)
-        if size > FRAME_LIMIT:
-            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {FRAME_LIMIT}".encode())
+        if size > (most := largest(seat.service)):
+            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode())
             return False
-        if crowded or self._calls[peer] >= CALLS_FROM_ONE or self._calls.total() >= CALLS:
-            async with asyncio.timeout(BODY_SECONDS):
+        status, answer, end = BUSY, CROWDED, no_turn
+        gone = self._slots.announce(seat, size, _now())
+        async with asyncio.timeout(deadline(size)):
+            if gone is None:
                 await _discard(reader, size)
-            await _reply(writer, REFUSED, b"busy: too many calls at once, try later")
-            return True
-        self._calls[peer] += 1
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
+            else:
+                self._give_way(*gone)
                 message = await reader.readexactly(size)
-            status, answer = await self._handle(service, peer, message)
+        if gone is not None and self._slots.begin(seat, _now()):
+            status, answer, end = await self._handle(seat.service, seat.peer, message)
+        self._slots.answer(seat, _now())
+        try:
+            await _reply(writer, status, answer)
         finally:
-            _less(self._calls, peer)
-        await _reply(writer, status, answer)
+            end()
+        self._slots.rest(seat, _now())
         return True
 
-    async def _handle(self, service: str, peer: PeerId, message: bytes) -> tuple[int, bytes]:
+    async def _handle(self, service: str, peer: PeerId, message: bytes) -> tuple[int, bytes, Callable[[], None]]:
+        """-> status, answer or reason, and what ends the call's turn when that has left."""
+        handler, turns = self._services[service]
+        end = no_turn
         try:
-            answer = await self._services[service](peer, message)
+            end = await turns.take(peer) if turns is not None else no_turn
+            answer = await handler(peer, message)
             if len(answer) > FRAME_LIMIT:
                 raise ValueError(f"{service!r} answers with {len(answer)} bytes, limit {FRAME_LIMIT}")
-            return OK, answer
+            return OK, answer, end
         except Refused as refusal:
-            return REFUSED, str(refusal).encode()[:REASON_LIMIT]
+            return BUSY if isinstance(refusal, Busy) else REFUSED, str(refusal).encode()[:REASON_LIMIT], end
         except Exception as error:
             # Ours, and whoever wrote may repeat it: it is told and logged, and the peer goes on.
             log.exception("the handler of %r failed on a message of %s", service, peer)
             self._bug(service, f"{type(error).__name__}: {error}")
-            return REFUSED, b"internal error"
+            return REFUSED, b"internal error", end
 
     # --- housekeeping ---------------------------------------------------------------------------------------------------
 
@@ -275,28 +315,41 @@ class StreamMail:
     def statistics(self) -> dict[str, int]:
         return {
             "streams_out": sum(len(pool.idle) + pool.users for pool in self._pools.values()),
-            "streams_in": self._streams.total(),
-            "calls_in": self._calls.total(),
+            **self._slots.statistics(),
         }
+
+
+async def _receive(pool: Pool, reader: asyncio.StreamReader, size: int) -> bytes:
+    answer = bytearray()
+    pool.moved()
+    while len(answer) < size:
+        piece = await reader.read(size - len(answer))
+        if not piece:
+            raise EOFError(f"ended after {len(answer)} of {size} bytes")
+        answer += piece
+        pool.moved()
+    return bytes(answer)
 
 
 async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes) -> None:
     writer.write(_REPLY.pack(status, len(answer)))
-    writer.write(answer)
-    async with asyncio.timeout(BODY_SECONDS):
-        await writer.drain()
+    rest = memoryview(answer)
+    while True:
+        writer.write(rest[:PIECE])
+        async with asyncio.timeout(REPLY_SECONDS):
+            await writer.drain()
+        if not (rest := rest[PIECE:]):
+            return
 
 
 async def _discard(reader: asyncio.StreamReader, size: int) -> None:
     while size:
-        part = await reader.read(min(size, DISCARD))
+        part = await reader.read(min(size, PIECE))
         if not part:
             raise ConnectionError("ended in the middle of a message")
         size -= len(part)
 
 
-def _less(counter: Counter[PeerId], peer: PeerId) -> None:
-    counter[peer] -= 1
-    if counter[peer] <= 0:
-        del counter[peer]
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 

@@ -27,7 +27,7 @@ import math
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from hivemind.averaging.group_info import GroupInfo
@@ -42,6 +42,10 @@ from hivemind.proto.averaging_pb2 import (
     JoinRequest,
     MessageFromLeader,
 )
+from msgspec import Meta
+
+from swarm.core.standing import Claim
+from swarm.net.norm import LARGEST
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +68,16 @@ class Announcement(msgspec.Struct, frozen=True):
 
     v: int
     weight: float
+    norm: float
+    usual: float
+    """See swarm.core.standing.Claim."""
     dial_only: bool
-    invited: tuple[bytes, ...]
+    invited: Annotated[tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)]
     """Tags of those it averages with, itself included."""
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.weight, self.norm, self.usual)
 
 
 def read_announcement(raw: bytes) -> Announcement:
@@ -79,6 +90,8 @@ def read_announcement(raw: bytes) -> Announcement:
         raise MatchError(f"an announcement cannot be read: {error}") from error
     if not (math.isfinite(told.weight) and 0 < told.weight <= MAX_WEIGHT):
         raise MatchError(f"a member announced the weight {told.weight}, which is not in (0, {MAX_WEIGHT:g}]")
+    if not all(0 <= norm <= LARGEST for norm in (told.norm, told.usual)):
+        raise MatchError(f"a member announced the norms {told.norm} and {told.usual}, which are not both in [0, {LARGEST:g}]")
     return told
 
 
@@ -127,11 +140,11 @@ class Matching:
         self._leader: PeerID | None = None
         self._group: asyncio.Future[GroupInfo] | None = None
 
-    async def gather(self, version: int, weight: float, peers: frozenset[PeerID]) -> GroupInfo | None:
+    async def gather(self, version: int, claim: Claim, peers: frozenset[PeerID]) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when nobody came."""
         loop = asyncio.get_running_loop()
         self.invited = peers
-        self._told = Announcement(version, weight, self.dial_only, tuple(map(_tag, (self.me, *peers))))
+        self._told = Announcement(version, *claim, self.dial_only, tuple(map(_tag, (self.me, *peers))))
         self._raw = msgspec.msgpack.encode(self._told)
         self._until, self._group = loop.time() + self._window, loop.create_future()
         try:

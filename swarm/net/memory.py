@@ -5,7 +5,7 @@
 In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the pair is open, and
 whether it is held. Invariant: with a deterministic loop and seeded links, the order of everything that happens is a function of
 the calls (dictionaries and lists here, never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged senders
-(ports know who calls), gossip's several hops (one draw of the link stands for the whole way), screening of averaged tensors.
+(ports know who calls), gossip's several hops (one draw of the link stands for the whole way).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from swarm.config import BatchSize
+from swarm.core.standing import Usual
 from swarm.net.memory_rounds import Rounds
-from swarm.net.ports import Average, Handler, NetError, Ports, Refused, Silent, Unreachable
+from swarm.net.ports import BESIDE, Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
+from swarm.net.turns import Turns, no_turn
 from swarm.types import PeerId
 from swarm.wire import FRAME_LIMIT, RECORD_LIMIT
 
@@ -104,17 +107,20 @@ class MemoryClock:
 class MemoryNetwork:
     """Use as `async with`: mail handlers run as its tasks, an exception of theirs other than Refused ends it with a traceback.
 
-    `match` is the averagers' matching window in seconds; `epoch` the unix time of loop second 0.
+    `match` is the averagers' matching window in seconds, `groups` are the run's whole batch; `epoch` is the unix time of loop
+    second 0.
     """
 
-    def __init__(self, rng: Random, links: Links, *, match: float = 2.0, epoch: float = EPOCH) -> None:
+    def __init__(
+        self, rng: Random, links: Links, *, match: float = 2.0, groups: int = BatchSize().groups, epoch: float = EPOCH
+    ) -> None:
         self.rng = rng
         self.links = links
         self.clock = MemoryClock(epoch)
         self.hosts: dict[PeerId, Host] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
-        self.rounds = Rounds(links, match)
+        self.rounds = Rounds(links, match, groups)
         self.tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> MemoryNetwork:
@@ -156,10 +162,11 @@ class MemoryNetwork:
                 del readers[reader]
         self.rounds.crash(peer)
 
-    def carry(self, sender: PeerId, receiver: PeerId, size: int, deliver: Callable[[], None]) -> None:
-        """Call `deliver` when `size` bytes have crossed the link; never, when it is cut by then."""
+    def carry(self, sender: PeerId, receiver: PeerId, size: int, deliver: Callable[[], None]) -> float:
+        """Call `deliver` when `size` bytes have crossed the link, after the returned seconds; never, when it is cut by then."""
         seconds = self.links.seconds(sender, receiver, size)
         asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, deliver)
+        return seconds
 
     def _arrive(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> None:
         links = self.links
@@ -173,12 +180,15 @@ class Host:
     def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
         self.network = network
         self.peer = peer
-        self.services: dict[str, Handler] = {}
-        self.answering: dict[asyncio.Task[None], None] = {}
+        self.services: dict[str, tuple[Handler, Turns | None]] = {}
+        self.answering: dict[asyncio.Task[None], bool] = {}
+        """And whether they are bounded in number: those that have turns are bounded by these."""
+        self.coming: dict[tuple[PeerId, str], float] = {}
+        """Until when bytes of answers of a service come from a peer, in loop seconds."""
 
-    def answer(self, call: Call, handler: Handler) -> None:
-        task = self.network.tasks.create_task(call.handle(handler), name=f"{self.peer} answers {call.service}")
-        self.answering[task] = None
+    def answer(self, call: Call, handler: Handler, turns: Turns | None) -> None:
+        task = self.network.tasks.create_task(call.handle(handler, turns), name=f"{self.peer} answers {call.service}")
+        self.answering[task] = turns is None
         task.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
@@ -208,17 +218,19 @@ class Call:
 
     def land(self) -> None:
         host = self.network.hosts.get(self.to)
-        handler = host.services.get(self.service) if host is not None else None
-        if host is None or handler is None:
+        served = host.services.get(self.service) if host is not None else None
+        if host is None or served is None:
             what = "is not there" if host is None else f"does not serve {self.service!r}"
             self.reply(Unreachable(f"{self.to} {what}"))
-        elif len(host.answering) >= CONCURRENT:
-            self.reply(Refused(f"busy with {CONCURRENT} calls: try later"))
+        elif served[1] is None and sum(host.answering.values()) >= CONCURRENT:
+            self.reply(Busy(f"busy with {CONCURRENT} calls: try later"))
         else:
-            host.answer(self, handler)
+            host.answer(self, *served)
 
-    async def handle(self, handler: Handler) -> None:
+    async def handle(self, handler: Handler, turns: Turns | None) -> None:
+        end = no_turn
         try:
+            end = await turns.take(self.sender) if turns is not None else no_turn
             outcome: bytes | NetError = await handler(self.sender, self.message)
         except Refused as refusal:
             outcome = refusal
@@ -226,11 +238,19 @@ class Call:
             # Crashed or broken in the middle: the sender sees its connection break.
             self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
             raise
-        self.reply(outcome)
+        self.reply(outcome, end)
 
-    def reply(self, outcome: bytes | NetError) -> None:
+    def reply(self, outcome: bytes | NetError, end: Callable[[], None] = no_turn) -> None:
         size = len(outcome) if isinstance(outcome, bytes) else 0
-        self.network.carry(self.to, self.sender, size, partial(self.settle, outcome))
+
+        def arrive() -> None:
+            end()
+            self.settle(outcome)
+
+        seconds = self.network.carry(self.to, self.sender, size, arrive)
+        if (host := self.network.hosts.get(self.sender)) is not None:
+            key, until = (self.to, self.service), asyncio.get_running_loop().time() + seconds
+            host.coming[key] = max(until, host.coming.get(key, 0.0))
 
     def settle(self, outcome: bytes | NetError) -> None:
         if self.answer.done():
@@ -246,20 +266,40 @@ class MemoryMail:
         self._network = network
         self._host = host
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
         if len(data) > FRAME_LIMIT:
             raise ValueError(f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs does)")
         call = Call(self._network, self._host.peer, to, service, data)
         call.start()
         silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
-        timer = asyncio.get_running_loop().call_later(timeout, call.settle, silent)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout, call.settle, silent)
+        quiet = Quiet(self._host, call, idle) if idle is not None else None
         try:
             return await call.answer
         finally:
             timer.cancel()
+            if quiet is not None:
+                quiet.timer.cancel()
 
-    async def serve(self, service: str, handler: Handler) -> None:
-        self._host.services[service] = handler
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+        self._host.services[service] = handler, turns
+
+
+class Quiet:
+    """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its peer."""
+
+    def __init__(self, host: Host, call: Call, idle: float) -> None:
+        self._host, self._call, self._idle = host, call, idle
+        self.timer = asyncio.get_running_loop().call_later(idle, self._look)
+
+    def _look(self) -> None:
+        loop, call = asyncio.get_running_loop(), self._call
+        until = self._host.coming.get((call.to, call.service), 0.0) + self._idle
+        if loop.time() < until:
+            self.timer = loop.call_at(until, self._look)
+        else:
+            call.settle(Silent(f"{call.to} sent nothing for {self._idle:g} s"))
 
 
 class Subscription:
@@ -359,11 +399,12 @@ class MemoryAverager:
     def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
         self._network = network
         self._me = me
+        self._usual = Usual()
 
     async def average(
         self, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId], deadline: float
     ) -> Average | None:
-        return await self._network.rounds.average(self._me, version, tensors, weight, peers, deadline)
+        return await self._network.rounds.average(self._me, self._usual, version, tensors, weight, peers, deadline)
 
 
 class MemoryWork:
@@ -371,10 +412,10 @@ class MemoryWork:
 
     def __init__(self, price: Callable[[str], float]) -> None:
         self._price = price
-        self._turn, self._score = asyncio.Lock(), asyncio.Lock()
+        self._turns = {name: asyncio.Lock() for name in ("work", *BESIDE)}
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        async with self._score if kind == "score" else self._turn:
+        async with self._turns[kind if kind in BESIDE else "work"]:
             result = function(*args)
             await asyncio.sleep(self._price(kind))
             return result

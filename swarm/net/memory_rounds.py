@@ -2,17 +2,20 @@
 
     first comer --(match window, or everybody expected is there)--> exchange over the links --> the weighted mean, or RoundLost
 
-In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes. Two peers meet only
-when each expects the other, for the same version, over an open link. Whoever is lost during the exchange (crash, cut link,
+In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes. What counts how
+much is decided as among real learners (swarm.core.standing); here nobody can announce another norm than its own. Two peers meet
+only when each expects the other, for the same version, over an open link. Whoever is lost during the exchange (crash, cut link,
 deadline) breaks the round for all: every member keeps its tensors.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from swarm.core.standing import Claim, Standing, Usual, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
 
@@ -29,10 +32,13 @@ class _Links(Protocol):
 class Seat:
     """A peer in a meeting, from its call to its outcome."""
 
-    def __init__(self, peer: PeerId, tensors: Sequence[torch.Tensor], weight: float, expects: frozenset[PeerId]) -> None:
+    def __init__(
+        self, peer: PeerId, tensors: Sequence[torch.Tensor], claim: Claim, usual: Usual, expects: frozenset[PeerId]
+    ) -> None:
         self.peer = peer
         self.tensors = tensors
-        self.weight = weight
+        self.claim = claim
+        self.usual = usual
         self.expects = expects
         self.since = asyncio.get_running_loop().time()
         self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
@@ -47,8 +53,9 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: _Links, match: float) -> None:
+    def __init__(self, links: _Links, match: float, groups: int) -> None:
         self._links = links
+        self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
         self.exchanging = False
         self.over = False
@@ -101,18 +108,21 @@ class Meeting:
         if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):
             self._break("the members' tensors differ in shape")
             return
-        if not sum(seat.weight for seat in seats) > 0:
+        if not sum(seat.claim.weight for seat in seats) > 0:
             self._break("the members' weights sum to nothing")
             return
-        _average(seats)
+        judged = standings([seat.claim for seat in seats], self._groups)
+        _average(seats, judged)
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
         # As in a butterfly: each member's part goes to its reducer, and the mean of mine comes back.
+        scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
         part = 2 * sum(tensor.nbytes for tensor in seats[0].tensors) // len(seats)
         for seat in seats:
             exchanged = {other.peer: part for other in seats if other is not seat}
-            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=exchanged))
+            seat.usual.add(other.claim.norm for other in seats)
+            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=exchanged, scaled=scaled))
 
     def _break(self, reason: str) -> None:
         self._end()
@@ -127,16 +137,23 @@ class Meeting:
 class Rounds:
     """All meetings of a network."""
 
-    def __init__(self, links: _Links, match: float) -> None:
+    def __init__(self, links: _Links, match: float, groups: int) -> None:
+        """`groups` make the run's whole batch."""
         self._links = links
-        self._match = match
+        self._match, self._groups = match, groups
         self._meetings: dict[int, list[Meeting]] = {}
 
     async def average(
-        self, me: PeerId, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId], deadline: float
-    ) -> Average | None:
-        """The Averager port's contract, on behalf of `me`."""
-        seat = Seat(me, tensors, weight, frozenset(peers))
+        self, me: PeerId, usual: Usual, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+        deadline: float,
+    ) -> Average | None:  # fmt: skip
+        """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`."""
+        from swarm.net.norm import LARGEST, norm
+
+        mine = math.hypot(*map(norm, tensors))
+        if not mine <= LARGEST:
+            raise RoundLost(f"version {version}: my own tensors are not finite")
+        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers))
         meeting = self._seat(version, seat)
         timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
         try:
@@ -158,7 +175,7 @@ class Rounds:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(self._links, self._match)
+            meeting = Meeting(self._links, self._match, self._groups)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -175,14 +192,14 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in seat.tensors]
 
 
-def _average(seats: list[Seat]) -> None:
-    """In place: sum_i w_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one result for all."""
+def _average(seats: list[Seat], judged: list[Standing]) -> None:
+    """In place: sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one result for all."""
     import torch
 
-    total = sum(seat.weight for seat in seats)
+    total = sum(one.weight for one in judged)
     for k in range(len(seats[0].tensors)):
         mean = torch.zeros_like(seats[0].tensors[k], dtype=torch.float32)
-        for seat in seats:
-            mean.add_(seat.tensors[k].to(torch.float32), alpha=seat.weight / total)
+        for seat, one in zip(seats, judged, strict=True):
+            mean.add_(seat.tensors[k].to(torch.float32), alpha=one.weight * one.share / total)
         for seat in seats:
             seat.tensors[k].copy_(mean)

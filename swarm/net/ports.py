@@ -6,13 +6,13 @@
     Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links
     Mail      libp2p streams                              a call behind a link
     Averager  hivemind's all-reduce in a process           weighted mean after link delays
-    Work      a worker thread, one more for rewards       the function inline, then sleep(cost)
+    Work      worker threads: model, rewards, hashes      the function inline, then sleep(cost)
 
 Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite (tests/net/test_contract.py) runs against
 both columns. Senders are authenticated by the port (libp2p handshake or GossipSub signature; memory ports know who calls).
 
 Errors: NetError is the root; Unreachable (nobody there), Silent (no answer within the deadline), Refused (the other side
-said no and why), RoundLost (an averaging that lost a part: nothing was changed).
+said no and why), Busy (a Refused that may be a yes later), RoundLost (an averaging that lost a part: nothing was changed).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from swarm.types import PeerId
 
 if TYPE_CHECKING:
     import torch
+
+    from swarm.net.turns import Turns
 
 T = TypeVar("T")
 
@@ -47,6 +49,10 @@ class Silent(NetError):
 
 class Refused(NetError):
     """The other side answered: no. The message says why."""
+
+
+class Busy(Refused):
+    """The other side answered: not now, it is at work for others. It is asked again, and nobody is blamed."""
 
 
 class RoundLost(NetError):
@@ -84,16 +90,23 @@ class Gossip(Protocol):
 class Mail(Protocol):
     """A message with an acknowledgement, at most 4 MiB each way."""
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
         """Deliver and wait for the acknowledgement.
 
-        Raises Unreachable, Silent or Refused. After the first two the message may or may not have been handled:
+        `timeout` is for the whole of it. With `idle` a peer is silent already when for so many seconds not a byte of any answer
+        of this service came from it: a large answer over a slow line is not late while it is coming.
+
+        Raises Unreachable, Silent, Refused or Busy. After the first two the message may or may not have been handled:
         receivers know repeated messages by their ids.
         """
         ...
 
-    async def serve(self, service: str, handler: Handler) -> None:
-        """Answer `service` from now on. Concurrent calls are bounded; beyond them senders are refused."""
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+        """Answer `service` from now on. Concurrent calls are bounded for each service; beyond that senders are
+        told Busy.
+
+        With `turns` a call waits for its turn before it is handled, and has it until its answer has left.
+        """
         ...
 
 
@@ -105,6 +118,8 @@ class Average:
     seconds: float
     exchanged: Mapping[PeerId, int] = field(default_factory=dict)
     """Bytes of tensors that came from each other member; as many went there. What a broken round moved is not known."""
+    scaled: Mapping[PeerId, float] = field(default_factory=dict)
+    """The share of a gradient that counted, of each member whose gradient was scaled down (swarm.core.standing)."""
 
 
 class Averager(Protocol):
@@ -118,11 +133,16 @@ class Averager(Protocol):
     ) -> Average | None:
         """Replace `tensors` in place by the weighted mean over whoever of `peers` came for `version`.
 
-        All members end with identical bytes. `peers` are the learners believed to take part (without me); nobody else is
-        averaged with. `deadline` is in seconds from now and always holds. None when nobody came (tensors unchanged).
-        Raises RoundLost when the round broke (tensors unchanged).
+        All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers` are the learners
+        believed to take part (without me); nobody else is averaged with. `deadline` is in seconds from now and always holds.
+        None when nobody came (tensors unchanged).
+        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged).
         """
         ...
+
+
+BESIDE = ("score", "cut")
+"""Kinds of work that have a queue of their own."""
 
 
 class Work(Protocol):
@@ -131,7 +151,8 @@ class Work(Protocol):
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it in a simulation.
 
-        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model computes.
+        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model computes. So has
+        `cut`: what others are given is hashed and cut up beside the model too.
         """
         ...
 

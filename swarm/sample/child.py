@@ -337,7 +337,7 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
     except Unsuited as error:
         return served, Failed(str(error), sound=served is not None)
     except ImportError as error:
-        return served, Failed(f"vLLM cannot be imported ({error}): pip install 'swarm[vllm]' in this environment")
+        return served, Failed(f"vLLM cannot be imported ({error}): pip install 'gepo-swarm[vllm]' in this environment")
     except Exception as error:  # vLLM raises whatever its parts raise
         import traceback
 

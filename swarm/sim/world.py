@@ -91,9 +91,11 @@ class World:
     async def _live(self) -> float:
         scenario = self._scenario
         self._links = SimLinks(scenario.links.latency, scenario.links.bandwidth, self._rng("links"))
-        match = scenario.run.averaging.match
+        settings = scenario.run
         async with (
-            MemoryNetwork(self._rng("gossip"), self._links, match=match) as self._network,
+            MemoryNetwork(
+                self._rng("gossip"), self._links, match=settings.averaging.match, groups=settings.batch.groups
+            ) as self._network,
             asyncio.TaskGroup() as self._group,
         ):
             for name in scenario.names():

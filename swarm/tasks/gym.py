@@ -44,7 +44,7 @@ class Gym:
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         if importlib.util.find_spec("reasoning_gym") is None:
-            raise TaskError(f"task gym:{name} needs reasoning-gym, which is not installed: pip install 'swarm[gym]'")
+            raise TaskError(f"task gym:{name} needs reasoning-gym, which is not installed: pip install 'gepo-swarm[gym]'")
         self.environment = f"gym:{name}"
         tag, size = options.get("tag", ""), options.get("size", 0)
         if not isinstance(tag, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:

@@ -106,7 +106,7 @@ class Verifier:
             return found
         if importlib.util.find_spec("verifiers") is None:
             raise TaskError(
-                f"task {self.environment} needs verifiers, which is not installed: pip install 'swarm[verifiers]', or set "
+                f"task {self.environment} needs verifiers, which is not installed: pip install 'gepo-swarm[verifiers]', or set "
                 f"{PYTHON} to the python of an environment that has it"
             )
         return ""

@@ -7,22 +7,32 @@ from typing import Any
 
 import msgspec
 import pytest
-from core_samples import NOW, VOCABULARY, floats, group, ints
+from core_samples import NOW, VOCABULARY, floats, group, ints, release
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.config import Sampling, Window
 from swarm.core import admission
 from swarm.core.admission import Admission, malformation, staleness
-from swarm.types import Array, Group, Times, Verdict
+from swarm.core.releases import Releases
+from swarm.types import Array, Digest, Group, Times, Verdict
 
 WINDOW = Window(versions=3, seconds=60.0)
 SAMPLING = Sampling(group_size=2, max_tokens=4)
 
 
 def judge(what: Group, judges: Admission | None = None, **changes: Any) -> Verdict:
-    said = {"version": 0, "room": 1, "distrust": None, "now": NOW} | changes
-    return (judges or Admission(WINDOW, SAMPLING, VOCABULARY)).judge(what, **said).verdict
+    said = {"version": 0, "full": None, "distrust": None, "now": NOW} | changes
+    return (judges or judging(what)).judge(what, **said).verdict
+
+
+def judging(*sampled: Group) -> Admission:
+    """One that knows the releases of these groups as their publishers would say them."""
+    told = [release(version=each.version, weights=each.weights, released=each.times.released) for each in sampled]
+    heard = Releases(keep=8)
+    for each in told:
+        heard.hear(each)
+    return Admission(WINDOW, SAMPLING, VOCABULARY, heard.known)
 
 
 def test_a_good_group_is_admitted() -> None:
@@ -30,15 +40,17 @@ def test_a_good_group_is_admitted() -> None:
 
 
 def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
-    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
     known = group()
+    judges = judging(known)
     judge(known, judges)
-    stale = {"version": 9, "room": 0}
+    stale = {"version": 9, "full": "no room"}
     assert judge(group(lengths=()), judges, distrust="a stranger", **stale) is Verdict.UNTRUSTED
     assert judge(group(lengths=()), judges, **stale) is Verdict.MALFORMED
     assert judge(known, judges, **stale) is Verdict.DUPLICATE
     assert judge(group(1), judges, **stale) is Verdict.STALE
-    assert judge(group(1), judges, room=0) is Verdict.OVER_QUOTA
+    assert judge(group(1, weights=Digest("1" * 64), released=NOW - 99), judges, full="no room") is Verdict.UNTRUSTED
+    assert judge(group(1), judges, full="no room", now=NOW + 99) is Verdict.STALE
+    assert judge(group(1), judges, full="no room") is Verdict.OVER_QUOTA
     assert judge(group(1), judges) is Verdict.ADMIT
 
 
@@ -52,9 +64,34 @@ def test_the_window_in_seconds_ends_exactly_there() -> None:
     assert judge(group(), now=math.nextafter(NOW + 60.0, math.inf)) is Verdict.STALE
 
 
+def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> None:
+    heard = Releases()
+    judges = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known)
+    first = judges.judge(group(), version=0, full=None, distrust=None, now=NOW)
+    assert first.verdict is Verdict.UNTRUSTED and first.unheard and "release 0" in first.detail
+    heard.hear(release(version=0, weights=group().weights))
+    assert judge(group(), judges) is Verdict.ADMIT
+
+
+@pytest.mark.parametrize(("claim", "why"), [(86400.0, "86400.000 s younger"), (-5.0, "5.000 s older"), (0.01, "0.010 s younger")])
+def test_the_time_of_a_release_is_its_publishers_word(claim: float, why: str) -> None:
+    judgement = judging(group()).judge(group(released=NOW + claim), version=0, full=None, distrust=None, now=NOW)
+    assert judgement.verdict is Verdict.UNTRUSTED and why in judgement.detail
+
+
+def test_a_claim_that_is_rounded_is_believed() -> None:
+    assert judge(group(released=NOW + 0.0004), judging(group())) is Verdict.ADMIT
+
+
+def test_publisher_and_stand_in_may_have_signed_the_same_bytes_at_different_times() -> None:
+    one, other = group(1), group(2, released=NOW - 3.0)
+    judges = judging(one, other)
+    assert judge(one, judges) is judge(other, judges) is Verdict.ADMIT
+
+
 def test_a_group_that_was_over_quota_may_come_again() -> None:
-    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
-    assert judge(group(), judges, room=0) is Verdict.OVER_QUOTA
+    judges = judging(group())
+    assert judge(group(), judges, full="no room") is Verdict.OVER_QUOTA
     assert judge(group(), judges) is Verdict.ADMIT
     assert judge(group(), judges) is Verdict.DUPLICATE
 
@@ -123,7 +160,7 @@ def test_nothing_outside_the_window_is_ever_admitted(version: int, age: float) -
 
 def test_the_memory_of_ids_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "REMEMBERED", 3)
-    judges = Admission(WINDOW, SAMPLING, VOCABULARY)
+    judges = judging(group())
     ids = [group(seed).id for seed in range(5)]
     for seed in range(5):
         judge(group(seed), judges)
@@ -131,7 +168,7 @@ def test_the_memory_of_ids_is_bounded_and_forgets_the_oldest(monkeypatch: pytest
 
 
 def test_what_was_seen_is_known_after_a_restart() -> None:
-    before, after = (Admission(WINDOW, SAMPLING, VOCABULARY) for _ in range(2))
+    before, after = (judging(group()) for _ in range(2))
     judge(group(), before)
     after.restore(before.seen())
     assert judge(group(), after) is Verdict.DUPLICATE

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_samples import NOW, group
+from core_samples import NOW, SAMPLER, group
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
 from swarm.core.batcher import Batcher
+from swarm.types import PeerId
 
 WINDOW = Window(versions=4, seconds=30.0)
 SIZE = BatchSize(groups=4, close_after=5.0, buffer=2.0)
@@ -102,8 +103,9 @@ def test_shares_make_up_the_batch_and_waste_less_than_a_group_each(groups: int, 
 
 
 @given(st.integers(0, 40), st.integers(1, 5))
-def test_credit_asks_for_what_the_buffer_lacks_and_room_takes_twice_the_buffer(held: int, learners: int) -> None:
+def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it(held: int, learners: int) -> None:
     batcher = filled(held)
     buffer = math.ceil(SIZE.buffer * batcher.share(learners))
     assert batcher.credit(learners) == max(0, buffer - held)
-    assert batcher.room(learners) == max(0, 2 * buffer - held)
+    assert max(0, batcher.room(SAMPLER, learners, NOW).groups) == max(0, buffer - held)
+    assert (batcher.room(PeerId("another"), learners, NOW).groups > 0) == (held < 2 * buffer)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from core_samples import release
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.releases import Releases, publishers, rank
-from swarm.types import Digest, Release
+from swarm.core.releases import HEARD, Releases, publishers, rank
+from swarm.types import Digest, PeerId, Release
 
+A, B = Digest("a" * 64), Digest("b" * 64)
 digests = st.sampled_from("0123456789abcdef").map(lambda digit: Digest(digit * 64))
 releases = st.builds(
     lambda version, groups, learners, weights: release(version=version, groups=groups, learners=learners, weights=weights),
@@ -20,13 +24,16 @@ releases = st.builds(
 def test_the_order_of_hearing_does_not_change_who_wins(heard: list[Release], rng) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(heard)
     rng.shuffle(shuffled)
-    one, other = Releases(keep=2), Releases(keep=2)
+    one, other = Releases(keep=3), Releases(keep=3)
     for told in heard:
         one.hear(told)
     for told in shuffled:
         other.hear(told)
-    assert one.newest == other.newest
-    assert [one.of(version) for version in range(5)] == [other.of(version) for version in range(5)]
+    while (best := one.awaited((), 0.0)) is not None:
+        assert other.awaited((), 0.0) == best
+        one.refuse(best)
+        other.refuse(best)
+    assert other.awaited((), 0.0) is None
 
 
 @given(releases, releases)
@@ -50,7 +57,7 @@ def test_a_digest_that_is_none_is_ranked_like_any_other(one: str, other: str) ->
     heard = Releases()
     heard.hear(release(weights=Digest(one)))
     heard.hear(release(weights=Digest(other)))
-    assert heard.newest is not None
+    assert heard.wanted((), 0.0) is not None
 
 
 def test_a_release_is_news_once() -> None:
@@ -61,12 +68,145 @@ def test_a_release_is_news_once() -> None:
     assert not heard.hear(release())
 
 
-def test_only_the_newest_are_remembered() -> None:
+def test_only_a_publishers_newest_are_remembered() -> None:
     heard = Releases(keep=3)
     for version in range(100):
         heard.hear(release(version=version))
-    assert [version for version in range(100) if heard.of(version)] == [97, 98, 99]
+    assert [version for version in range(100) if heard.named(version, A)] == [97, 98, 99]
     assert not heard.hear(release(version=5)), "too old to be news"
+
+
+def test_a_release_that_was_outranked_or_given_up_is_still_known() -> None:
+    heard = Releases()
+    lost, won = release(), release(groups=2, weights=B)
+    again = msgspec.structs.replace(lost, publisher=PeerId("learner-1"), released=lost.released + 5.0)
+    for each in (won, lost, again):
+        heard.hear(each, each.publisher.encode())
+    heard.refuse(won)
+    assert heard.known(1, A) == [lost, again] and heard.known(1, B) == [won] and heard.known(2, A) == []
+    assert [heard.sealed(each) for each in (lost, again)] == [b"learner-0", b"learner-1"]
+
+
+def test_what_was_heard_is_remembered_within_a_bound() -> None:
+    heard = Releases(keep=2)
+    for groups in range(100):
+        heard.hear(release(groups=groups))
+    assert [each.groups for each in heard.known(1, A)] == [*range(100 - 2 * HEARD, 100)]
+
+
+def test_what_others_are_told_of_is_what_is_held() -> None:
+    heard = Releases()
+    assert heard.held is None
+    for version in (1, 2, 3):
+        heard.hear(release(version=version))
+    heard.hold(release(version=1))
+    heard.hold(release(version=2))
+    assert heard.held == release(version=2)
+    heard.lose(release(version=2))
+    assert heard.held == release(version=1)
+
+
+def lookups(heard: Releases, above: Any, until: float, step: float = 0.25) -> list[tuple[float, int]]:
+    """(seconds, version) of every try, none of which finds anything."""
+    tries = []
+    for tick in range(int(until / step)):
+        if (wanted := heard.wanted(above, tick * step)) is not None:
+            heard.failed(wanted, tick * step)
+            tries.append((tick * step, wanted.version))
+    return tries
+
+
+def test_a_release_that_cannot_be_had_is_tried_for_a_while_then_the_next_lower_one() -> None:
+    heard = Releases(patience=10.0)
+    for version in (11, 12, 13):
+        heard.hear(release(version=version))
+    tries = lookups(heard, rank(release(version=11)), 60.0)
+    first = [version for at, version in tries if at < 10.0]
+    assert set(first) == {13} and 3 <= len(first) <= 6
+    assert next(at for at, version in tries if version == 12) < 16.0
+    assert 11 not in {version for _, version in tries}, "it does not rank above what is mine"
+    assert [at for at, version in tries if version == 13 and at > 20.0], "now and then it is tried again"
+    assert len(tries) < 25
+
+
+def test_a_release_is_waited_for_until_it_could_not_be_had_for_the_patience() -> None:
+    heard = Releases(patience=10.0)
+    heard.hear(release(version=13))
+    assert heard.awaited((12,), 1e6) == release(version=13), "nobody has tried yet: its bytes may be many"
+    heard.failed(release(version=13), 100.0)
+    assert heard.awaited((12,), 109.9) is not None and heard.lacking((12,), 109.9)
+    assert heard.awaited((12,), 110.0) is None and not heard.lacking((12,), 110.0)
+    assert list(heard.given_up(110.0)) == [release(version=13)] and list(heard.given_up(111.0)) == [], "told once"
+
+
+def test_seventy_absurd_announcements_displace_nothing_that_is_held_and_cost_the_patience_once() -> None:
+    heard = Releases(patience=10.0)
+    for version in (11, 12):
+        heard.hear(release(version=version))
+        heard.hold(release(version=version))
+    for k in range(70):
+        heard.hear(release(version=10**15 + k, publisher=PeerId("liar")))
+    assert heard.held == release(version=12) and heard.named(11, A) is not None
+    assert not [version for at, version in lookups(heard, rank(release(version=12)), 10.0) if version < 10**15]
+    assert heard.awaited((13,), 10.0) is None, "none of them is waited for: their publisher had its time"
+    assert heard.hear(release(version=13)) and heard.wanted(rank(release(version=12)), 10.0) == release(version=13)
+    heard.hear(release(version=10**15 + 100, publisher=PeerId("liar")))
+    assert heard.awaited((13,), 10.0) == release(version=13)
+
+
+def test_who_releases_something_that_can_be_had_is_waited_for_again() -> None:
+    heard = Releases(patience=10.0)
+    heard.hear(release(version=13))
+    heard.failed(release(version=13), 0.0)
+    heard.hear(release(version=14))
+    assert heard.awaited((12,), 20.0) is None and heard.wanted((12,), 20.0) == release(version=14)
+    heard.hold(release(version=14))
+    heard.hear(release(version=15))
+    assert heard.awaited((14,), 20.0) == release(version=15)
+
+
+def test_a_release_that_somebody_has_after_all_is_tried_at_once() -> None:
+    heard = Releases(patience=10.0)
+    heard.hear(release(version=13))
+    for at in range(100, 160, 10):
+        heard.failed(release(version=13), float(at))
+    assert heard.wanted((12,), 160.0) is None and 0.0 < heard.pause((12,), 160.0) <= 60.0
+    heard.found(13, A)
+    assert heard.wanted((12,), 160.0) == release(version=13) and heard.pause((12,), 160.0) == 0.0
+    heard.failed(release(version=13), 160.0)
+    heard.hear(release(version=13))
+    assert heard.wanted((12,), 160.0) == release(version=13), "its publisher says so again"
+
+
+def test_mine_is_the_best_again_when_the_better_ranked_of_its_version_cannot_be_had() -> None:
+    heard = Releases(patience=10.0)
+    mine, theirs = release(version=5), release(version=5, groups=9, weights=B, publisher=PeerId("other"))
+    for told in (mine, theirs):
+        heard.hear(told)
+    heard.hold(mine)
+    assert heard.awaited(rank(mine), 0.0) == theirs
+    heard.failed(theirs, 0.0)
+    assert heard.awaited(rank(mine), 10.0) is None and heard.held == mine
+
+
+def test_bytes_that_are_of_no_use_are_not_wanted_again() -> None:
+    heard = Releases()
+    for version in (5, 1005):
+        heard.hear(release(version=version))
+        heard.hold(release(version=version))
+    heard.refuse(release(version=1005))
+    assert heard.held == release(version=5) and heard.wanted(rank(release(version=5)), 0.0) is None
+    assert not heard.hear(release(version=1005)) and heard.wanted(rank(release(version=5)), 0.0) is None
+
+
+def test_one_release_under_two_manifests_is_two_promises() -> None:
+    """Else a liar could put a manifest that nobody has in the place of the right one."""
+    heard = Releases(patience=10.0)
+    lie = release(groups=10**9, manifest=A, publisher=PeerId("liar"))
+    heard.hear(release())
+    heard.hear(lie)
+    heard.failed(lie, 0.0)
+    assert heard.wanted((), 10.0) == release()
 
 
 def test_the_oldest_member_publishes_first_and_ids_settle_ties() -> None:

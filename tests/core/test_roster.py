@@ -9,6 +9,7 @@ from core_samples import NOW, beat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.core.deliveries import LONGEST
 from swarm.core.roster import Roster, share
 from swarm.types import Beat, PeerId, Role
 
@@ -54,7 +55,7 @@ def test_a_restarted_peer_outranks_its_old_life() -> None:
 
 
 def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
-    chosen = Counter(roster(seed, a=1, b=3, c=0).choose() for seed in range(3000))
+    chosen = Counter(roster(seed, a=1, b=3, c=0).choose(NOW) for seed in range(3000))
     assert chosen[C] == 0 and chosen[None] == 0
     assert 0.7 < chosen[B] / 3000 < 0.8
 
@@ -62,34 +63,71 @@ def test_learners_are_chosen_in_proportion_to_their_credit() -> None:
 @given(st.integers(0, 9), st.integers(0, 9), st.integers())
 def test_credit_is_spent_to_the_last_and_no_further(a: int, b: int, seed: int) -> None:
     heard = roster(seed, a=a, b=b)
-    chosen = Counter[PeerId | None](heard.choose() for _ in range(a + b + 3))
+    chosen = Counter[PeerId | None](heard.choose(NOW) for _ in range(a + b + 3))
     assert chosen == +Counter({A: a, B: b, None: 3})
 
 
 def test_who_is_no_learner_is_never_sent_a_group() -> None:
     heard = Roster(10.0, random.Random(3))
     heard.hear(A, beat(role=Role.SAMPLER, credit=9), NOW)
-    assert heard.choose() is None and heard.learners() == [] and heard.credit() == 0
+    assert heard.choose(NOW) is None and heard.learners() == [] and heard.credit(NOW) == 0
 
 
 def test_a_beat_does_not_forget_the_groups_on_their_way() -> None:
     heard = roster(a=2)
-    heard.choose()
-    heard.choose()
+    heard.choose(NOW)
+    heard.choose(NOW)
     heard.hear(A, beat(seq=2, credit=2), NOW + 1)
-    assert heard.credit() == 0, "the learner does not know of the two yet"
+    assert heard.credit(NOW) == 0, "the learner does not know of the two yet"
     heard.land(A, 2)
-    assert heard.credit() == 1
+    assert heard.credit(NOW) == 1
     heard.land(A, None)
-    assert heard.credit() == 2, "a group that was lost on the way takes no room"
+    assert heard.credit(NOW) == 2, "a group that was lost on the way takes no room"
 
 
 def test_landing_at_a_learner_that_is_gone_changes_nothing() -> None:
     heard = roster(a=1)
     heard.forget(A)
     heard.land(A, 5)
-    heard.fly(A)
-    assert heard.credit() == 0 and A not in heard
+    assert not heard.fly(A, NOW)
+    assert heard.credit(NOW) == 0 and A not in heard
+
+
+def test_a_learner_that_does_not_take_a_group_is_left_alone_and_then_tried_with_one() -> None:
+    heard = roster(a=9)
+    heard.choose(NOW)
+    heard.land(A, 9)
+    assert heard.hold(A, NOW, NOW + 0.1)
+    later = NOW + 0.1 + heard.wait(NOW + 0.1)
+    assert heard.credit(NOW + 0.2) == 0 and heard.choose(NOW + 0.2) is None and not heard.fly(A, NOW + 0.2)
+    assert heard.credit(later) == 1 and heard.choose(later) == A
+    assert heard.choose(later) is None and not heard.fly(A, later), "one is on its way"
+    heard.land(A, 9)
+    heard.release(A, later)
+    assert heard.credit(later) == 9
+
+
+def test_groups_that_were_on_their_way_together_make_one_pause() -> None:
+    heard = roster(a=9)
+    assert [heard.hold(A, NOW + sent / 10, NOW + 0.2) for sent in (0, 1, 2)] == [True, False, False]
+    heard.release(A, NOW)
+    assert heard.credit(NOW + 0.3) == 0, "one that left before the pause says nothing of now"
+
+
+def test_the_pause_of_a_learner_that_takes_nothing_grows_and_a_beat_does_not_end_it() -> None:
+    heard, now, pauses = roster(a=9), NOW, []
+    for seq in range(2, 9):
+        assert heard.hold(A, now, now)
+        heard.hear(A, beat(seq=seq, credit=9), now)
+        pauses.append(heard.wait(now))
+        now += pauses[-1]
+    assert pauses[:4] == sorted(pauses[:4]) and LONGEST * 0.75 < pauses[-1] < LONGEST * 1.25
+
+
+def test_a_learner_that_is_left_alone_leaves_its_part_to_the_others() -> None:
+    heard = roster(a=3, b=3)
+    heard.hold(A, NOW, NOW)
+    assert [heard.choose(NOW) for _ in range(4)] == [B, B, B, None]
 
 
 def test_bytes_are_asked_of_learners_first_and_only_of_those_who_have_them() -> None:

@@ -49,6 +49,7 @@ def test_the_whole_chain_admits_to_its_role(role: Role) -> None:
         (chain(by=OTHER), "not signed by its delegation"),
         (spoiled(key=OTHER.public), "not signed by the run's owner"),
         (spoiled(expires=int(NOW) + 9999), "not signed by the run's owner"),
+        (spoiled(final=True), "not signed by the run's owner"),
         (spoiled(signature=bytes(64)), "not signed by the run's owner"),
         (spoiled(key=b"short"), "not signed by the run's owner"),
         (msgspec.structs.replace(chain(), signature=bytes(64)), "not signed by its delegation"),

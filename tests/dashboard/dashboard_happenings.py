@@ -54,7 +54,10 @@ happenings = st.one_of(
         gather=numbers, learn=numbers, average=numbers, step=numbers,
     ),
     event(happened.Moved, version=versions, state=states, cause=words),
-    event(happened.Averaged, version=versions, members=st.lists(peers | strange, max_size=3).map(tuple), seconds=numbers),
+    event(
+        happened.Averaged, version=versions, members=st.lists(peers | strange, max_size=3).map(tuple), seconds=numbers,
+        scaled=st.dictionaries(peers | strange, numbers, max_size=3),
+    ),
     event(happened.RoundBroke, version=versions, reason=words | peers.map("lost {}".format)),
     event(happened.Released, release=releases),
     event(happened.Adopted, version=versions, weights=digests, fetch=numbers, load=numbers, age=numbers),

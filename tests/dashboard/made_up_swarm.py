@@ -36,6 +36,7 @@ class Swarm:
         self.lag: dict[PeerId, Lag] = {}
         self.metrics = dict(METRICS)
         self.training, self.apart, self.snapping, self.breaking, self.listening = True, False, False, False, True
+        self.far = False
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
         self._stuck: dict[PeerId, int] = {}
         self._frozen: dict[PeerId, int] = {}
@@ -103,7 +104,8 @@ class Swarm:
         for learner in here:
             members = (learner,) if self.apart else tuple(here)
             if len(members) > 1 and not self.breaking:
-                self.emit(happened.Averaged, learner, version=self.version, members=members, seconds=0.1)
+                self.emit(happened.Averaged, learner, version=self.version, members=members, seconds=0.1,
+                          scaled={LEARNERS[1]: 0.001} if self.far else {})  # fmt: skip
             if self.breaking:
                 self.emit(happened.RoundBroke, learner, version=self.version, reason="a member sent no part within 5 s")
             if self.snapping:

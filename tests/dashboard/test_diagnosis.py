@@ -80,6 +80,14 @@ def _emit(what: type[happened.Event], peer: PeerId, times: int = 1, **fields: ob
     return emit
 
 
+def _evaluated(first: float, last: float, at: int = 8_000) -> Callable[[Swarm], object]:
+    def emit(swarm: Swarm) -> None:
+        for version, accuracy in ((0, first), (at, last)):
+            swarm.emit(happened.Evaluated, EVALUATOR, version=version, accuracy=accuracy, tasks=256)
+
+    return emit
+
+
 def _nothing(_: Swarm) -> None:
     """It is over by itself."""
 
@@ -131,6 +139,7 @@ CASES = {
     "learners apart": Case("split", *_flag("apart"), 17, 3, LEARNERS, "train apart"),
     "broken rounds": Case("broken", *_flag("breaking"), 10, 70, LEARNERS, "a member sent no part"),
     "other weights": Case("differs", *_flag("snapping"), 5, 70, LEARNERS, "other weights"),
+    "a gradient that is scaled down": Case("far", *_flag("far"), 5, 70, (LEARNERS[1],), "far beyond the usual"),
     "a release nobody takes": Case("unfetched", _hold, _calm, 15, 3, (), "no sampler has fetched"),
     "a clock ahead": Case("clock", _clock(SAMPLERS[0], skew=6.5), _calm, 10, 10, (SAMPLERS[0],), "6.5 s ahead of"),
     "a clock behind": Case("clock", _clock(LEARNERS[0], skew=-90.0), _calm, 10, 10, (LEARNERS[0],), "90 s behind"),
@@ -140,6 +149,8 @@ CASES = {
     "policies apart": Case("kl", *_metrics(kl=6.0), 10, 10, (), "nats per token"),
     "groups without signal": Case("flat", *_metrics(flat=1.0), 10, 10, (), "equal rewards"),
     "an exploded gradient": Case("gradient", *_metrics(grad_norm=40.0), 5, 5, (), "exploded"),
+    "a run that unlearns": Case("accuracy", _evaluated(0.41, 0.20), _evaluated(0.41, 0.36, at=9_000), 5, 5, (),
+                                "20.0% at version 8000, and was 41.0% at version 0"),
     "a collapsed reward": Case("reward", *_metrics(reward=0.02), 30, 30, (), "reward collapsed"),
     "a broken part": Case(
         "fault", _emit(happened.Faulted, LEARNERS[0], part="dht", detail="the child died"),
@@ -151,6 +162,10 @@ CASES = {
     ),
     "a full disk": Case("disk", _emit(happened.Faulted, LEARNERS[0], part="disk", detail="no space left"), _nothing, 5, 65,
                         (LEARNERS[0],), "Make room"),
+    "a membership that ends": Case(
+        "membership", _emit(happened.Faulted, LEARNERS[0], part="membership", detail="ends in 6 days: no seed is here"),
+        _emit(happened.Recovered, LEARNERS[0], part="membership", seconds=9.0), 5, 1, (LEARNERS[0],), "ends in 6 days",
+    ),
     "frames that nobody believes": Case(
         "distrust", _emit(happened.Rejected, SEED, 12, sender=SAMPLERS[0], kind="beat", reason="wrong signature"), _nothing,
         5, 65, (SAMPLERS[0],), "wrong signature",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgspec
 import pytest
 import zstandard
@@ -91,6 +93,20 @@ def test_a_state_that_unpacks_to_more_than_any_state_has_is_refused(monkeypatch:
     monkeypatch.setattr(snapshot, "LARGEST_DUMP", 1 << 20)
     with pytest.raises(SnapshotError, match="when unpacked"):
         load(zstandard.ZstdCompressor().compress(bytes(64 << 20)))
+
+
+def test_a_small_answer_never_becomes_millions_of_objects() -> None:
+    whole = msgspec.msgpack.decode(snapshot._unpack(dump(State())))
+    names = b"\xdd" + (30_000_000).to_bytes(4, "big") + b"\xa1x" * 30_000_000
+    bomb = zstandard.compress(msgspec.msgpack.encode(whole | {"members": msgspec.Raw(names)}))
+    assert len(bomb) < 10_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(SnapshotError, match="when unpacked"):
+            load(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:

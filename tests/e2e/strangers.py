@@ -58,7 +58,7 @@ class Strangers:
             left = events.Left(at=time.time(), peer=key.me, name=told["name"], reason="the test is over")
             await self.tell(key, "event", [left], wire.EVENT_LIMIT)
 
-    async def tell(self, key: Keyring, topic: str, noun: object, limit: int) -> None:
+    async def tell(self, key: Keyring, topic: str, noun: object, limit: wire.Limit) -> None:
         await self.node.gossip.publish(wire.topic(self.run, topic), wire.seal(noun, self.run, key, limit=limit))
         await asyncio.sleep(PAUSE)
 

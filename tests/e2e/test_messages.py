@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, UNHURRIED, Household, household, swarm
+from swarm_processes import SETTINGS, UNHURRIED, Household, household, swarm, version
 
 from swarm import PROTOCOL, events, invite
 from swarm.types import Digest, Role
@@ -213,6 +213,21 @@ def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> N
 def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     refused(start(house, mounted / "new"), 3, str(mounted), "Read-only file system", "--folder")
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(tmp_path: Path, mounted: Path) -> None:
+    with household(mounted, SETTINGS) as it:
+        seed = it.seed()
+        learner = it.join("learner", folder=tmp_path / "learner")
+        it.join("sampler", *UNHURRIED, folder=tmp_path / "sampler")
+        it.wait_until(lambda: version(learner) >= 3, 60, "the learner did not train")
+        fill(mounted)
+        goal = version(learner) + 5
+        it.wait_until(lambda: version(learner) >= goal, 60, "the training stopped")
+        late = it.join("sampler", *UNHURRIED, folder=tmp_path / "late")
+        it.wait_until(lambda: late.saw(events.Sampled), 60, "nobody new was given a policy")
+        assert seed.process.poll() is None
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
 from swarm.types import Array, Digest, Group, PeerId, Task, Times
 
+RATE = Optimizer(lr=1e-3)
 
 def sealed(task: Task, c: Completions, version: int, rewards: tuple[float, ...]) -> Group:
     return Group(
@@ -46,7 +47,7 @@ def sampled(source: tasks.TaskSource, engine: ToyEngine, indices: Sequence[int],
 
 
 def toy(run: Run | None = None, spread: float = 0.5) -> tuple[Learner, ToyEngine, tasks.TaskSource]:
-    learner = Learner(Tabular(), run or Run())
+    learner = Learner(Tabular(), run or Run(optimizer=RATE))
     with torch.no_grad():
         for parameter in learner.policy.module.parameters():
             parameter.copy_(spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)))
@@ -61,7 +62,7 @@ def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gra
 
 @pytest.mark.parametrize("name", ["gepo", "gepo_paper", "gspo", "dr_grpo"])
 def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: str) -> None:
-    learner, engine, source = toy(Run(objective=Objective(name=name, options={"kl": 0.01})))
+    learner, engine, source = toy(Run(optimizer=RATE, objective=Objective(name=name, options={"kl": 0.01})))
     learner.step(torch.randn(learner.size))  # the learner has moved on: ratios are not 1
     batch = sampled(source, engine, range(12))
     union, first, second = gradient(learner, batch), gradient(learner, batch, slice(0, 5)), gradient(learner, batch, slice(5, 12))
@@ -72,19 +73,19 @@ def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: 
 
 def test_micro_batches_do_not_change_the_gradient() -> None:
     batch = sampled(toy()[2], toy()[1], range(10))
-    whole = gradient(toy(Run(batch=BatchSize(micro=32)))[0], batch)
-    pieces = gradient(toy(Run(batch=BatchSize(micro=3)))[0], batch)
+    whole = gradient(toy(Run(optimizer=RATE, batch=BatchSize(micro=32)))[0], batch)
+    pieces = gradient(toy(Run(optimizer=RATE, batch=BatchSize(micro=3)))[0], batch)
     torch.testing.assert_close(whole.vector, pieces.vector, rtol=1e-4, atol=1e-8)
     assert whole.metrics == pytest.approx(pieces.metrics, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gepo", "grpo", "ppo_clip", "cispo"])
 def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: str) -> None:
-    learner, engine, source = toy(Run(objective=Objective(name=name), batch=BatchSize(micro=3)))
+    learner, engine, source = toy(Run(optimizer=RATE, objective=Objective(name=name), batch=BatchSize(micro=3)))
     learner.step(torch.randn(learner.size))
     groups, prompts, rewards = batch = sampled(source, engine, range(7))
     told = gradient(learner, batch)
-    whole = learner._batch(Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards)))
+    whole, _ = learner._batch(Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards)))
     advantage, phi = objectives.weights(learner.objective, whole)
     assert told.advantages == pytest.approx(advantage[:8].tolist(), rel=1e-4, abs=1e-6)
     assert told.weights == pytest.approx((phi.sum(-1) / whole.mask.sum(-1))[:8].tolist(), rel=1e-4, abs=1e-6)
@@ -198,6 +199,6 @@ def test_a_damaged_checkpoint_is_a_sentence_or_harmless_but_never_a_crash(tmp_pa
 def test_a_missing_checkpoint_and_one_of_another_model_say_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         toy()[0].restore(tmp_path)
-    Learner(Tabular(buckets=3), Run()).save(tmp_path)
+    Learner(Tabular(buckets=3), Run(optimizer=RATE)).save(tmp_path)
     with pytest.raises(ValueError, match="another model"):
         toy()[0].restore(tmp_path)

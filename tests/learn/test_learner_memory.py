@@ -156,11 +156,10 @@ def test_recomputing_keeps_less(tmp_path: Path) -> None:
 
 
 def test_a_model_without_layers_to_recompute_says_so() -> None:
-    from swarm.config import Run
     from swarm.learn.tabular import Tabular
 
     with pytest.raises(ValueError, match="no layers that could be recomputed; use 'off'"):
-        Learner(Tabular(), Run(), Training(checkpointing="on"))
+        Learner(Tabular(), settings(), Training(checkpointing="on"))
 
 
 # --- a step --------------------------------------------------------------------------------------------------------------------

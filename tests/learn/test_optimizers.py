@@ -27,7 +27,7 @@ def vector(seed: int) -> Tensor:
 
 
 def settings(name: str = "adamw", **changes: float) -> config.Optimizer:
-    return config.Optimizer(name=name, **changes)  # type: ignore[arg-type]
+    return config.Optimizer(name=name, **({"lr": 1e-3} | changes))  # type: ignore[arg-type]
 
 
 def same(one: Descent, two: Descent) -> bool:
@@ -108,13 +108,18 @@ def test_masters_keep_what_bfloat16_parameters_cannot() -> None:
     assert float(moved.mean()) == pytest.approx(-0.02, rel=0.05)
 
 
-def test_masters_follow_parameters_that_were_set() -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_masters_follow_parameters_that_were_set_or_become_them(exact: bool) -> None:
     parameters = named(torch.bfloat16)
     descent = Descent(parameters, settings())
+    descent.step(vector(0), 1.0, 1e-6)
+    before = {name: master.clone() for name, master in descent.masters.items()}
     with torch.no_grad():
         parameters["small"].fill_(3.0)
-    descent.refresh()
+    descent.refresh(exact)
     assert torch.equal(descent.masters["small"], torch.full((64,), 3.0))
+    assert not torch.equal(before["large"], parameters["large"])
+    assert torch.equal(descent.masters["large"], parameters["large"].float() if exact else before["large"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,5 +188,5 @@ def test_a_state_of_the_other_optimizer_is_refused() -> None:
 
 def test_without_bitsandbytes_its_optimizer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(ValueError, match=r"pip install 'swarm\[quant\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'gepo-swarm\[quant\]'"):
         Descent(named(), settings("adamw8bit"))

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
 import torch
 
-from swarm.config import BatchSize, Model, Optimizer, Run, Training
+from swarm.config import BatchSize, Model, Objective, Optimizer, Run, Training
+from swarm.core.belief import objection
 from swarm.learn import speech, tiny, weights
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.memory import OutOfMemory
@@ -25,7 +27,7 @@ from swarm.learn.orders import Share
 from swarm.learn.policy import LanguageModel
 from swarm.learn.ranks import RankLost
 from swarm.learn.sharded import ShardedLearner
-from swarm.types import Array, Digest, Group, PeerId, Times
+from swarm.types import Array, Closed, Digest, Group, Moments, PeerId, Times
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 # Ranks import torch: seconds on a quiet machine, minutes on one that runs everything else at the same time.
@@ -66,7 +68,7 @@ def assert_alike(mine: Gradient, wanted: Gradient) -> None:
     assert wanted.vector.abs().max() > 1e-4
     torch.testing.assert_close(mine.vector, wanted.vector, rtol=1e-4, atol=1e-5 * float(wanted.vector.abs().max()))
     assert mine.metrics == pytest.approx(wanted.metrics, rel=1e-4, abs=1e-6)
-    assert mine.groups == wanted.groups
+    assert (mine.groups, mine.weight) == (wanted.groups, wanted.weight)
     assert mine.advantages == pytest.approx(wanted.advantages, rel=1e-4, abs=1e-6)
     assert mine.weights == pytest.approx(wanted.weights, rel=1e-4, abs=1e-6)
 
@@ -102,6 +104,33 @@ def both(pair: ShardedLearner, folder: Path) -> tuple[ShardedLearner, Learner]:
 def test_the_gradient_is_that_of_one_process_however_the_groups_fall(both: tuple[ShardedLearner, Learner], groups: int) -> None:
     pair, one = both
     assert_alike(pair.gradient(*batch(groups), 105.0), one.gradient(*batch(groups), 105.0))
+
+
+def test_what_is_not_believed_is_left_out_as_in_one_process(both: tuple[ShardedLearner, Learner]) -> None:
+    groups, prompts, rewards = batch(5)
+    for i in (0, 3):
+        data = np.full(sum(groups[i].lengths), -20.0, "<f4").tobytes()
+        claimed = msgspec.structs.replace(groups[i].logprobs, data=data)
+        groups[i] = msgspec.structs.replace(groups[i], logprobs=claimed)
+    mine, wanted = (learner.gradient(groups, prompts, rewards, 105.0) for learner in both)
+    assert_alike(mine, wanted)
+    told = [[objection(odds, RUN.window.drift) is None for odds in each.odds] for each in (mine, wanted)]
+    assert told[0] == told[1] == [False, True, True, False, True]
+
+
+def test_ranks_take_in_the_batches_of_other_learners(folder: Path) -> None:
+    run = msgspec.structs.replace(RUN, objective=Objective(name="ppo_clip"))
+    completions, means = Moments(count=9, mean=3.0, square=70.0), Moments(count=3, mean=3.0, square=20.0)
+    others = (Closed(live=9, completions=completions, groups=means),)
+    pair, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
+    try:
+        pair.load(one.weights(), 0, fresh=True)
+        one.load(one.weights(), 0)
+        wanted = one.gradient(*batch(4), 105.0, others)
+        assert_alike(pair.gradient(*batch(4), 105.0, others), wanted)
+        assert wanted.advantages != pytest.approx(one.gradient(*batch(4), 105.0).advantages, rel=0.1)
+    finally:
+        pair.close()
 
 
 def test_three_steps_are_those_of_one_process(both: tuple[ShardedLearner, Learner]) -> None:
@@ -204,7 +233,7 @@ def test_a_rank_that_hangs_ends_the_call_at_its_deadline(folder: Path) -> None:
 
 
 def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_at_a_time(folder: Path) -> None:
-    run = Run(batch=BatchSize(micro=64))
+    run = Run(optimizer=Optimizer(lr=1e-3), batch=BatchSize(micro=64))
     learner, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
     rank = psutil.Process(ranks_of(learner)[1])
     rank.rlimit(psutil.RLIMIT_AS, (rank.memory_info().vms + (8 << 20),) * 2)
@@ -220,9 +249,9 @@ def test_ranks_end_when_their_driver_is_killed(folder: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from swarm.config import Run
+from swarm.config import Optimizer, Run
 from swarm.learn.sharded import ShardedLearner
-learner = ShardedLearner(Path({str(folder)!r}), Run(), ["cpu", "cpu"])
+learner = ShardedLearner(Path({str(folder)!r}), Run(optimizer=Optimizer(lr=1e-3)), ["cpu", "cpu"])
 print(*[line.process.pid for line in learner._ranks._lines], flush=True)
 sys.stdin.read()
 """
@@ -254,7 +283,7 @@ def test_an_adapter_is_trained_and_released_as_in_one_process(folder: Path) -> N
     assert learner.size == one.size
     noise = torch.randn(one.size, generator=torch.Generator().manual_seed(1))
     one.step(noise)  # the adapter changes something, in both of its factors
-    learner.load(one.weights(), 1)
+    learner.load(one.weights(), 1, fresh=True)
     one.load(one.weights(), 1, fresh=True)
     wanted = one.gradient(*batch(5), 105.0)
     assert_alike(learner.gradient(*batch(5), 105.0), wanted)

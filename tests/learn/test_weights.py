@@ -73,6 +73,37 @@ def test_an_unknown_element_type_is_refused() -> None:
         weights.from_bytes(struct.pack("<Q", len(header)) + header + b"\0")
 
 
+VALUES = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**127), max_value=2.0**127)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pairs=st.lists(st.tuples(VALUES, st.one_of(st.none(), VALUES)), max_size=20))
+def test_a_master_that_follows_would_be_released_as_what_it_follows_and_moves_only_where_it_must(
+    pairs: list[tuple[float, float | None]],
+) -> None:
+    before = torch.tensor([mine for mine, _ in pairs])
+    released = torch.tensor([mine if told is None else told for mine, told in pairs]).bfloat16()
+    master = before.clone()
+    weights.follow(master, released)
+    assert weights.to_bytes({"a": master}) == weights.to_bytes({"a": released})
+    moved = master.view(torch.int32) != before.view(torch.int32)
+    assert torch.equal(moved & (before.bfloat16().view(torch.int16) == released.view(torch.int16)), torch.zeros_like(moved))
+
+
+def test_a_zero_follows_its_sign_or_its_release_would_be_another() -> None:
+    master = torch.tensor([0.0, -0.0, -1e-45])
+    weights.follow(master, torch.tensor([-0.0, 0.0, 0.0], dtype=torch.bfloat16))
+    assert torch.equal(torch.signbit(master), torch.tensor([True, False, False]))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7, 3), (5, 2, 2)])
+def test_masters_of_every_shape_follow_piece_by_piece(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PIECE", 4)
+    master, released = torch.zeros(shape), torch.ones(shape, dtype=torch.bfloat16)
+    weights.follow(master, released)
+    assert torch.equal(master, torch.ones(shape))
+
+
 @settings(max_examples=200, deadline=None)
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_a_flipped_byte_is_refused_or_decoded_but_never_crashes(at: int, value: int) -> None:

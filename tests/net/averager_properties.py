@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from swarm.net.ports import Average
+from swarm.net.ports import Average, RoundLost
 
 
 async def meet(
@@ -48,3 +48,25 @@ async def other_versions_never_meet(one: Any, two: Any) -> None:
     )
     assert outcomes == [None, None]
     assert mine.tolist() == [1, 1, 1] and theirs.tolist() == [0, 0, 0]
+
+
+async def a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(peers: Sequence[Any]) -> None:
+    values = [1.0] * (len(peers) - 1) + [-1000.0]
+    outcomes, tensors = await meet(peers, 11, values, [1.0] * len(peers))
+    for outcome, tensor in zip(outcomes, tensors, strict=True):
+        assert outcome.scaled.keys() == {peers[-1].me} and abs(outcome.scaled[peers[-1].me] - 5 / 1000**2) < 1e-8
+        torch.testing.assert_close(tensor, torch.arange(1, 6) * (len(peers) - 1.005) / len(peers), rtol=1e-3, atol=1e-3)
+        assert tensor.numpy().tobytes() == tensors[0].numpy().tobytes()
+
+
+async def a_weight_beyond_the_batch_counts_as_a_share_of_it(peers: Sequence[Any], groups: int) -> None:
+    values = list(range(1, len(peers) + 1))
+    _, tensors = await meet(peers, 12, values, [float(-(-groups // len(peers)))] * (len(peers) - 1) + [1000.0 * groups])
+    torch.testing.assert_close(tensors[0], torch.arange(1, 6) * sum(values) / len(values), rtol=1e-3, atol=1e-3)
+
+
+async def who_is_not_finite_is_not_met_and_the_others_go_on(peers: Sequence[Any]) -> None:
+    outcomes, tensors = await meet(peers, 13, [1.0] * (len(peers) - 1) + [float("nan")], [1.0] * len(peers))
+    assert isinstance(outcomes[-1], RoundLost) and "not finite" in str(outcomes[-1])
+    assert all(outcome.members == {peer.me for peer in peers[:-1]} for outcome in outcomes[:-1])
+    assert tensors[0].tolist() == [1, 2, 3, 4, 5]

@@ -1,6 +1,7 @@
 """The real averager: real processes, real p2pd, real DHT; every fault is a real signal."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 import base58
 import psutil
 import pytest
+
+from swarm.net.codec import SCALE
 
 HERE = Path(__file__).parent
 SETTINGS = {"match": 2.0, "request": 1.0, "chunk": 2.0}
@@ -95,8 +98,10 @@ def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size)
     told = zip(peers, answers, strict=True)
     passed = {(peer.me, other): size_ for peer, answer in told for other, size_ in answer["exchanged"].items()}
     assert all(passed[one, other] == passed[other, one] for one, other in passed)
-    # Each value goes to its reducer from all members but one, and comes back: as float16, twice in `passed`.
-    assert sum(passed.values()) == 2 * 2 * NUMEL * (size - 1)
+    # Each value goes to its reducer from all members but one, and comes back: as float16 with a scale a part, twice in `passed`.
+    parts = math.ceil(NUMEL / (1 << 18))
+    assert sum(passed.values()) == 2 * (2 * NUMEL + SCALE.size * parts) * (size - 1)
+    assert all(answer["scaled"] == {} for answer in answers)
 
 
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):
@@ -205,21 +210,38 @@ def test_a_new_p2pd_gets_a_new_process(trio):
     assert trio[2].ask(do="status")["pid"] != before
 
 
-def test_a_member_that_is_not_finite_costs_all_a_round(trio):
+def test_a_member_that_is_not_finite_is_not_met_and_the_others_average_without_it(trio):
     answers = round_of(trio, fills=(1.0, float("nan"), 4.0))
-    assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
+    assert "my own tensors are not finite" in answers[1]["lost"] and answers[1]["unchanged"], answers
+    assert_averaged([answers[0], answers[2]], [trio[0], trio[2]], (1 + 20) / 6)
     assert_averaged(round_of(trio), trio, 25 / 8)
 
 
+def test_a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(trio):
+    answers = round_of(trio, fills=(1.0, -1000.0, 1.0), weights=(1.0, 1.0, 1.0))
+    assert len({answer["sha"] for answer in answers}) == 1
+    assert all(float(edge) == pytest.approx(2 / 3, abs=0.03) for edge in answers[0]["value"])
+    assert all(answer["scaled"].keys() == {trio[1].me} and answer["scaled"][trio[1].me] < 1e-4 for answer in answers)
+
+
+def test_values_that_float16_does_not_hold_are_averaged(trio):
+    assert_averaged(round_of(trio, fills=(1e9, 2e9, 4e9)), trio, 25e9 / 8)
+    answers = round_of(trio, fills=(1e-9, 2e-9, 4e-9))
+    assert_averaged(answers, trio, 25e-9 / 8)
+    assert len({answer["value"][0] for answer in answers}) == 1
+
+
 def test_a_hostile_member_is_screened_at_the_reducers(trio):
+    """It announces the norm of ordinary gradients, whatever it sends."""
     hostile = Peer(trio[0].addresses, hostile=True).meet()
     try:
-        answers = round_of([trio[0], trio[1], hostile], fills=(1.0, 2.0, float("inf")))
-        assert all("lost" in answer and answer["unchanged"] for answer in answers[:2]) or all(
-            answer.get("value") == answers[0]["value"] for answer in answers
-        ), answers
-        answers = round_of([trio[0], trio[1], hostile], fills=(1.0, 2.0, float("nan")))
-        assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
+        for bad in (float("inf"), float("nan")):
+            answers = round_of([trio[0], trio[1], hostile], fills=(1.0, 2.0, bad))
+            assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
+        honest = round_of([trio[0], trio[1], hostile], fills=(1.0, 1.0, -6e4), weights=(1.0, 1.0, 1.0))[:2]
+        assert len({answer["sha"] for answer in honest}) == 1
+        assert all(answer["scaled"].keys() <= {hostile.me} for answer in honest) and any(a["scaled"] for a in honest)
+        assert all(abs(float(edge)) < 10 * NUMEL**0.5 for answer in honest for edge in answer["value"])
     finally:
         hostile.crash()
     assert_averaged(round_of(trio), trio, 25 / 8)

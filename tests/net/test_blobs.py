@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 
 from swarm.config import DelayLaw
+from swarm.net import shelves
 from swarm.net.blobs import CHUNK, Blobs, digest_of
 from swarm.net.memory import MemoryNetwork
 from swarm.net.ports import NetError
@@ -67,6 +70,19 @@ def test_chunks_come_from_several_holders() -> None:
             await ports.mail.serve("blobs", answer)
         assert await Blobs(c.mail).fetch_release(release_of(WHOLE, 1, manifest), [a.me, b.me]) == WHOLE
         assert asked.count("a") == 4 and asked.count("b") == 3  # the manifest and three chunks each
+
+    with_peers(promise)
+
+
+def test_a_release_of_more_chunks_than_a_manifest_names_has_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.net.blobs.MOST", 4)
+
+    async def promise(a: Any, b: Any, c: Any) -> None:
+        publisher = Blobs(a.mail)
+        await publisher.serve()
+        manifest, address = publisher.publish(WHOLE, 1, digest_of(WHOLE))
+        assert len(manifest.chunks) == 3 and len(publisher.get(manifest.chunks[0]) or b"") == 2 * CHUNK
+        assert await Blobs(b.mail).fetch_release(release_of(WHOLE, 1, address), [a.me]) == WHOLE
 
     with_peers(promise)
 
@@ -151,3 +167,36 @@ def test_a_folder_is_read_back_and_a_damaged_release_is_dropped(tmp_path: Path) 
     with_peers(promise)
     left = sorted(file.name for file in tmp_path.iterdir())
     assert len(left) == 2 and left[1] == f"{left[0]}.pin"
+
+
+@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    told: list[str] = []
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(why, os.strerror(why), str(path))
+
+    async def scene(a: Any, b: Any, c: Any) -> None:
+        publisher = Blobs(a.mail)
+        await publisher.serve()
+        keeps, later = Blobs(b.mail, folder=tmp_path, keep=2, on_damage=told.append), Blobs(c.mail)
+        keeps._disk = None  # virtual time knows no threads
+        await keeps.serve()
+        with monkeypatch.context() as patch:
+            patch.setattr(shelves, "write_durably", full)
+            for version in (1, 2, 3):
+                _, address = publisher.publish(bytes([version]) * 99, version, digest_of(bytes([version]) * 99))
+                assert await keeps.fetch_release(release_of(bytes([version]) * 99, version, address), [a.me])
+            keeps.publish(b"mine", 4, digest_of(b"mine"))
+        # What is held in memory is given to others, and goes when it is old.
+        assert await later.fetch_release(release_of(bytes([3]) * 99, 3, address), [b.me]) == bytes([3]) * 99
+        assert keeps.statistics()["blobs"] == 4
+        _, address = publisher.publish(b"room again", 5, digest_of(b"room again"))
+        await keeps.fetch_release(release_of(b"room again", 5, address), [a.me])
+        again = Blobs(c.mail, folder=tmp_path)
+        assert again.holds(release_of(b"room again", 5, address)) and again.statistics()["releases"] == 1
+
+    with_peers(scene)
+    assert len(told) == 1 and os.strerror(why) in told[0] and "held in memory alone" in told[0]

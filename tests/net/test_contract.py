@@ -18,7 +18,8 @@ from peers.traffic import Traffic
 from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs, digest_of
 from swarm.net.memory import CONCURRENT, QUEUE, MemoryNetwork
-from swarm.net.ports import Mail, NetError, Refused, Silent, Unreachable
+from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
+from swarm.net.turns import Turns
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
@@ -183,6 +184,65 @@ def test_a_slow_handler_is_silent_when_the_time_is_up(world: Any) -> None:
         with pytest.raises(Silent):
             await one.mail.send(two.me, "slow", b"hi", timeout=1.0)
         assert 0.9 < asyncio.get_running_loop().time() - since < 3
+
+    hold(world, promise)
+
+
+def test_a_peer_that_sends_nothing_is_silent_before_the_time_is_up(world: Any) -> None:
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        async def dawdle(sender: PeerId, message: bytes) -> bytes:
+            await asyncio.sleep(5)
+            return b"late"
+
+        await two.mail.serve("mute", dawdle)
+        since = asyncio.get_running_loop().time()
+        with pytest.raises(Silent, match="sent nothing for 1 s"):
+            await one.mail.send(two.me, "mute", b"hi", timeout=30.0, idle=1.0)
+        assert 0.9 < asyncio.get_running_loop().time() - since < 3
+
+    hold(world, promise)
+
+
+def test_who_gets_other_answers_of_a_service_meanwhile_waits_on(world: Any) -> None:
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        async def wait(sender: PeerId, message: bytes) -> bytes:
+            await asyncio.sleep(float(message))
+            return message
+
+        await two.mail.serve("steps", wait)
+        calls = (one.mail.send(two.me, "steps", str(seconds).encode(), 30.0, idle=2.0) for seconds in (0.8, 1.6, 2.4, 3.2))
+        assert await asyncio.gather(*calls) == [b"0.8", b"1.6", b"2.4", b"3.2"]
+
+    hold(world, promise)
+
+
+def test_busy_is_a_refusal_of_its_own(world: Any) -> None:
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        async def busy(sender: PeerId, message: bytes) -> bytes:
+            raise Busy("in a minute")
+
+        await two.mail.serve("busy", busy)
+        with pytest.raises(Busy, match="in a minute"):
+            await one.mail.send(two.me, "busy", b"hi")
+
+    hold(world, promise)
+
+
+def test_answers_that_have_turns_are_made_so_many_at_a_time(world: Any) -> None:
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        working: list[int] = [0, 0]
+
+        async def work(sender: PeerId, message: bytes) -> bytes:
+            working[0] += 1
+            working[1] = max(working)
+            await asyncio.sleep(0.05)
+            working[0] -= 1
+            return message
+
+        await two.mail.serve("turns", work, Turns(2))
+        messages = [b"%d" % k for k in range(6)]
+        assert await asyncio.gather(*(one.mail.send(two.me, "turns", message) for message in messages)) == messages
+        assert working[1] == 2
 
     hold(world, promise)
 

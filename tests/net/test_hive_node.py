@@ -141,6 +141,29 @@ def test_refusals_bugs_silence_and_strangers_are_told_apart() -> None:
     in_world(body)
 
 
+def test_an_answer_that_comes_byte_by_byte_is_not_silent() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = await world.ports(2)
+
+        async def drip(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            message = await reader.readexactly(size)
+            writer.write(b"\0" + size.to_bytes(4, "big"))
+            for k in range(size):
+                await asyncio.sleep(0.4)
+                writer.write(message[k : k + 1])
+            await reader.read()
+            writer.close()
+
+        line = await first.node.line()
+        await line.on_stream(f"{world.run[:16]}/drip", drip)
+        assert await second.mail.send(first.me, "drip", b"slowly", timeout=30.0, idle=1.5) == b"slowly"
+        with pytest.raises(Silent):
+            await second.mail.send(first.me, "drip", b"slowly", timeout=30.0, idle=0.2)
+
+    in_world(body)
+
+
 def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
     async def body(world: HiveWorld) -> None:
         release = asyncio.Event()

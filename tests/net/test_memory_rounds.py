@@ -10,7 +10,7 @@ from typing import Any
 import averager_properties
 import torch
 
-from swarm.config import DelayLaw
+from swarm.config import BatchSize, DelayLaw
 from swarm.net.memory import MemoryNetwork
 from swarm.net.ports import Average, RoundLost
 from swarm.sim.clock import run
@@ -36,6 +36,20 @@ def test_alone_there_is_no_average() -> None:
 
 def test_other_versions_never_meet() -> None:
     with_peers(lambda network, links, a, b, c: averager_properties.other_versions_never_meet(a, b))
+
+
+def test_a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all() -> None:
+    promise = averager_properties.a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all
+    with_peers(lambda network, links, *peers: promise(peers))
+
+
+def test_a_weight_beyond_the_batch_counts_as_a_share_of_it() -> None:
+    promise = averager_properties.a_weight_beyond_the_batch_counts_as_a_share_of_it
+    with_peers(lambda network, links, *peers: promise(peers, BatchSize().groups))
+
+
+def test_who_is_not_finite_is_not_met_and_the_others_go_on() -> None:
+    with_peers(lambda network, links, *peers: averager_properties.who_is_not_finite_is_not_met_and_the_others_go_on(peers))
 
 
 def test_a_full_group_starts_at_once() -> None:

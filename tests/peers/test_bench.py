@@ -128,9 +128,9 @@ def test_a_join_has_stages_that_add_up() -> None:
 @pytest.mark.timeout(300)
 def test_a_swarm_and_one_process_train_on_tokens() -> None:
     lines = tokens.measure(quiet, seconds=3.0, sizes=((1, 1),), reference=False)
-    rate, share = [line for line in lines if isinstance(line, Figure)]
+    rate, share, cost = [line for line in lines if isinstance(line, Figure)]
     assert rate.value > 0
-    assert rate.ratio is not None
+    assert rate.ratio is not None and cost.ratio is not None
     assert 0 < share.value < 1
 
 

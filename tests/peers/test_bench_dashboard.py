@@ -55,6 +55,6 @@ def test_a_missing_browser_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.timeout(300)
 def test_the_row_of_the_dashboard_on_small_swarms() -> None:
     found = figures(dashboard.measure(quiet, peers=20, past=30.0, folded=20_000, look=5.0))
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(figure.value > 0 for what, figure in found.items() if "long tasks" not in what)
     assert found["event to pixel on a live swarm, p95"].value < 10.0

@@ -185,6 +185,7 @@ def raising(error: BaseException) -> int:
         (errors.Unreached("x"), 4),
         (errors.Refusal("x"), 5),
         (invite.InviteError(invite.Trouble.EXPIRED, "x"), 5),
+        (errors.Interrupted(1), 129),
         (errors.Interrupted(2), 130),
         (errors.Interrupted(15), 143),
         (KeyboardInterrupt(), 130),
@@ -208,3 +209,18 @@ def test_errors_that_are_matched_by_name_exist() -> None:
     for name in errors._BY_NAME:
         module, _, kind = name.rpartition(".")
         assert issubclass(getattr(importlib.import_module(module), kind), Exception)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_that_cannot_show_our_arrows_gets_them_spelled(tmp_path: Path, encoding: str) -> None:
+    ran = swarm("task", "try", "digit-sums", "-n", "1", state=tmp_path, PYTHONIOENCODING=encoding)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "-> 1" in ran.stdout
+
+
+@pytest.mark.parametrize("words", [["join", word(2**32 - 1)], ["start", "configs/demo.toml"], ["up", "configs/demo.toml"]])
+def test_a_home_that_cannot_be_made_is_named_before_anything_slow_begins(words: list[str]) -> None:
+    ran = swarm(*words, state=Path("/proc/nowhere"))
+    assert ran.returncode == 3
+    assert "/proc/nowhere" in ran.stderr and "cannot be made" in ran.stderr and "name another folder with --folder" in ran.stderr
+    assert "bug" not in ran.stderr

@@ -28,7 +28,7 @@ def test_a_gpu_with_room_and_vllm_give_vllm() -> None:
     [
         (Engine(), seen(gpus=()), "there is no GPU, where vLLM has to be asked for: peer.engine.name = vllm"),
         (Engine(), seen(vllm=False, gpus=()), "there is no GPU"),
-        (Engine(), seen(vllm=False), "vLLM is not installed; pip install 'swarm[vllm]' samples faster on this GPU"),
+        (Engine(), seen(vllm=False), "vLLM is not installed; pip install 'gepo-swarm[vllm]' samples faster on this GPU"),
         (Engine(device="cpu"), seen(), "peer.engine.device is cpu, where vLLM has to be asked for: peer.engine.name = vllm"),
         (Engine(), seen(gpus=(SMALL,)), "the model needs 19.4 GB in vLLM, which may take 10.2 GB of the RTX 3060"),
         (Engine(memory=0.3), seen(quantize="int8"), "vLLM cannot quantize to int8 while it loads"),
@@ -61,7 +61,7 @@ def test_what_is_asked_for_is_given() -> None:
 @pytest.mark.parametrize(
     ("settings", "here", "error", "words"),
     [
-        (Engine(name="vllm"), seen(vllm=False), CannotHere, r"not installed here: pip install 'swarm\[vllm\]'"),
+        (Engine(name="vllm"), seen(vllm=False), CannotHere, r"not installed here: pip install 'gepo-swarm\[vllm\]'"),
         (Engine(name="vllm"), seen(quantize="int8"), WrongUsage, "cannot quantize to int8"),
         (Engine(name="vllm"), seen(gpus=(), quantize="nf4"), WrongUsage, "on GPUs only: set peer.engine.name to hf"),
         (Engine(name="vllm-server"), seen(), WrongUsage, "set peer.engine.url too"),

@@ -36,10 +36,10 @@ class Wire:
         self.caller = PeerId("nobody")
         self.seen: list[bytes] = []
 
-    async def serve(self, service: str, handler: object) -> None:
+    async def serve(self, service: str, handler: object, turns: object = None) -> None:
         self.handler = handler
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0) -> bytes:
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
         self.seen.append(data)
         return await self.handler(self.caller, data)  # type: ignore[operator]
 
@@ -48,7 +48,7 @@ class Wire:
 def test_a_frame_comes_back_as_it_was_sealed(private: bool) -> None:
     me = keyring()
     frames = Frames(RUN, me, None, private)
-    opened = frames.open(frames.seal(b"hello" * 500))
+    opened = frames.open(frames.seal(b"hello" * 500), wire.MAIL_LIMIT)
     assert opened.sender == me.me
     assert wire.decode(opened.body, bytes) == b"hello" * 500
 
@@ -60,17 +60,17 @@ def test_a_private_frame_shows_nothing_and_cannot_be_changed_or_opened_with_anot
     assert RUN.encode() not in sealed
     for at in range(0, len(sealed), 7):
         with pytest.raises(wire.WireError):
-            frames.open(sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :])
+            frames.open(sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :], wire.MAIL_LIMIT)
     with pytest.raises(wire.WireError, match="this run's key"):
-        Frames(OTHER, keyring(), None, True).open(sealed)
+        Frames(OTHER, keyring(), None, True).open(sealed, wire.MAIL_LIMIT)
 
 
 def test_a_private_frame_keeps_to_its_limit_with_its_encryption() -> None:
     frames = Frames(RUN, keyring(), None, True)
     size = len(frames.seal(b"x"))
-    assert len(frames.seal(b"x", limit=size)) == size
+    assert len(frames.seal(b"x", wire.Limit(size, size))) == size
     with pytest.raises(wire.WireError, match="does not fit"):
-        frames.seal(b"x", limit=size - 1)
+        frames.seal(b"x", wire.Limit(size - 1, size))
     assert size == len(Frames(RUN, keyring(), None, False).seal(b"x")) + OVERHEAD
 
 

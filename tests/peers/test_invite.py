@@ -50,6 +50,14 @@ def test_a_delegation_travels_with_its_seed() -> None:
     assert identity.verify(OWNER.public, delegation_bytes("lab", Role.LEARNER, NOW + 60, delegation.key), delegation.signature)
 
 
+def test_that_memberships_end_with_their_word_travels_and_is_signed() -> None:
+    delegate = invite.delegate(OWNER, "lab", Role.LEARNER, NOW + 60, final=True)
+    got = invite.read(invite.make(RUN, [f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"], Role.LEARNER, NOW + 60, delegate), NOW)
+    assert got.delegate == delegate and delegate.delegation.final
+    trust = Trust("lab", OWNER.public, private=True, verify=identity.verify)
+    assert trust.objection(PEER, Role.LEARNER, got.admit(PEER), NOW) is None
+
+
 def test_whoever_holds_an_invite_becomes_a_member() -> None:
     membership = invite.read(word(), NOW).admit(PEER)
     trust = Trust("lab", OWNER.public, private=True, verify=identity.verify)

@@ -16,7 +16,7 @@ from huggingface_hub.utils import close_session
 
 from peers import equip, policies, runfolder
 from peers.errors import CannotHere, UserError, WrongUsage
-from swarm.config import Config, Engine, Model, Peer, Run, Sampling
+from swarm.config import Config, Engine, Model, Optimizer, Peer, Run, Sampling
 from swarm.learn import tiny, weights
 from swarm.learn.model import load_policy
 from swarm.sample.hf import HfEngine
@@ -105,7 +105,7 @@ def hub(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def of(name: str, revision: str = "", **more: Any) -> Run:
-    return Run(model=Model(name=name, revision=revision, **more))
+    return Run(model=Model(name=name, revision=revision, **more), optimizer=Optimizer(lr=1e-6))
 
 
 def keep(cache: Path, folder: Path) -> None:

@@ -22,6 +22,7 @@ from peers.hardware import Gpu, Machine
 from peers.runfolder import RunFolder
 from swarm.config import Config, load, run_dict
 from swarm.learn import tiny
+from swarm.learn.rates import settled
 from swarm.learn.weights import digest
 from swarm.types import Array, Digest, Group, PeerId, Spec, Task, Times
 
@@ -55,7 +56,7 @@ def preset(name: str) -> Config:
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Config, RunFolder]]:
     """The preset on a tiny model and a few rows, with short completions and small batches; all else is its own."""
     config = preset(request.param)
-    run, replace = config.run, msgspec.structs.replace
+    run, replace = settled(config.run, 0)[0], msgspec.structs.replace
     model = tiny.make(tmp_path / "run" / "model", FAMILY[run.model.name])
     task = run.task
     if task.name in ROWS:

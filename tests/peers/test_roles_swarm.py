@@ -48,7 +48,7 @@ from swarm.learn.memory import OutOfMemory
 from swarm.learn.ranks import RankLost
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Array, Group, Verdict
+from swarm.types import Array, Group, PeerId, Verdict
 
 EPOCH = 1_750_000_000.0
 torch.set_num_threads(1)
@@ -299,7 +299,7 @@ def lie(what: str, group: Group) -> Group:
         case "task":
             group = msgspec.structs.replace(group, task=-1)
         case "id":
-            return msgspec.structs.replace(group, id="x" * 1000)
+            return msgspec.structs.replace(group, id="x" * 100)
     identity = group_id(group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data)
     return msgspec.structs.replace(group, id=identity)
 
@@ -321,6 +321,28 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
     assert {pair for pair in verdicts if pair[1] != "stale"} == {(what, expected.get(what, "malformed")) for what in LIES}
     honest = {event.verdict for event in told.of(Judged) if event.group not in told_lies}
     assert honest == {Verdict.ADMIT} and told.of(Trained, since=100)
+
+
+def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    learners: list[simulate.LearnerPeer] = []
+    seen: list[list[bool]] = []
+
+    class Watched(simulate.LearnerPeer):
+        def __init__(self, *rest: Any) -> None:
+            super().__init__(*rest)
+            learners.append(self)
+
+    class Liar(Sampler):
+        async def _send(self, group: Group, learner: Any) -> Any:
+            peers = ("seed-0", "learner-0", "sampler-0", "sampler-1", "stranger")
+            seen.append([learners[0].host.regular(PeerId(peer)) for peer in peers])
+            return await super()._send(lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner)
+
+    monkeypatch.setattr(simulate, "LearnerPeer", Watched)
+    monkeypatch.setattr(simulate, "Sampler", Liar)
+    Told(scenario(0.5, (1, 2)))
+    assert seen[0] == [True, False, False, False, False]
+    assert seen[-1] == [True, False, False, True, False]
 
 
 def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from peft import PeftModel
@@ -14,14 +15,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers import runfolder, status
 from peers.errors import CannotHere, Refusal
+from peers.frames import Frames
 from peers.runfolder import Corner, RunFolder, free_corner, running
+from swarm import wire
 from swarm.config import Model, Run, TaskSource
 from swarm.core.trust import Trust
 from swarm.identity import open_key, verify
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
 from swarm.learn.speech import ModelError
-from swarm.types import Role
+from swarm.net.blobs import Blobs
+from swarm.types import Digest, Release, Role
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,41 @@ def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> 
     assert weights.of(load_policy(run.model, data=genesis)) == weights.of(load_policy(policy))
 
 
+def test_a_version_0_that_was_damaged_is_not_given_out(run: RunFolder, tmp_path: Path) -> None:
+    genesis = run.path / "genesis"
+    whole = genesis.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        genesis.write_bytes(content)
+        with pytest.raises(CannotHere, match=r"damaged.*bring the file back"):
+            run.genesis()
+        with pytest.raises(CannotHere, match="damaged"):
+            status.export(run.path, tmp_path / "out")
+    genesis.unlink()
+    assert run.genesis() is None
+
+
+def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(run: RunFolder, capsys: Any) -> None:
+    seed = run.path / "peers" / "seed"
+    key = open_key(seed / "key")
+    frames, blobs = Frames(run.digest, key, None, False), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
+    for version in (3, 20):
+        data = b"weights of version %d" % version
+        manifest, address = blobs.publish(data, version, weights.digest(data))
+        release = Release(
+            version=version, weights=manifest.weights, manifest=address, size=manifest.size, parent=Digest("0" * 64),
+            publisher=key.me, learners=1, groups=1, released=0.0,
+        )  # fmt: skip
+        (seed / "releases").mkdir(exist_ok=True)
+        (seed / "releases" / address).write_bytes(frames.seal(release, wire.RELEASE_LIMIT))
+    assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
+    (seed / "blobs" / weights.digest(b"weights of version 20")).write_bytes(b"torn")
+    assert status.newest_weights(run.path, run) == (3, b"weights of version 3")
+    assert "release 20" in capsys.readouterr().err
+    for word in (seed / "releases").iterdir():
+        word.write_bytes(word.read_bytes()[:50])
+    assert status.newest_weights(run.path, run)[0] == 0
+
+
 def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Path, policy: Path) -> None:
     settings = Run(model=Model(name=str(policy), training="lora"))
     run = runfolder.create(tmp_path / "run", settings, policy)
@@ -133,6 +172,8 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, trai
         for tensor in weights.state(moved).values():
             tensor += 0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(tensor)))
     (run.path / "genesis").write_bytes(weights.of(moved))  # the newest that this machine holds
+    begun = msgspec.structs.replace(run.spec, genesis=weights.digest(weights.of(moved)))
+    (run.path / "spec").write_bytes(wire.encode(begun))
     assert status.export(run.path, tmp_path / "out") == 0
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

@@ -31,7 +31,7 @@ from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Digest, Group, PeerId, Receipt, Role, Task, Times, Verdict
+from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Role, Task, Times, Verdict
 
 torch.set_num_threads(1)
 
@@ -134,7 +134,7 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     assert 0 < counted <= len(unscored) and len(told.of(events.Trained)) > 12
     intake = told.learners[0].intake
     held = {item.group.id for item in told.learners[0]._batch} | {item.group.id for item in intake.batcher._waiting}
-    assert set(intake._exercises) == held and intake._scoring <= 1
+    assert set(intake._exercises) == held and intake.batcher.scoring.total() <= 1
 
 
 def test_slow_rewards_do_not_keep_the_engine_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +224,8 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
             who = Self(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
             host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
+            host.releases.hear(Release(version=0, weights=Digest(""), manifest=Digest(""), size=1, parent=Digest(""),
+                                       publisher=ME, learners=1, groups=0, released=0.0))  # fmt: skip
             speech: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
             sampler = Frames(Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False)
             await play(Desk(host, Intake(host, source, speech, lambda: 0, lambda: 1), sampler))
@@ -234,15 +236,15 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
 def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
     async def play(desk: Desk) -> None:
         intake = desk.intake
-        room, credit = intake.batcher.room(1), intake.credit()
+        room, credit = intake.batcher.room(SAMPLER, 1, desk.host.now()).groups, intake.credit()
         deliveries = [desk.deliver(group_of(i, source)) for i in range(room + 5)]
         await asyncio.sleep(0.5)  # not one is scored: a group costs a second
         assert [delivery.result() for delivery in deliveries if delivery.done()] == [Verdict.OVER_QUOTA] * 5
-        assert intake._scoring == room and len(intake.batcher) == 0 and intake.credit() == max(0, credit - room)
+        assert intake.batcher.scoring.total() == room and len(intake.batcher) == 0 and intake.credit() == max(0, credit - room)
         assert await desk.deliver(group_of(0, source)) is Verdict.DUPLICATE, "it is being scored: not twice"
         await asyncio.sleep(room + 1.0)
         assert [delivery.result() for delivery in deliveries[:room]] == [Verdict.ADMIT] * room
-        assert len(intake.batcher) == room and intake._scoring == 0
+        assert len(intake.batcher) == room and intake.batcher.scoring.total() == 0
 
     source = Flawed(never, slow=True)
     at_a_desk(play, source, price=1.0)
@@ -253,11 +255,11 @@ def test_room_comes_back_when_scoring_fails() -> None:
 
     async def play(desk: Desk) -> None:
         intake = desk.intake
-        room = intake.batcher.room(1)
+        room = intake.batcher.room(SAMPLER, 1, desk.host.now()).groups
         for start in (0, room):
             verdicts = await asyncio.gather(*(desk.deliver(group_of(start + i, honest)) for i in range(room)))
             assert set(verdicts) == {Verdict.UNSCORED}
-        assert intake._scoring == 0 == len(intake.batcher) and not intake._exercises
+        assert intake.batcher.scoring.total() == 0 == len(intake.batcher) and not intake._exercises
 
     at_a_desk(play, Flawed(always, slow=True), price=0.1)
 

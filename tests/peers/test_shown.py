@@ -12,7 +12,7 @@ import pytest
 
 from peers.frames import Frames
 from peers.host import Host, Self
-from peers.intake import Exercise, Intake, cut
+from peers.intake import Exercise, Intake
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.core.trust import Trust
@@ -57,8 +57,8 @@ def showing(text: str, prompt: str, play: Callable[[Intake, Group], None], size:
 
             def keep(event: events.Event) -> None:
                 if isinstance(event, events.Shown):
-                    assert len(host.seal([event], wire.EVENT_LIMIT)) < wire.EVENT_LIMIT
-                    assert len(wire.encode(event)) < wire.EVENT_LIMIT - 600, "a bundle takes it"
+                    assert len(host.seal([event], wire.EVENT_LIMIT)) < wire.EVENT_LIMIT.sealed
+                    assert len(wire.encode(event)) < wire.EVENT_LIMIT.sealed - 600, "a bundle takes it"
                     told.append(event)
 
             bus.add(keep)
@@ -96,5 +96,5 @@ def test_figures_that_are_no_numbers_are_not_told() -> None:
 
 
 def test_a_cut_never_splits_a_character() -> None:
-    assert cut("a\ud800b", 3) == "a?b"
-    assert [cut("a漢🦦", size) for size in range(10)] == ["", "a", "a", "a", "a漢", "a漢", "a漢", "a漢", "a漢🦦", "a漢🦦"]
+    assert events.cut("a\ud800b", 3) == "a?b"
+    assert [events.cut("a漢🦦", size) for size in range(10)] == ["", "a", "a", "a", "a漢", "a漢", "a漢", "a漢", "a漢🦦", "a漢🦦"]

@@ -159,8 +159,8 @@ def test_a_peer_whose_own_file_is_cut_short_or_changed_is_passed_over(tmp_path: 
     post = served(run)
     for name, content in (("short", BASE[:-1]), ("changed", b"x" + BASE[1:-1] + b"x")):
         other = origin(tmp_path / name)
-        (other.model / "model.safetensors").write_bytes(content)
         asyncio.run(specification.serve(post.at(name), other))  # type: ignore[arg-type]
+        (other.model / "model.safetensors").write_bytes(content)
     with pytest.raises(Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"):
         fetch(post, run, tmp_path / "joined", None, "short", "changed")
     joined = fetch(post, run, tmp_path / "joined", None, "short", "changed", "good")
@@ -239,3 +239,18 @@ def test_an_offset_beyond_the_end_or_before_the_start_is_harmless(tmp_path: Path
     for offset, answer in ((-5, spec), (len(spec), b""), (1 << 60, b"")):
         ask = specification.Ask(run=run.digest, file="", offset=offset)
         assert asyncio.run(post.send(PeerId("good"), "spec", wire.encode(ask))) == answer
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_file_is_told_at_the_start_and_given_to_nobody(tmp_path: Path, damage: str) -> None:
+    run = origin(tmp_path / "run")
+    place = run.model / "tokenizer.json"
+    if damage == "gone":
+        place.unlink()
+    else:
+        place.write_bytes(TOKENIZER[:-1] if damage == "cut" else b"x" + TOKENIZER[1:-1] + b"x")
+    post = Post()
+    (told,) = asyncio.run(specification.serve(post.at("good"), run))  # type: ignore[arg-type]
+    assert str(place) in told and "bring it back" in told
+    with pytest.raises(Unreached, match=r"good: tokenizer\.json is damaged here"):
+        fetch(post, run, tmp_path / "joined")

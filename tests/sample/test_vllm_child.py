@@ -45,7 +45,7 @@ def failure(engine: VllmEngine, versions: Versions) -> str:
 def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(monkeypatch, "sys.modules['vllm'] = None; child.main(sys.argv[1])")  # what Python puts there for a missing one
     said = failure(VllmEngine(recipe(folder)), Versions(folder))
-    assert "vLLM cannot be imported" in said and "pip install 'swarm[vllm]'" in said
+    assert "vLLM cannot be imported" in said and "pip install 'gepo-swarm[vllm]'" in said
 
 
 def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from swarm import config, tasks
 from swarm.tasks import gym as gyms
 from swarm.tasks.base import TaskError
 
-pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'swarm[gym]'")
+pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'")
 
 from swarm.tasks import exercises
 

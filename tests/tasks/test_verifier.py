@@ -17,7 +17,7 @@ from swarm.tasks.verifier import PYTHON, Verifier
 
 there = pytest.mark.skipif(
     not os.environ.get(PYTHON) and importlib.util.find_spec("verifiers") is None,
-    reason=f"verifiers is not installed: pip install 'swarm[verifiers]', or set {PYTHON} to a Python that has it",
+    reason=f"verifiers is not installed: pip install 'gepo-swarm[verifiers]', or set {PYTHON} to a Python that has it",
 )
 
 PACKAGE = '''
@@ -139,7 +139,7 @@ def test_a_file_of_the_peer_is_no_system_prompt(monkeypatch: pytest.MonkeyPatch)
 def test_without_verifiers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TaskError, match=r"pip install 'swarm\[verifiers\]', or set SWARM_VERIFIERS_PYTHON"):
+    with pytest.raises(TaskError, match=r"pip install 'gepo-swarm\[verifiers\]', or set SWARM_VERIFIERS_PYTHON"):
         Verifier("tiny-sums", 1, {}, 5.0)
 
 

@@ -1,0 +1,65 @@
+"""The other learners, as their last heartbeats tell of them: who can take part in a round, and whose turn it is without one.
+
+Not handled here: how members of a round find each other (the Averager port), the order of turns (swarm.core.turns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peers.host import Host
+from swarm.core.rounds import State
+from swarm.core.turns import HEARD, Turns
+from swarm.types import Beat, PeerId
+
+TOLD = (State.LEARNING, State.MATCHING, State.STEPPING)
+# States that the other learners hear of at once: they close their batches too, and know who may step alone.
+UNDER_WAY = (State.LEARNING.value, State.MATCHING.value)
+# States of who has closed its batch and is to be met in a round.
+
+
+class Company:
+    def __init__(self, host: Host, version: Callable[[], int]) -> None:
+        """`version` is mine."""
+        self._host, self._version = host, version
+        run, me = host.config.run, (host.who.incarnation, host.ports.me)
+        self.turns = Turns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
+
+    def others(self) -> list[PeerId]:
+        """Learners that can take part in a round now."""
+        found = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners() if peer != self._host.ports.me)
+        return [peer for peer, beat in found if beat is not None and beat.version >= 0]
+
+    def learners(self) -> int:
+        return 1 + len(self.others())
+
+    def abreast(self) -> dict[PeerId, Beat]:
+        """Those at my version."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.others())
+        return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
+
+    def called(self) -> bool:
+        """Another learner has closed its batch for my version: a smaller batch in the common round beats a whole one alone."""
+        return any(beat.state in UNDER_WAY for beat in self.abreast().values())
+
+    def incarnation(self, peer: PeerId) -> int:
+        beat = self._host.roster.beat(peer)
+        return self._host.who.incarnation if peer == self._host.ports.me else (beat.incarnation if beat else 1 << 62)
+
+    def told(self, state: State) -> None:
+        """I am in this state now."""
+        news = state.value != self._host.vitals.state
+        self._host.vitals.state = state.value
+        if news and state in TOLD:
+            self._host.beat_now()
+
+    async def my_turn(self) -> bool:
+        """No round came about: do I step alone? If not, `turns` says when to ask again."""
+        host = self._host
+        if not self.turns.ask(self.abreast(), host.now()):
+            return False
+        if not self.turns.contested(self.abreast()):
+            return True
+        self.told(State.STEPPING)
+        await host.ports.clock.sleep(HEARD)
+        return self.turns.claim(self.abreast(), host.now())

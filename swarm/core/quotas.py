@@ -1,0 +1,185 @@
+"""How much of the batches one sampler, and all newcomers together, may have.
+
+A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are new have together at
+most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer. Both limits bind only where others deliver,
+so that nobody waits for groups that do not come:
+
+    one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch: (1 - share) of it
+    newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
+
+"Deliver" is what was admitted of late: each group counts 1 and fades with a time constant of HORIZON x `close_after`; who had
+none for as long delivers nothing. With a share of a quarter it takes three samplers beside one to bind it: two or three strangers
+of any speed are never bound by it, nor is one alone. A sampler with an invite is known from its first group and has no limit: its
+owner vouches for it, and a large machine among small ones is no harm.
+
+Who is bound has share / (1 - share) groups for each of another one in the batches, also in one that closes small because its time
+has come. What it does not use it saves, up to its share of a full batch: groups come many at once.
+
+Not handled here: that a batch takes others' groups first where it has the choice, and who has the room in the buffer
+(swarm.core.batcher); many keys that each became known by an hour's work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from swarm.config import BatchSize
+from swarm.types import PeerId
+
+T = TypeVar("T")
+
+HORIZON = 12.0
+# Times `close_after`, a minute by default: where samplers are slow batches are closed by their time, and many make up a full one.
+ROUNDING = 1e-9
+# Groups that a sum of fractions may lack of a whole one.
+KNOWN, KNOWN_AFTER = 128, 3600.0
+# Admitted groups, and seconds since the first of them, from which a sampler is no newcomer: a flood of keys is seen by then.
+REMEMBERED = 1024
+# Samplers whose deliveries are known; beyond, those that delivered longest ago are newcomers again.
+
+
+@dataclass(slots=True)
+class Record:
+    """What one sampler delivered."""
+
+    first: float
+    """When its first group was admitted."""
+    admitted: int = 0
+    recent: float = 0.0
+    """Groups of late, faded to `at`."""
+    at: float = 0.0
+    saved: float = math.inf
+    """Groups of its part that it did not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of one sampler, or of all newcomers together, in one batch."""
+
+    most: int
+    saved: float
+    each: float
+    """Groups for each one of others in the batch."""
+
+    def beside(self, others: int) -> int:
+        """Groups it may have in a batch with that many of others."""
+        return min(self.most, math.floor(self.saved + self.each * others + ROUNDING))
+
+
+class Quota:
+    """Who is bound at one moment, in batches of `groups`; computed when it is asked for, and never where all are invited."""
+
+    def __init__(self, quotas: Quotas, groups: int, now: float) -> None:
+        self._quotas, self._now, self.groups = quotas, now, groups
+        self.one, self._few = math.ceil(quotas.share * groups), math.ceil(quotas.newcomers * groups)
+
+    def bound(self, sampler: PeerId) -> Limit | None:
+        """What one sampler may have; None: as much as there is."""
+        quotas = self._quotas
+        if self.one == self.groups or quotas.vouched(sampler):
+            return None
+        if self._everybody - self._within.get(sampler, 0.0) < (1.0 - quotas.share) * self.groups:
+            return None
+        return Limit(self.one, min(quotas.saved(sampler), self.one), _each(quotas.share))
+
+    @cached_property
+    def newcomers(self) -> Limit | None:
+        """What all newcomers together may have; None: as much as there is."""
+        quotas = self._quotas
+        known = sum(count for sampler, count in self._recent.items() if sampler not in self._fresh)
+        if self._few == self.groups or known < (1.0 - quotas.newcomers) * self.groups:
+            return None
+        return Limit(self._few, min(quotas.unused, self._few), _each(quotas.newcomers))
+
+    @cached_property
+    def _recent(self) -> dict[PeerId, float]:
+        """What each sampler delivers."""
+        return self._quotas.recent(self._now)
+
+    @cached_property
+    def _fresh(self) -> set[PeerId]:
+        return {sampler for sampler in self._recent if self._quotas.newcomer(sampler, self._now)}
+
+    @cached_property
+    def _within(self) -> dict[PeerId, float]:
+        """What each delivers within its own limit."""
+        vouched = self._quotas.vouched
+        return {sampler: count if vouched(sampler) else min(count, self.one) for sampler, count in self._recent.items()}
+
+    @cached_property
+    def _everybody(self) -> float:
+        """What all deliver within all limits."""
+        fresh = sum(self._within[sampler] for sampler in self._fresh)
+        return sum(self._within.values()) - fresh + (fresh if self.newcomers is None else min(fresh, self._few))
+
+
+class Quotas:
+    def __init__(self, size: BatchSize) -> None:
+        self.share, self.newcomers = size.share, size.newcomers
+        self.unused = math.inf
+        """Groups that newcomers did not use of their part."""
+        self._fade = HORIZON * size.close_after
+        self._records: OrderedDict[PeerId, Record] = OrderedDict()
+        self._invited: OrderedDict[PeerId, None] = OrderedDict()
+
+    def invited(self, sampler: PeerId) -> None:
+        """The run's owner vouches for it."""
+        _remember(self._invited, sampler, None)
+
+    def admitted(self, sampler: PeerId, now: float) -> None:
+        """One group of it."""
+        record = self._records.get(sampler) or Record(now)
+        record.recent, record.at = self._faded(record, now) + 1.0, now
+        record.admitted += 1
+        _remember(self._records, sampler, record)
+
+    def newcomer(self, sampler: PeerId, now: float) -> bool:
+        if sampler in self._invited:
+            return False
+        record = self._records.get(sampler)
+        return record is None or record.admitted < KNOWN or now - record.first < KNOWN_AFTER
+
+    def vouched(self, sampler: PeerId) -> bool:
+        return sampler in self._invited
+
+    def recent(self, now: float) -> dict[PeerId, float]:
+        """Groups that were admitted of late, by sampler."""
+        return {sampler: self._faded(record, now) for sampler, record in self._records.items()}
+
+    def saved(self, sampler: PeerId) -> float:
+        """Groups that it did not use of its part."""
+        record = self._records.get(sampler)
+        return record.saved if record is not None else math.inf
+
+    def taken(self, groups: int, batch: Counter[PeerId], now: float) -> None:
+        """A batch was made of these; `groups` would have been a full one."""
+        one, few = math.ceil(self.share * groups), math.ceil(self.newcomers * groups)
+        whole, fresh = batch.total(), sum(count for sampler, count in batch.items() if self.newcomer(sampler, now))
+        self.unused = _rest(self.unused, few, _each(self.newcomers) * (whole - fresh) - fresh)
+        for sampler, record in self._records.items():
+            own = batch[sampler]
+            record.saved = _rest(record.saved, one, _each(self.share) * (whole - own) - own)
+
+    def _faded(self, record: Record, now: float) -> float:
+        passed = max(0.0, now - record.at)
+        return record.recent * math.exp(-passed / self._fade) if passed < self._fade else 0.0
+
+
+def _each(share: float) -> float:
+    """Groups for each one of others that make `share` of the whole; a share of all of it binds nobody."""
+    return share / (1.0 - share) if share < 1.0 else 0.0
+
+
+def _rest(saved: float, most: int, more: float) -> float:
+    return max(0.0, min(min(saved, most) + more, most))
+
+
+def _remember(memory: OrderedDict[PeerId, T], sampler: PeerId, what: T) -> None:
+    memory[sampler] = what
+    memory.move_to_end(sampler)
+    if len(memory) > REMEMBERED:
+        memory.popitem(last=False)

@@ -1,0 +1,95 @@
+"""Who steps alone when no round comes about: one learner after the other, so that one release comes of a version.
+
+    round failed -> how many come before me? -- 0 --> claim: tell it, listen -- nobody else does --> step alone
+                                             -- k --> keep the gradient for k time-outs: a release comes, or it is my turn
+
+Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient of my version. Who
+only gathers, or still learns, is not waited for: it may take as long as it likes and finds my release then. All that is known of
+others are their last heartbeats; so a claim is told and listened to before it counts, unless nobody could contest it. Not handled
+here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from swarm.core.releases import publishers
+from swarm.core.rounds import State
+from swarm.types import Beat, PeerId
+
+HEARD = 1.0
+# Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each.
+STEPS = (State.STEPPING.value, State.RELEASING.value)
+"""States of who is about to make the release."""
+WORKS = (State.LEARNING.value, State.MATCHING.value, *STEPS)
+"""States of who has closed a batch."""
+
+Beats = Mapping[PeerId, Beat]
+"""Heartbeats of the other learners at my version."""
+
+
+class Turns:
+    def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
+        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone: a round is
+        tried again after `pause` seconds."""
+        self._me, self._timeout, self._pause, self._keep = me, timeout, pause, keep
+        self.forget()
+
+    def forget(self) -> None:
+        """The gradient is gone."""
+        self._seen: set[PeerId] = set()
+        self._due: float | None = None
+
+    def begin(self, beats: Beats) -> None:
+        """A round is tried with my gradient."""
+        self._seen |= {peer for peer, beat in beats.items() if beat.state in WORKS}
+
+    @property
+    def waited(self) -> bool:
+        """I waited for my turn: there is no round to be tried."""
+        return self._due is not None and not self._keep
+
+    def ask(self, beats: Beats, now: float) -> bool:
+        """No round came about: is it my turn to step alone?"""
+        if self._keep:
+            self._due = now + self._pause
+            return False
+        before = self._steps(beats)
+        if self._due is None:
+            order = publishers([self._me, *((beats[peer].incarnation, peer) for peer in self._ready(beats))])
+            before |= {*order[: order.index(self._me[1])]}
+        if before:
+            self._due = now + len(before) * self._timeout
+        return not before
+
+    def contested(self, beats: Beats) -> bool:
+        """Somebody else might claim the turn, or be in a round that still succeeds."""
+        return bool(self._ready(beats))
+
+    def claim(self, beats: Beats, now: float) -> bool:
+        """I told that I step alone, and have listened: does anybody else? Then the older one asks again first."""
+        rivals = self._steps(beats)
+        if rivals:
+            order = publishers([self._me, *((beats[PeerId(peer)].incarnation, peer) for peer in rivals)])
+            self._due = now + (1 + order.index(self._me[1])) * self._timeout
+        return not rivals
+
+    def ready(self, company: bool, now: float) -> bool:
+        """Is it time to use a gradient that was kept? `company`: others are there."""
+        rested = self._due is None or now >= self._due
+        return rested and company if self._keep else rested or not company
+
+    def wait(self, now: float) -> float:
+        """Seconds until time alone changes what `ready` says."""
+        return self._due - now if self._due is not None and self._due > now else math.inf
+
+    def _steps(self, beats: Beats) -> set[str]:
+        return {peer for peer, beat in beats.items() if beat.state in STEPS}
+
+    def _ready(self, beats: Beats) -> list[PeerId]:
+        """Who has a gradient of my version, and may keep it."""
+        return [
+            peer for peer, beat in beats.items()
+            if beat.state != State.LEARNING.value and (peer in self._seen or beat.state in WORKS)
+        ]  # fmt: skip

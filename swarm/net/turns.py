@@ -1,0 +1,99 @@
+"""Turns: a few answers of a service leave at a time, the next one to the peer that had its turn the longest ago.
+
+A line that carries all answers at once makes every one of them late and none of them useful; one after the other the first is
+useful at once. Who would wait long is told Busy, which is an answer: it may ask somebody else, or again. A turn ends when its
+answer has left, or after a while: a reader that takes its time must not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from swarm.net.ports import Busy
+from swarm.types import PeerId
+
+AT_ONCE = 8
+# Chunks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each takes 3.4 s.
+QUEUE = 64
+# Calls that wait; each costs its stream and nothing else.
+FROM_ONE = 6
+# Calls of one peer, waiting or at their turn: a fetch keeps four under way, and asks a second time where one is late.
+REMEMBERED = 256
+# Peers whose last turn is known: more than can wait.
+WAIT = 2.5
+# Seconds that a call waits: well below those after which its sender takes the holder for silent.
+LONGEST = 20.0
+# Seconds of a turn. An uplink so slow that eight chunks take longer goes over to more at once.
+
+
+class Turns:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._free = at_once
+        self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []
+        self._of: Counter[PeerId] = Counter()
+        self._served: OrderedDict[PeerId, None] = OrderedDict()
+        """Peers that had a turn, the last one last."""
+
+    async def take(self, peer: PeerId) -> Callable[[], None]:
+        """Wait for a turn -> what ends it, to be called once the answer has left. Raises Busy."""
+        if len(self._waiting) >= QUEUE or self._of[peer] >= FROM_ONE:
+            raise Busy("busy: too many wait already, try later")
+        loop = asyncio.get_running_loop()
+        mine = peer, loop.create_future()
+        self._waiting.append(mine)
+        self._of[peer] += 1
+        self._next()
+        try:
+            async with asyncio.timeout(WAIT):
+                await mine[1]
+        except BaseException as error:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                self._less(peer)
+            else:
+                self._end(peer)  # its turn came in the same moment
+            if isinstance(error, TimeoutError):
+                raise Busy(f"busy with others for {WAIT:g} s, try later") from error
+            raise
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                timer.cancel()
+                self._end(peer)
+
+        timer = loop.call_later(LONGEST, end)
+        return end
+
+    def _next(self) -> None:
+        """Give free turns to those who had theirs the longest ago, and among these to who came first."""
+        while self._free and self._waiting:
+            order = {peer: k for k, peer in enumerate(self._served)}
+            first = min(self._waiting, key=lambda waiting: order.get(waiting[0], -1))
+            self._waiting.remove(first)
+            peer, mine = first
+            self._free -= 1
+            self._served[peer] = None
+            self._served.move_to_end(peer)
+            if len(self._served) > REMEMBERED:
+                self._served.popitem(last=False)
+            if not mine.done():
+                mine.set_result(None)
+
+    def _end(self, peer: PeerId) -> None:
+        self._less(peer)
+        self._free += 1
+        self._next()
+
+    def _less(self, peer: PeerId) -> None:
+        self._of[peer] -= 1
+        if self._of[peer] <= 0:
+            del self._of[peer]
+
+
+def no_turn() -> None:
+    """Ends the turn of a service that has none."""

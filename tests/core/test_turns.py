@@ -1,0 +1,97 @@
+"""Who steps alone, from heartbeats alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from swarm.core.turns import Turns
+from swarm.types import Beat, Digest, Lag, PeerId, Role
+
+ME = (5, PeerId("me"))
+OLDER, YOUNGER, OLDEST = PeerId("older"), PeerId("younger"), PeerId("oldest")
+AGES = {OLDEST: 1, OLDER: 2, YOUNGER: 9}
+
+
+def beats(**states: str) -> dict[PeerId, Beat]:
+    idle: dict[str, Any] = {"done": 0, "refused": 0, "rate": 0.0, "tokens": 0.0, "busy": 0.0, "lag": Lag()}
+    return {
+        PeerId(name): Beat(
+            name=name, role=Role.LEARNER, incarnation=AGES[PeerId(name)], seq=1, version=3, weights=Digest("0" * 64), state=state,
+            credit=0, takers=1, inbox=0, addresses=(), hardware="", at=0.0, **idle,
+        )
+        for name, state in states.items()
+    }  # fmt: skip
+
+
+def turns(keep: bool = False) -> Turns:
+    return Turns(ME, timeout=5.0, pause=2.0, keep=keep)
+
+
+def test_the_oldest_learner_with_a_gradient_is_first_and_the_others_wait_for_as_many_as_are_older() -> None:
+    assert turns().ask(beats(younger="matching"), 100.0)
+    for others, waits in ((beats(older="matching"), 5.0), (beats(older="matching", oldest="matching", younger="matching"), 10.0)):
+        mine = turns()
+        mine.begin(others)
+        assert not mine.ask(others, 100.0)
+        assert mine.wait(100.0) == waits and mine.waited
+        assert not mine.ready(True, 100.0 + waits - 0.1) and mine.ready(True, 100.0 + waits)
+
+
+@pytest.mark.parametrize("state", ["gathering", "learning", "catching up"])
+def test_who_has_no_gradient_is_not_waited_for_however_old(state: str) -> None:
+    mine = turns()
+    mine.begin(beats(older="gathering"))
+    assert mine.ask(beats(older=state), 100.0) and not mine.contested(beats(older=state))
+
+
+def test_who_was_seen_under_way_has_kept_its_gradient() -> None:
+    mine = turns()
+    mine.begin(beats(older="learning"))
+    assert not mine.ask(beats(older="gathering"), 100.0)
+
+
+@pytest.mark.parametrize("state", ["stepping", "releasing"])
+def test_whoever_steps_already_comes_first_however_young(state: str) -> None:
+    mine = turns()
+    assert not mine.ask(beats(younger=state), 100.0)
+    assert mine.wait(100.0) == 5.0
+
+
+def test_after_its_turn_has_come_a_learner_waits_only_for_those_that_step() -> None:
+    mine = turns()
+    assert not mine.ask(beats(older="matching", younger="matching"), 100.0)
+    assert not mine.ask(beats(older="matching", younger="stepping"), 105.0)
+    assert mine.ask(beats(older="matching", younger="matching"), 110.0)
+
+
+def test_of_two_that_claim_at_once_the_older_asks_again_first() -> None:
+    for others, waits in ((beats(younger="stepping"), 5.0), (beats(older="stepping"), 10.0)):
+        mine = turns()
+        assert mine.contested(others)
+        assert not mine.claim(others, 100.0)
+        assert mine.wait(100.0) == waits
+    assert turns().claim(beats(older="matching"), 100.0)
+
+
+def test_one_that_is_left_alone_need_not_wait_its_turn_out() -> None:
+    mine = turns()
+    assert not mine.ask(beats(older="matching"), 100.0)
+    assert mine.ready(False, 100.1)
+
+
+def test_a_learner_that_never_steps_alone_tries_a_round_again_after_a_pause_when_somebody_is_there() -> None:
+    mine = turns(keep=True)
+    assert mine.ready(True, 100.0) and not mine.ready(False, 100.0)
+    assert not mine.ask(beats(younger="matching"), 100.0) and not mine.waited
+    assert not mine.ready(True, 101.9) and mine.ready(True, 102.0) and not mine.ready(False, 102.0)
+
+
+def test_a_gradient_that_is_gone_is_forgotten() -> None:
+    mine = turns()
+    mine.begin(beats(older="learning"))
+    mine.ask(beats(older="gathering"), 100.0)
+    mine.forget()
+    assert mine.wait(100.0) == math.inf and not mine.waited and mine.ask(beats(older="gathering"), 100.0)

@@ -1,0 +1,130 @@
+"""The all-reduce itself among runners of one process: real parts and codecs, generators in place of streams."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hivemind.p2p import PeerID, ServicerBase
+
+from swarm.core.standing import Claim
+from swarm.net.allreduce import Runner
+from swarm.net.codec import Codec
+from swarm.net.norm import norm
+
+GROUP = b"group"
+
+
+class Wired(Runner):
+    """A runner that calls the others directly."""
+
+    def __init__(self, world, me, **kwargs):
+        self.world = world
+        world[me] = self
+        super().__init__(p2p=SimpleNamespace(peer_id=me), servicer_type=ServicerBase, prefix="", group_id=GROUP, **kwargs)
+
+    def _get_peer_stub(self, peer):
+        async def rpc_aggregate_part(stream):
+            return self.world[peer].rpc_aggregate_part(stream, SimpleNamespace(remote_id=self.peer_id))
+
+        return SimpleNamespace(rpc_aggregate_part=rpc_aggregate_part)
+
+
+def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, groups=1000):
+    """(what each member ends with, its runner): the means, or the exception that it got. `announced`: norms that are not true."""
+    ids = sorted((PeerID(os.urandom(34)) for _ in tensors), key=PeerID.to_bytes)
+    norms = announced or [norm(tensor) for tensor in tensors]
+    claims = {me: Claim(weight, size, 0.0) for me, weight, size in zip(ids, weights or [1.0] * len(ids), norms, strict=True)}
+
+    async def meet():
+        world = {}
+        for me, tensor, kind in zip(ids, tensors, kinds or [Wired] * len(ids), strict=True):
+            kind(world, me, claims=claims, groups=groups, codec=Codec(codec), tensors=[tensor], ordered_peer_ids=ids,
+                 peer_fractions=(1.0,) * len(ids), sender_timeout=2.0, reducer_timeout=4.0,
+                 part_size_bytes=1 << 14)  # fmt: skip
+        return await asyncio.gather(*(runner.collect() for runner in world.values()), return_exceptions=True), world
+
+    ends, world = asyncio.run(meet())
+    return [(got[0] if isinstance(got, list) else got, runner) for got, runner in zip(ends, world.values(), strict=True)]
+
+
+def the_one(results):
+    """The means, which are the same bytes at all members."""
+    means = [mean for mean, _ in results]
+    assert all(isinstance(mean, torch.Tensor) for mean in means), means
+    assert len({mean.numpy().tobytes() for mean in means}) == 1
+    return means[0]
+
+
+def draws(count, numel=100_001):
+    torch.manual_seed(1)
+    return [torch.randn(numel) for _ in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["float16", "none"])
+def test_the_reducer_of_a_part_ends_with_the_bytes_that_it_sent(codec):
+    one, two, three = draws(3)
+    results = reduced([one, 2 * two, 4 * three], [1.0, 2.0, 5.0], codec)
+    torch.testing.assert_close(the_one(results), (one + 4 * two + 20 * three) / 8, rtol=2e-3, atol=2e-3)
+    assert all(not runner.scaled() for _, runner in results)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_gradients_that_float16_cannot_hold_are_averaged(scale):
+    one, two = draws(2)
+    mean = the_one(reduced([one * scale, two * scale])) / scale
+    torch.testing.assert_close(mean, (one + two) / 2, rtol=2e-3, atol=2e-3)
+
+
+def test_one_far_gradient_counts_for_little_and_is_named_by_all():
+    tensors = draws(4)
+    tensors[2] *= -1000
+    results = reduced(tensors)
+    usual = sorted(norm(tensor) for tensor in tensors)[1]
+    tensors[2] *= 5 * (usual / norm(tensors[2])) ** 2
+    torch.testing.assert_close(the_one(results), sum(tensors) / 4, rtol=2e-3, atol=2e-3)
+    for _, runner in results:
+        assert runner.scaled() == {str(runner.ordered_peer_ids[2]): pytest.approx(5e-6, rel=0.02)}
+
+
+def test_parts_beyond_what_was_announced_are_held_to_it_and_break_no_round():
+    tensors = draws(4)
+    honest = norm(tensors[0])
+    tensors[2] *= -1000
+    results = reduced(tensors, announced=[honest] * 4)
+    liar = str(results[2][1].peer_id)
+    fair = [result for k, result in enumerate(results) if k != 2]
+    assert norm(the_one(fair)) < 1.5 * honest
+    assert all(runner.scaled().keys() == {liar} for _, runner in fair)
+
+
+def test_a_weight_beyond_the_batch_counts_as_a_share_of_it():
+    one, two = draws(2)
+    torch.testing.assert_close(the_one(reduced([one, two], [4.0, 1e6], groups=8)), (one + two) / 2, rtol=2e-3, atol=2e-3)
+
+
+class Inflating(Wired):
+    """Sends means that are larger than they are."""
+
+    async def _accumulate_parts_streaming(self, stream, sender_index):
+        async for message in super()._accumulate_parts_streaming(stream, sender_index):
+            packed = message.tensor_part
+            message.tensor_part.CopyFrom(self._codec.compress(self._codec.extract(packed) * 1000))
+            yield message
+
+
+def test_means_larger_than_any_mean_of_the_members_are_held_to_it_by_all_and_break_no_round():
+    tensors = draws(3)
+    results = reduced(tensors, kinds=[Wired, Inflating, Wired])
+    liar = str(results[1][1].peer_id)
+    assert norm(the_one([results[0], results[2]])) < 1.5 * norm(tensors[0])
+    assert [runner.scaled().keys() for _, runner in (results[0], results[2])] == [{liar}, {liar}]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_never_travels(bad):
+    one, two = draws(2)
+    two[7] = bad
+    outcomes = [outcome for outcome, _ in reduced([one, two], announced=[1.0, 1.0])]
+    assert all(isinstance(outcome, Exception) for outcome in outcomes), outcomes

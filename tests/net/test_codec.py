@@ -1,0 +1,87 @@
+"""Parts on the wire: small gradients stay, large ones stay finite, what cannot be a part is refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.net.codec import Codec, PartError
+from swarm.net.norm import norm
+
+HALVES = Codec("float16")
+HEAD = struct.Struct("<f")
+
+
+def heavy_tailed(values: int, size: float) -> torch.Tensor:
+    """A gradient of `values` elements in all and the L2 norm `size`, of which this is a part: Student's t with three degrees."""
+    torch.manual_seed(3)
+    part = torch.distributions.StudentT(3.0).sample((262_144,))
+    return part * (size / norm(part) * math.sqrt(part.numel() / values))
+
+
+@pytest.mark.parametrize("values", [600_000_000, 8_000_000_000])
+@pytest.mark.parametrize("size", [1.0, 0.01, 1e-4])
+def test_gradients_of_large_models_survive_float16(values: int, size: float) -> None:
+    part = heavy_tailed(values, size)
+    read = HALVES.extract(HALVES.compress(part))
+    assert float((read != 0).float().mean()) > 0.999
+    assert norm(read - part) / norm(part) < 1e-3
+    assert float(((read - part).abs() / part.abs()).quantile(0.999)) < 1e-3
+
+
+@pytest.mark.parametrize("largest", [7e4, 1e9, 3e38])
+def test_values_above_what_float16_holds_stay_finite(largest: float) -> None:
+    part = torch.tensor([largest, -largest, largest / 1000, 0.0])
+    torch.testing.assert_close(HALVES.extract(HALVES.compress(part)), part, rtol=1e-3, atol=0)
+
+
+@given(st.lists(st.floats(-1e38, 1e38), min_size=1, max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_any_finite_part_comes_back_finite_and_as_its_sender_keeps_it(values: list[float]) -> None:
+    part = torch.tensor(values, dtype=torch.float32)
+    read = HALVES.extract(HALVES.compress(part))
+    assert bool(torch.isfinite(read).all())
+    assert read.numpy().tobytes() == HALVES.as_received(part).numpy().tobytes()
+    largest = float(part.abs().max())
+    torch.testing.assert_close(read, part, rtol=5e-4, atol=max(2e-12 * largest, 1e-45))
+
+
+def test_float32_travels_as_it_is() -> None:
+    part = torch.randn(100)
+    assert torch.equal(Codec("none").extract(Codec("none").compress(part)), part)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 3.0, 1e-40, float("inf"), float("nan")])
+def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+    packed = HALVES.compress(torch.ones(4))
+    packed.buffer = HEAD.pack(scale) + packed.buffer[HEAD.size :]
+    with pytest.raises(PartError, match="scale"):
+        HALVES.read(packed, torch.Size([4]))
+
+
+def test_a_part_of_another_size_is_refused_before_anything_is_allocated() -> None:
+    packed = HALVES.compress(torch.ones(4))
+    with pytest.raises(PartError, match="bytes came where 14"):
+        HALVES.read(packed, torch.Size([5]))
+    packed.size[0] = 1 << 30
+    with pytest.raises(PartError, match="of shape"):
+        HALVES.read(packed, torch.Size([4]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_sent(bad: float) -> None:
+    with pytest.raises(PartError, match="not finite"):
+        HALVES.compress(torch.tensor([1.0, bad]))
+
+
+@given(st.lists(st.floats(width=32) | st.sampled_from([math.inf, math.nan, 3.4e38]), max_size=40))
+def test_a_norm_is_finite_only_where_all_values_are(values: list[float]) -> None:
+    tensor = torch.tensor(values, dtype=torch.float32)
+    assert not math.isfinite(norm(tensor)) or bool(torch.isfinite(tensor).all())
+    small = tensor.clamp(-1e15, 1e15)
+    assert math.isfinite(norm(small)) == bool(torch.isfinite(small).all())

@@ -1,0 +1,315 @@
+"""Fetches over slow and shared lines, in virtual time: they end, they end soon, and nobody is blamed for a slow line."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.config import DelayLaw
+from swarm.net.blobs import CHUNK, Blobs, digest_of
+from swarm.net.memory import MemoryNetwork
+from swarm.net.ports import Busy, NetError, Ports
+from swarm.net.turns import FROM_ONE, LONGEST, Turns
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Digest, PeerId, Release
+
+MBIT = 1e6 / 8
+TRIP = 0.08
+WHOLE = random.Random(1).randbytes(64_000_000)
+SMALL = random.Random(2).randbytes(12 * CHUNK + 5)
+
+
+class Uplinks(SimLinks):
+    """What a peer sends leaves it one after the other: all its chunks share its uplink, and what is small goes between.
+
+    Rates in bytes per second.
+    """
+
+    def __init__(self, rates: Mapping[str, float], usual: float = 100 * MBIT) -> None:
+        super().__init__(DelayLaw(law="constant", seconds=TRIP / 2), usual, random.Random(1))
+        self._rates, self._usual, self._free = rates, usual, Counter[PeerId]()
+
+    def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float:
+        if size < 4096:
+            return TRIP / 2
+        now = asyncio.get_running_loop().time()
+        self._free[sender] = max(now, self._free[sender]) + size / self._rates.get(sender, self._usual)  # type: ignore[assignment]
+        return self._free[sender] - now + TRIP / 2
+
+
+class Peer:
+    """A peer with blobs, and whom it blamed."""
+
+    def __init__(self, ports: Ports, folder: Path | None = None, keep: int = 4) -> None:
+        self.ports, self.blamed = ports, list[tuple[PeerId, str]]()
+        self.blobs = Blobs(ports.mail, folder=folder, keep=keep, rng=random.Random(ports.me),
+                           on_bad=lambda peer, why: self.blamed.append((peer, why)))  # fmt: skip
+
+    async def offer(self, whole: bytes, version: int = 1) -> Release:
+        await self.blobs.serve()
+        manifest, address = self.blobs.publish(whole, version, digest_of(whole))
+        return Release(
+            version=version, weights=manifest.weights, manifest=address, size=len(whole), parent=manifest.weights,
+            publisher=self.ports.me, learners=1, groups=1, released=0.0,
+        )  # fmt: skip
+
+
+Promise = Callable[[MemoryNetwork, Callable[..., Peer]], Awaitable[None]]
+
+
+def over(links: SimLinks, promise: Promise, play: Callable[[Any], Any] = run) -> None:
+    async def main() -> None:
+        async with MemoryNetwork(random.Random(2), links) as network:
+            await promise(network, lambda name, **rest: Peer(network.ports(name, lambda kind: 0.0), **rest))
+
+    play(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_twelve_fetchers_of_64_megabytes_share_an_uplink_of_20_megabits() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, fetchers = peer("source"), [peer(f"fetcher-{k}") for k in range(12)]
+        release = await source.offer(WHOLE)
+        found = await asyncio.gather(*(one.blobs.fetch_release(release, [source.ports.me]) for one in fetchers))
+        assert all(whole == WHOLE for whole in found)
+        assert now() < 1.3 * 12 * len(WHOLE) / (20 * MBIT)
+        assert not any(one.blamed for one in fetchers)
+
+    over(Uplinks({"source": 20 * MBIT}), promise)
+
+
+def test_a_fetcher_that_is_interrupted_goes_on_where_it_ended() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, fetchers = peer("source"), [peer(f"fetcher-{k}") for k in range(3)]
+        release = await source.offer(WHOLE)
+
+        async def in_pieces(one: Peer, seconds: float) -> bytes:
+            while True:
+                try:
+                    async with asyncio.timeout(seconds):
+                        return await one.blobs.fetch_release(release, [source.ports.me])
+                except TimeoutError:
+                    continue
+
+        found = await asyncio.gather(*(in_pieces(one, 8.0 + k) for k, one in enumerate(fetchers)))
+        assert all(whole == WHOLE for whole in found)
+        ideal, again = 3 * len(WHOLE) / (20 * MBIT), 3 * 4 * CHUNK / (20 * MBIT)
+        # What is under way at an interruption, four chunks at most, goes over the line again.
+        assert now() < 1.1 * (ideal + again * now() / 8.0)
+
+    over(Uplinks({"source": 20 * MBIT}), promise)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["a folder", "memory"])
+def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path, stays: bool) -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, asked = peer("source"), Counter[bytes]()
+        release = await source.offer(SMALL)
+        most = 6
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            asked[message] += 1
+            if len(asked) > most:
+                raise Busy("later")
+            return source.blobs.get(Digest(message.decode())) or b""
+
+        await source.ports.mail.serve("blobs", answer)
+        folder = tmp_path if stays else None
+        first = peer("first", folder=folder)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await first.blobs.fetch_release(release, [source.ports.me])
+        given = {digest for digest, _ in asked.most_common() if first.blobs.get(Digest(digest.decode())) is not None}
+        assert len(given) == most
+        again = peer("again", folder=folder) if stays else first
+        most = 100
+        assert await again.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert all(asked[digest] == 1 for digest in given)
+        assert again.blobs.statistics() == {"releases": 1, "blobs": 14}
+
+    over(SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1)), promise, asyncio.run)
+    assert not list(tmp_path.glob("*.begun"))
+
+
+def test_a_slow_holder_is_waited_for_as_long_as_bytes_come() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one = peer("source"), peer("one")
+        release = await source.offer(SMALL)
+        assert await one.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert not one.blamed and now() < 1.05 * len(SMALL) / (0.25 * MBIT)
+
+    over(Uplinks({"source": 0.25 * MBIT}), promise)
+
+
+def test_a_slow_holder_beside_a_fast_one_costs_a_tenth_more_and_is_not_blamed() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        fast, slow, one = peer("fast"), peer("slow"), peer("one")
+        release = await fast.offer(WHOLE)
+        await slow.offer(WHOLE)
+        assert await one.blobs.fetch_release(release, [slow.ports.me, fast.ports.me]) == WHOLE
+        assert not one.blamed and now() < 1.1 * len(WHOLE) / (20 * MBIT)
+
+    over(Uplinks({"fast": 20 * MBIT, "slow": 0.1 * MBIT}), promise)
+
+
+@pytest.mark.parametrize("how", ["cut", "crash", "stuck"])
+def test_a_holder_that_stops_in_the_middle_costs_seconds(how: str) -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        stops, other, one = peer("stops"), peer("other"), peer("one")
+        release = await stops.offer(WHOLE)
+        await other.offer(WHOLE)
+
+        async def stop() -> None:
+            await asyncio.sleep(5.0)
+            if how == "cut":
+                network.links.partition([stops.ports.me], [one.ports.me])  # type: ignore[attr-defined]
+            elif how == "crash":
+                network.crash(stops.ports.me)
+            else:
+                await stops.ports.mail.serve("blobs", lambda sender, message: asyncio.sleep(1e6, b""))
+
+        network.tasks.create_task(stop())
+        assert await one.blobs.fetch_release(release, [stops.ports.me, other.ports.me]) == WHOLE
+        assert not one.blamed
+        # Two lines for five seconds, then one; and silence shows after 5 s and 8 round trips, of which one may be a chunk's time.
+        assert now() < len(WHOLE) / (20 * MBIT) + 10.0
+        network.crash(stops.ports.me)
+
+    over(Uplinks({"stops": 20 * MBIT, "other": 20 * MBIT}), promise)
+
+
+def test_a_holder_that_is_busy_is_asked_again_and_not_blamed() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one, calls = peer("source"), peer("one"), Counter[bytes]()
+        release = await source.offer(SMALL)
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            calls[message] += 1
+            if calls[message] < 3:
+                raise Busy("later")
+            return source.blobs.get(Digest(message.decode())) or b""
+
+        await source.ports.mail.serve("blobs", answer)
+        assert await one.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert set(calls.values()) == {3} and not one.blamed
+
+    over(Uplinks({}), promise)
+
+
+def test_a_holder_that_is_busy_for_ever_ends_a_fetch_after_two_minutes() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one = peer("source"), peer("one")
+        release = await source.offer(SMALL)
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            raise Busy("later")
+
+        await source.ports.mail.serve("blobs", answer)
+        with pytest.raises(NetError, match="source is busy for 120 s"):
+            await one.blobs.fetch_release(release, [source.ports.me])
+        assert 120 < now() < 130
+
+    over(Uplinks({}), promise)
+
+
+def test_a_release_is_not_dropped_while_it_is_being_fetched() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one = peer("source"), peer("one", keep=1)
+        release = await source.offer(SMALL, version=3)
+        fetch = asyncio.ensure_future(one.blobs.fetch_release(release, [source.ports.me]))
+        for version in range(4, 8):
+            await asyncio.sleep(0.5)
+            one.blobs.publish(b"%d" % version, version, digest_of(b"%d" % version))
+            assert not fetch.done()
+        assert await fetch == SMALL
+        assert one.blobs.statistics() == {"releases": 1, "blobs": 2}  # now it is older than what is kept
+
+    over(Uplinks({"source": 20 * MBIT}), promise)
+
+
+def test_a_line_too_slow_for_every_version_gets_some_of_them() -> None:
+    """A hundredth of 1.2 GB over 50 Mbit/s, a version every half minute, of which a holder keeps two."""
+
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one, got = peer("source", keep=2), peer("one", keep=2), list[int]()
+        newest = await source.offer(SMALL)
+
+        async def fetch() -> None:
+            while True:
+                release = newest
+                assert await one.blobs.fetch_release(release, [source.ports.me])
+                got.append(release.version)
+
+        fetching = network.tasks.create_task(fetch())
+        for version in range(2, 32):
+            await asyncio.sleep(30.0)
+            newest = await source.offer(SMALL[version:], version)
+            assert source.blobs.statistics()["releases"] <= 3
+        fetching.cancel()
+        assert len(got) == 4 and got == sorted(got) and not one.blamed
+
+    over(Uplinks({"source": 0.5 * MBIT}), promise)
+
+
+def test_of_releases_that_were_only_begun_no_more_are_held_than_of_whole_ones() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one = peer("source", keep=99), peer("one", keep=2)
+        releases = [await source.offer(SMALL[version:], version) for version in range(1, 7)]
+        for release in releases:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await one.blobs.fetch_release(release, [source.ports.me])
+            await asyncio.sleep(10.0)  # what is under way arrives
+        held = [release.version for release in releases if one.blobs.get(release.manifest) is not None]
+        assert held == [5, 6]
+        one.blobs.publish(b"whole", 6, digest_of(b"whole"))
+        assert [release.version for release in releases if one.blobs.get(release.manifest) is not None] == [6]
+
+    over(Uplinks({"source": 20 * MBIT}), promise)
+
+
+def test_a_turn_is_waited_for_in_order_and_not_for_long() -> None:
+    async def main() -> None:
+        turns, order = Turns(at_once=1), list[str]()
+        end = await turns.take(PeerId("first"))
+
+        async def take(name: str) -> None:
+            over = await turns.take(PeerId(name))
+            order.append(name)
+            over()
+
+        waiting = [asyncio.ensure_future(take(name)) for name in ("second", "third")]
+        await asyncio.sleep(1.0)
+        end()
+        end()  # only once
+        await asyncio.gather(*waiting)
+        assert order == ["second", "third"]
+        await turns.take(PeerId("slow"))
+        with pytest.raises(Busy, match="busy with others"):
+            await turns.take(PeerId("late"))
+        await asyncio.sleep(LONGEST)
+        (await turns.take(PeerId("late")))()
+
+    run(main())
+
+
+def test_one_peer_does_not_have_all_turns() -> None:
+    async def main() -> None:
+        turns = Turns()
+        for _ in range(FROM_ONE):
+            await turns.take(PeerId("greedy"))
+        with pytest.raises(Busy, match="too many"):
+            await turns.take(PeerId("greedy"))
+        (await turns.take(PeerId("modest")))()
+
+    run(main())

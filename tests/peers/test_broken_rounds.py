@@ -1,0 +1,166 @@
+"""Rounds that break: whatever happens to an averaging, at most one release comes of a version, and no group is trained twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+import torch
+from test_roles_swarm import Told, scenario
+
+from peers import simulate
+from peers.host import Host
+from swarm.config import Averaging, Pace, Releasing
+from swarm.events import Judged, Moved, Trained
+from swarm.learn.learner import Learner
+from swarm.net.memory import MemoryAverager
+from swarm.net.ports import Average, RoundLost
+from swarm.types import PeerId, Release, Verdict
+
+
+class Broken:
+    """Averagings of which some break: for everybody at a version, or for single members in one of three ways."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, seed: int, versions: float, calls: float) -> None:
+        """`versions` and `calls`: parts of them that are spoiled."""
+        self._seed, self._versions, self._calls = seed, versions, calls
+        self._count = Counter[tuple[PeerId, int]]()
+        real, broken = MemoryAverager.average, self
+
+        async def average(
+            port: MemoryAverager, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+            deadline: float,
+        ) -> Average | None:  # fmt: skip
+            how, seconds = broken._draw(port._me, version)
+            if how == "lost before":
+                await asyncio.sleep(seconds)
+                raise RoundLost("the averager ended; nothing was averaged")
+            if how == "nobody":
+                await asyncio.sleep(2.0)
+                return None
+            held = [tensor.clone() for tensor in tensors]
+            outcome = await real(port, version, tensors, weight, peers, deadline)
+            if how == "lost after" and outcome is not None:
+                for tensor, before in zip(tensors, held, strict=True):
+                    tensor.copy_(before)
+                await asyncio.sleep(seconds)
+                raise RoundLost("the last part did not come; nothing was averaged")
+            return outcome
+
+        patch.setattr(MemoryAverager, "average", average)
+
+    def _draw(self, me: PeerId, version: int) -> tuple[str, float]:
+        self._count[me, version] += 1
+        both = random.Random(f"{self._seed}/{version}")
+        mine = random.Random(f"{self._seed}/{me}/{version}/{self._count[me, version]}")
+        if both.random() < self._versions:
+            return mine.choice(["lost before", "lost before", "nobody"]), mine.uniform(0.0, 3.0)
+        if mine.random() < self._calls:
+            return mine.choice(["lost before", "lost after", "nobody"]), mine.uniform(0.0, 3.0)
+        return "whole", 0.0
+
+
+class Watched:
+    """Which groups the learners' steps consumed and still hold, and what they announced."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.trained: list[str] = []
+        self.announced: list[Release] = []
+        self._peers: list[simulate.LearnerPeer] = []
+        account, announce, peers = simulate.LearnerPeer._account, Host.announce, self._peers
+
+        class Kept(simulate.LearnerPeer):
+            def __init__(self, *rest: Any) -> None:
+                super().__init__(*rest)
+                peers.append(self)
+
+        def accounts(peer: simulate.LearnerPeer, *rest: Any) -> None:
+            self.trained.extend(item.group.id for item in peer._batch)
+            account(peer, *rest)
+
+        async def announces(host: Host, release: Release) -> None:
+            self.announced.append(release)
+            await announce(host, release)
+
+        patch.setattr(simulate.LearnerPeer, "_account", accounts)
+        patch.setattr(simulate, "LearnerPeer", Kept)
+        patch.setattr(Host, "announce", announces)
+
+    def several(self) -> dict[int, int]:
+        """Versions of which more than one release was announced, with their number."""
+        by_version: dict[int, set[str]] = {}
+        for release in self.announced:
+            by_version.setdefault(release.version, set()).add(release.weights)
+        return {version: len(digests) for version, digests in by_version.items() if len(digests) > 1}
+
+    def held(self) -> list[str]:
+        return [item.group.id for peer in self._peers for item in (*peer._batch, *peer.intake.batcher._waiting)]
+
+
+def assert_one_release_of_each(patch: pytest.MonkeyPatch, minutes: float, learners: int, seed: int) -> None:
+    Broken(patch, seed, versions=0.3, calls=0.3)
+    watched = Watched(patch)
+    told = Told(scenario(minutes, (learners, 4), seed=seed))
+    assert watched.several() == {}
+    steps = told.of(Trained)
+    alone = {event.version for event in steps if event.members == 1}
+    assert len(alone) > 3 * minutes and len({event.version for event in steps} - alone) > 3 * minutes
+    # On a good day there are 25 versions a minute; each break costs seconds.
+    assert max(event.version for event in steps) > 12 * minutes
+    assert Counter(watched.trained).most_common(1)[0][1] == 1
+    assert {event.group for event in told.of(Judged) if event.verdict is Verdict.ADMIT} == {*watched.trained, *watched.held()}
+
+
+@pytest.mark.parametrize(("learners", "seed"), [(3, 0), (4, 2)])
+def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
+    monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
+) -> None:
+    assert_one_release_of_each(monkeypatch, 1.5, learners, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("learners", [2, 3, 4, 5])
+def test_so_it_is_in_many_swarms(learners: int) -> None:
+    for seed in range(10, 16):
+        with pytest.MonkeyPatch.context() as patch:
+            assert_one_release_of_each(patch, 4.0, learners, seed)
+
+
+def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    step, stock = Learner.step, simulate.LearnerPeer._take_stock
+    order: dict[int, int] = {}
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        """As learners differ that have not become twins."""
+        return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
+
+    async def slow(peer: Any, groups: int = 0) -> None:
+        await stock(peer, groups)
+        if groups and peer.host.ports.me == "learner-0" and peer.learner.version % 2 == 0:
+            await peer.host.ports.clock.sleep(Releasing().timeout + 2.0)
+
+    monkeypatch.setattr(Learner, "step", differs)
+    monkeypatch.setattr(simulate.LearnerPeer, "_take_stock", slow)
+    told = Told(scenario(1.5, (2, 3)))
+    assert watched.several() == {}
+    by = {release.version: release.publisher for release in watched.announced}
+    assert len([version for version, publisher in by.items() if publisher == "learner-1" and version % 2 == 0]) > 3
+    assert max(event.version for event in told.of(Trained)) > 12
+
+
+def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(*_: Any) -> None:
+        await asyncio.sleep(0.05)
+        raise RoundLost("the averager ended; nothing was averaged")
+
+    monkeypatch.setattr(MemoryAverager, "average", breaks)
+    told = Told(scenario(1.0, (2, 3), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone="keep")))
+    assert not told.of(Trained)
+    # Two learners, a minute, seven moves each time that the gradient is tried, which is once a heartbeat.
+    assert 100 < len(told.of(Moved)) < 2 * 60 / Pace().beat * 7

@@ -1,0 +1,116 @@
+"""The living line of `swarm join`: what a person at the terminal is told of a peer, and when a log is."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from peers.frames import Frames
+from peers.host import Host, Self
+from peers.line import REPEATED, living, sentence
+from peers.vitals import Vitals
+from swarm import events
+from swarm.config import Config, DelayLaw
+from swarm.core.trust import Trust
+from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Digest, PeerId, Role
+
+ROOT = Path(__file__).parents[2]
+
+
+def vitals(state: str, **more: int) -> Vitals:
+    made = Vitals(state=state, **more)
+    made.tokens.add(300.0, 0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("role", "told", "said"),
+    [
+        (Role.SAMPLER, Vitals(state="waiting for a policy"),
+         "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet"),
+        (Role.SAMPLER, vitals("sampling", version=41, admitted=1312), "version 41, 1,312 groups admitted, 10 tokens/s; sampling"),
+        (Role.SAMPLER, vitals("waiting for credit", version=3, admitted=9, refused=2),
+         "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks for groups now"),
+        (Role.LEARNER, vitals("gathering", version=7, admitted=80, done=64),
+         "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering"),
+        (Role.EVALUATOR, vitals("evaluating", version=20, done=3), "version 20, 3 versions evaluated, 10 tokens/s; evaluating"),
+    ],
+)  # fmt: skip
+def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: Vitals, said: str) -> None:
+    assert sentence(told, role, 29.9) == said
+
+
+def test_the_line_says_how_far_behind_a_peer_is() -> None:
+    told = vitals("sampling", version=41)
+    told.lags(versions=2.25)
+    assert "2.2 versions behind" in sentence(told, Role.SAMPLER, 0.0)
+
+
+def host() -> Host:
+    network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
+    ports = network.ports(PeerId("sampler-0"), lambda kind: 0.0)
+    who = Self(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
+    frames = Frames(who.run, ports.keyring, None, private=False)
+    return Host(who, Config(), ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
+
+
+def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        mine = host()
+        async with living(mine):
+            mine.vitals.state = "waiting for a policy"
+            await mine.ports.clock.sleep(30.0)
+            mine.vitals.version = 4
+            for state in ["sampling", "waiting for credit"] * 150:
+                mine.vitals.state = state
+                await mine.ports.clock.sleep(0.5)
+            assert mine.now() == EPOCH + 180.0
+
+    run(scene())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("no policy yet") and lines[1].startswith("version 4")
+    assert len(lines) == 2 + 150 // REPEATED
+
+
+PROGRAM = """
+import asyncio, sys
+sys.path.insert(0, "tests/peers")
+from test_line import host
+from peers.line import living
+
+async def main():
+    mine = host()
+    async with living(mine):
+        mine.vitals.state = "waiting for a policy"
+        await asyncio.sleep(1.5)
+        mine.vitals.version, mine.vitals.state = 12, "sampling"
+        print("said meanwhile", file=sys.stderr)
+        await asyncio.sleep(1.5)
+
+asyncio.run(main())
+"""
+
+
+def test_on_a_terminal_the_line_changes_in_place_and_stays_below_what_is_said() -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as ran:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+    os.close(ours)
+    assert ran.returncode == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert plain.index("waiting for a policy") < plain.index("said meanwhile") < plain.rindex("version 12")
+    assert "\x1b[2K" in shown.decode(), "a line that is out of date is wiped out"

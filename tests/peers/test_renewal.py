@@ -1,0 +1,199 @@
+"""Memberships end, and are renewed while the owner allows it: months of virtual time, and the words of `swarm invite`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from peers import cli, runfolder
+from peers.frames import Frames
+from peers.host import Host, Self
+from peers.line import sentence
+from peers.renewal import DAY, Renewal, ending, renewer
+from peers.runfolder import RunFolder
+from swarm import PROTOCOL, events, identity, invite, wire
+from swarm.config import Config, DelayLaw, Run, run_dict
+from swarm.core.trust import Trust
+from swarm.durable import write_durably
+from swarm.invite import InviteError
+from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Beat, Digest, Lag, PeerId, Role, Spec
+
+OWNER = invite.keyring(bytes(range(32)))
+RUN = Digest("5" * 64)
+SEED, LEARNER = PeerId("seed"), PeerId("learner")
+
+
+class Peer:
+    """A host that does not run, with a membership of the run's owner."""
+
+    def __init__(self, network: MemoryNetwork, me: PeerId, role: Role, lasts: float, corner: Path, final: bool = False) -> None:
+        ports = network.ports(me, lambda kind: 0.0)
+        given = invite.admit(invite.delegate(OWNER, "lab", role, int(EPOCH + lasts), final), me)
+        trust = Trust("lab", OWNER.public, False, identity.verify)
+        who = Self(name=me, role=role, run=RUN, incarnation=1, membership=given)
+        self.told: list[events.Event] = []
+        self.host = Host(who, Config(run=Run(name="lab")), ports, Frames(RUN, ports.keyring, given, False), events.Bus(), trust)
+        self.host.bus.add(self.told.append)
+        self.renewal = Renewal(self.host, corner, renewer(OWNER, "lab") if role is Role.SEED else None)
+
+    def hears(self, peer: PeerId) -> None:
+        beat = Beat(
+            name=peer, role=Role.SEED, incarnation=1, seq=1, version=0, weights=Digest(""), state="serving", credit=0, takers=1,
+            inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=EPOCH,
+        )  # fmt: skip
+        self.host.roster.hear(peer, beat, self.host.now())
+
+    def objection(self, day: float) -> str | None:
+        me, role, mine = self.host.ports.me, self.host.who.role, self.host.frames.membership
+        return Trust("lab", OWNER.public, False, identity.verify).objection(me, role, mine, EPOCH + day * DAY)
+
+
+def months(tmp_path: Path, days: int, seed_for: int, lasts: float = invite.LIFE, final: bool = False) -> tuple[Peer, Peer]:
+    """A learner beside a seed that is there for `seed_for` days."""
+
+    async def scene() -> tuple[Peer, Peer]:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            seed = Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed")
+            learner = Peer(network, LEARNER, Role.LEARNER, lasts, tmp_path / "learner", final)
+            learner.hears(SEED)
+            async with learner.renewal.kept():
+                async with seed.renewal.kept():
+                    await learner.host.ports.clock.sleep(seed_for * DAY)
+                network.crash(SEED)
+                await learner.host.ports.clock.sleep((days - seed_for) * DAY)
+            return seed, learner
+
+    return run(scene())
+
+
+def test_a_member_that_runs_for_months_is_renewed_and_so_is_its_seed(tmp_path: Path) -> None:
+    seed, learner = months(tmp_path, days=100, seed_for=100)
+    assert learner.objection(100) is None and seed.objection(100) is None
+    assert not [event for event in learner.told if isinstance(event, events.Faulted)]
+    kept = runfolder.membership(tmp_path / "learner")
+    assert kept == learner.host.frames.membership and kept is not None
+    assert kept.delegation.expires > EPOCH + 100 * DAY
+
+
+def test_a_week_before_its_end_a_member_whom_nobody_renews_says_so(tmp_path: Path) -> None:
+    _, learner = months(tmp_path, days=25, seed_for=1)
+    told = [event for event in learner.told if isinstance(event, events.Faulted)]
+    assert told and told[0].part == "membership" and "ends in 7 days" in told[0].detail
+    assert EPOCH + 23 * DAY <= told[0].at < EPOCH + 23.2 * DAY
+    now = EPOCH + 25 * DAY
+    assert ending(learner.host.frames.membership, now).startswith("its membership ends in 5 days")
+    assert not ending(learner.host.frames.membership, EPOCH + 20 * DAY)
+    assert sentence(learner.host.vitals, Role.LEARNER, now)
+
+
+def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) -> None:
+    async def scene() -> Peer:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            learner = Peer(network, LEARNER, Role.LEARNER, 5 * DAY, tmp_path / "learner")
+            async with learner.renewal.kept():
+                await learner.host.ports.clock.sleep(DAY)
+                async with Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed").renewal.kept():
+                    learner.hears(SEED)
+                    await learner.host.ports.clock.sleep(DAY)
+            return learner
+
+    learner = run(scene())
+    assert [type(event) for event in learner.told if isinstance(event, events.Faulted | events.Recovered)][-1] is events.Recovered
+    assert learner.objection(2) is None and not ending(learner.host.frames.membership, EPOCH + 2 * DAY)
+
+
+def test_nobody_renews_a_membership_that_the_owner_gave_an_end(tmp_path: Path) -> None:
+    _, learner = months(tmp_path, days=9, seed_for=9, lasts=8 * DAY, final=True)
+    assert "expired" in (learner.objection(9) or "")
+    assert any("end of its own" in event.detail for event in learner.told if isinstance(event, events.Faulted))
+
+
+def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> None:
+    async def scene() -> list[str]:
+        refused = []
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            seed = Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed")
+            member = Peer(network, LEARNER, Role.LEARNER, invite.LIFE, tmp_path / "learner")
+            thief = network.ports(PeerId("thief"), lambda kind: 0.0)
+            good = member.host.frames.membership
+            stranger = invite.admit(invite.delegate(invite.keyring(bytes(32)), "lab", Role.LEARNER, int(EPOCH + DAY)), thief.me)
+            sampler = invite.admit(invite.delegate(invite.keyring(bytes(32)), "lab", Role.SAMPLER, int(EPOCH + DAY)), thief.me)
+            async with seed.renewal.kept():
+                for what in (wire.encode(good), wire.encode(stranger), wire.encode(sampler), b"junk"):
+                    try:
+                        await thief.mail.send(SEED, "renew", what)
+                    except Exception as error:
+                        refused.append(str(error))
+        return refused
+
+    refused = run(scene())
+    assert len(refused) == 4
+    assert "another peer" in refused[0] and "owner" in refused[1]
+    assert "needs no membership" in refused[2] and "not a" in refused[3]
+
+
+# --- words ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> RunFolder:
+    """A private run that was started here, whose seed is gone."""
+    owner = identity.open_key(tmp_path / "owner.key")
+    settings = run_dict(Run(name="lab", private=True))
+    spec = Spec(protocol=PROTOCOL, run=settings, owner=owner.public.hex(), files={}, genesis=Digest("0" * 64))
+    made = runfolder.keep(tmp_path, wire.encode(spec))
+    word = made.invite(Role.LEARNER, [f"/ip4/192.0.2.7/tcp/31330/p2p/{invite.keyring(bytes(32)).me}"])
+    write_durably(made.word(Role.LEARNER), word.encode())
+    return made
+
+
+def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(lab: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["invite", "--role", "learner", "--folder", str(lab.path)]) == 0
+    said = capsys.readouterr()
+    got = invite.read(said.out, time.time())
+    assert got.delegate is not None and not got.delegate.delegation.final
+    assert abs(got.expires - time.time() - invite.LIFE) < 60
+    assert "nobody listens for this word now: start the run again" in said.err
+    with lab.corner("seed"):
+        cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
+        assert not capsys.readouterr().err
+
+
+def test_a_word_with_an_end_of_its_own_gives_memberships_that_end_with_it(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["invite", "--role", "learner", "--expires", "12h", "--json", "--folder", str(lab.path)]) == 0
+    got = invite.read(json.loads(capsys.readouterr().out)["invite"], time.time())
+    assert abs(got.expires - time.time() - 12 * 3600) < 60
+    assert got.delegate is not None and got.delegate.delegation.final
+    kept = invite.read((lab.path / "invites" / "learner").read_text(), time.time())
+    assert kept.expires > got.expires, "the word for this machine's own peers stays as it is"
+
+
+@pytest.mark.parametrize("time_", ["", "7", "d", "-1d", "1.5h", "0d", "99999d", "tomorrow"])
+def test_an_expiry_that_is_no_time_is_refused(lab: RunFolder, time_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["invite", "--expires", time_, "--folder", str(lab.path)])
+    assert "no time such as 30m, 12h or 7d" in capsys.readouterr().err or time_ == "-1d"
+
+
+def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: RunFolder) -> None:
+    word, now = (lab.path / "invites" / "learner").read_text(), time.time()
+    later = now + invite.LIFE + DAY
+    with pytest.raises(InviteError, match="expired"):
+        runfolder.entry(word, lab.path, later)
+    peer = invite.keyring(bytes(32)).me
+    renewed = renewer(lab.owner(), lab.name)(peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY)
+    corner = lab.path / "peers" / "learner-1"
+    corner.mkdir(parents=True)
+    (corner / "membership").write_bytes(wire.encode(renewed))
+    assert runfolder.entry(word, lab.path, later).run == lab.digest
+    with pytest.raises(InviteError, match="expired"):
+        runfolder.entry(word, lab.path, now + 51 * DAY)

@@ -1,0 +1,137 @@
+"""A round of the shipping roles steps by the gradient that one learner would make of all its members' batches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from peers import simulate
+from peers.closing import Closing, closed_of
+from swarm.config import Averaging, BatchSize, DelayLaw, Objective, Optimizer, Run, Sampling, TaskSource
+from swarm.events import Event, Noted, Trained
+from swarm.learn.learner import Gradient, Learner
+from swarm.sim.scenario import Fault, Scenario
+from swarm.sim.world import World
+from swarm.types import Beat, Closed, Digest, Lag, Moments, Role
+
+torch.set_num_threads(1)
+
+
+class Watched:
+    """Two learners and three samplers; what each round of both learners stepped by, beside the gradient on the union."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, method: str, *faults: Fault, alone: Literal["step", "keep"] = "step"
+    ) -> None:
+        self.errors: list[float] = []
+        """Of the vector that was stepped by, over the norm of the union's gradient."""
+        self.shares: list[tuple[int, int]] = []
+        """Groups of the two members."""
+        self.calls: list[tuple[int, int, int]] = []
+        """Of each gradient: the version, the learner, how many batches of others it took in."""
+        self._batches: dict[int, dict[int, tuple[Any, ...]]] = defaultdict(dict)
+        watched = self
+
+        class Shown(Learner):
+            def gradient(self, *batch: Any) -> Gradient:
+                return watched._gradient(self, *batch)
+
+            def step(self, vector: Tensor) -> dict[str, float]:
+                return watched._step(self, vector)
+
+        monkeypatch.setattr(simulate, "Learner", Shown)
+        run = Run(
+            name="union", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
+            batch=BatchSize(groups=12, close_after=3.0), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
+            objective=Objective(name=method),
+        )  # fmt: skip
+        prices = {"sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)}
+        played = Scenario(
+            name="union", hours=1 / 60, peers={"seed": 1, "learner": 2, "sampler": 3}, seed=1, prices=prices, run=run,
+            faults=faults,
+        )  # fmt: skip
+        self.told: list[Event] = []
+        World(played, simulate.spawn, sinks=[self.told.append]).run()
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+    def _gradient(self, learner: Learner, groups: Any, prompts: Any, rewards: Any, now: float, others: Any) -> Gradient:
+        self.calls.append((learner.version, id(learner), len(others)))
+        self._batches[learner.version][id(learner)] = (groups, prompts, rewards)
+        return Learner.gradient(learner, groups, prompts, rewards, now, others)
+
+    def _step(self, learner: Learner, vector: Tensor) -> dict[str, float]:
+        batches = list(self._batches[learner.version].values())
+        if len(batches) == 2:
+            union = [[*one, *other] for one, other in zip(*batches, strict=True)]
+            true = Learner.gradient(learner, union[0], union[1], union[2], 0.0).vector
+            self.errors.append(float((vector - true).norm() / true.norm()))
+            self.shares.append((len(batches[0][0]), len(batches[1][0])))
+        return Learner.step(learner, vector)
+
+
+@pytest.mark.parametrize("method", ["dapo", "gpg", "ppo_clip", "bnpo_beta"])
+def test_two_unequal_learners_step_as_one_learner_on_the_union(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    watched = Watched(monkeypatch, method)
+    assert len([event for event in watched.of(Trained) if event.members == 2]) > 10
+    assert any(one != other for one, other in watched.shares)
+    assert max(watched.errors) < 1e-5
+    assert not [event for event in watched.of(Noted) if "advantages" in event.text]
+
+
+def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Closing.tell
+
+    def mute(closing: Closing, *batch: Any) -> None:
+        if closing.host.ports.me == "learner-1":
+            return
+        tell(closing, *batch)
+
+    monkeypatch.setattr(Closing, "tell", mute)
+    watched = Watched(monkeypatch, "ppo_clip")
+    assert len([event for event in watched.of(Trained) if event.members == 2]) > 10
+    noted = [event for event in watched.of(Noted) if "averaged over 2 learners" in event.text]
+    assert noted and {event.peer for event in noted} == {"learner-0"}
+    assert all("by the batches of 1: a heartbeat was late" in event.text for event in noted)
+
+
+def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, "ppo_clip", Fault(at=20, fault="host", peer="learner-1"), alone="keep")
+    first = [call for call in watched.calls if call[0] == 0]
+    assert [(learner, others) for _, learner, others in first] == [(first[0][1], 0), (first[1][1], 1), (first[2][1], 1)]
+    assert first[0][1] in (first[1][1], first[2][1]) and first[1][1] != first[2][1]
+    assert watched.of(Trained)[0].members == 2
+
+
+def beat(version: int, closed: Closed | None) -> Beat:
+    return Beat(
+        name="b", role=Role.LEARNER, incarnation=1, seq=1, version=version, weights=Digest(""), state="learning", credit=0,
+        takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=1.0,
+        closed=closed,
+    )  # fmt: skip
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"groups": 13, "completions": 52}, {"groups": 0, "completions": 0}, {"completions": 9}, {"live": 13}, {"live": -1},
+    {"mean": -1e200}, {"square": -1.0}, {"square": 1e300}, {"version": 6},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE)
+def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
+    run = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
+
+    def said(
+        groups: int = 3, completions: int = 12, mean: float = 0.5, square: float = 1.0, live: int = 4, version: int = 7
+    ) -> Beat:
+        of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
+        return beat(version, Closed(live=live, completions=of[0], groups=of[1]))
+
+    assert closed_of(said(), 7, run) is not None
+    assert closed_of(said(**change), 7, run) is None
+    assert closed_of(beat(7, None), 7, run) is None

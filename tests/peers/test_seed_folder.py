@@ -1,0 +1,182 @@
+"""What a seed makes of a disk that lost or changed something: what is damaged is left out and told, the next best serves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from peers import simulate
+from peers.frames import Frames
+from peers.host import Host, Self
+from peers.runfolder import RELEASES
+from peers.seed import Seed
+from swarm import events
+from swarm.config import Config, DelayLaw, Pace, Releasing, Run
+from swarm.core.trust import Trust
+from swarm.net.blobs import CHUNK, digest_of
+from swarm.net.memory import MemoryNetwork
+from swarm.sim.links import SimLinks
+from swarm.sim.world import SimPeer
+from swarm.types import Digest, Release, Role
+
+GENESIS = b"version 0"
+
+
+def weights(version: int) -> bytes:
+    return GENESIS if version == 0 else random.Random(version).randbytes(CHUNK + 1000)
+
+
+class House:
+    """A seed and a learner's host on the ports of memory; the seed's folder outlives them."""
+
+    def __init__(self, network: MemoryNetwork, folder: Path, genesis: bytes) -> None:
+        self.network = network
+        self.told: list[events.Event] = []
+        self.learner = self._host("learner-0", Role.LEARNER, None)
+        self.host = self._host("seed-0", Role.SEED, folder / "blobs")
+        self.seed = Seed(self.host, genesis, folder)
+
+    def _host(self, name: str, role: Role, shelf: Path | None) -> Host:
+        bus = events.Bus()
+        bus.add(self.told.append)
+        config = Config(run=Run(release=Releasing(keep=4), pace=Pace(beat=0.05, patience=1.0)))
+        ports = self.network.ports(name, lambda kind: 0.0)
+        peer = SimPeer(name=name, role=role, ports=ports, seed=1, config=config, bus=bus, life=0)
+        who = Self(
+            name=name, role=role, run=simulate.RUN, incarnation=1, membership=simulate._membership(peer),
+            observes=role is Role.SEED, genesis=digest_of(GENESIS),
+        )  # fmt: skip
+        trust = Trust(config.run.name, b"owner", False, lambda key, data, signature: True)
+        return Host(who, config, ports, Frames(simulate.RUN, ports.keyring, who.membership, False), bus, trust, shelf)
+
+    async def live(self, versions: Sequence[int]) -> None:
+        """The seed comes up; the learner makes these versions one after the other; both are gone again."""
+        async with asyncio.TaskGroup() as tasks:
+            lives = [tasks.create_task(self.learner.run(self.learner.stop.wait)), tasks.create_task(self.host.run(self.seed.run))]
+            await self._until(lambda: self.host.vitals.state == "serving")
+            for version in versions:
+                data = weights(version)
+                manifest, address = self.learner.blobs.publish(data, version, digest_of(data))
+                await self.learner.announce(Release(
+                    version=version, weights=manifest.weights, manifest=address, size=manifest.size, parent=Digest("0" * 64),
+                    publisher=self.learner.ports.me, learners=1, groups=1, released=self.learner.now(),
+                ))  # fmt: skip
+                await self._until(lambda version=version: self.host.vitals.version == version)  # type: ignore[misc]
+            await asyncio.sleep(0.1)
+            for life in lives:
+                life.cancel()
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not done():
+                await asyncio.sleep(0.01)
+
+    @property
+    def offers(self) -> int | None:
+        """The version that it answers with, whose bytes it has."""
+        if not self.host.sealed_newest():
+            return None
+        held = self.host.releases.held
+        assert held is not None
+        manifest = self.host.blobs._releases[held.manifest]
+        assert b"".join(self.host.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(held.version)
+        return held.version
+
+    @property
+    def texts(self) -> str:
+        """All that either of them told, as a person reads it."""
+        fields = ("text", "detail", "reason")
+        return "\n".join(str(getattr(event, name)) for event in self.told for name in fields if hasattr(event, name))
+
+
+def lived(folder: Path, *versions: int, genesis: bytes = GENESIS, look: Callable[[House], None] = lambda _: None) -> House:
+    """A seed's life on this folder; `look` at its end."""
+
+    async def main() -> House:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links, epoch=time.time()) as network:
+            house = House(network, folder, genesis)
+            await house.live(versions)
+            look(house)
+        return house
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a seed that held versions 0 to 5, of which the newest four are kept."""
+    assert lived(tmp_path, 1, 2, 3, 4, 5).offers == 5
+    assert len(list((tmp_path / RELEASES).iterdir())) == 4
+    return tmp_path
+
+
+def chunk(folder: Path, version: int) -> Path:
+    return folder / "blobs" / digest_of(weights(version)[:CHUNK])
+
+
+def word(folder: Path, version: int) -> Path:
+    return next(path for path in (folder / RELEASES).iterdir() if f"{digest_of(weights(version))}".encode() in path.read_bytes())
+
+
+def test_a_seed_goes_on_from_the_newest_release_on_its_disk(folder: Path) -> None:
+    house = lived(folder)
+    assert house.offers == 5 and "damaged" not in house.texts
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
+def test_a_release_with_a_damaged_chunk_is_left_out_told_and_the_one_before_serves(folder: Path, damage: str) -> None:
+    path, content = chunk(folder, 5), weights(5)[:CHUNK]
+    path.write_bytes(content[:-100] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+    if damage == "deleted":
+        path.unlink()
+    house = lived(folder)
+    assert house.offers == 4
+    assert "release 5 is not whole on this disk: version 4 is offered" in house.texts
+    assert damage == "deleted" or f"{path} is damaged" in house.texts
+
+
+def test_without_its_blobs_a_seed_offers_version_0_and_holds_what_comes(folder: Path) -> None:
+    shutil.rmtree(folder / "blobs")
+    house = lived(folder)
+    assert house.offers == 0 and "release 5 is not whole on this disk: version 0 is offered" in house.texts
+    assert lived(folder, 6).offers == 6
+
+
+def test_a_damaged_word_is_told_and_the_release_before_serves(folder: Path) -> None:
+    path = word(folder, 5)
+    path.write_bytes(path.read_bytes()[:200])
+    house = lived(folder)
+    assert house.offers == 4 and f"{path} is damaged" in house.texts and not path.exists()
+
+
+def test_without_any_word_version_0_is_offered_though_newer_bytes_are_there(folder: Path) -> None:
+    for path in (folder / RELEASES).iterdir():
+        path.write_bytes(b"")
+    assert lived(folder).offers == 0
+    assert lived(folder).offers == 0, "and kept"
+
+
+@pytest.mark.parametrize("damage", ["emptied", "gone"])
+def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(folder: Path, damage: str) -> None:
+    def look(house: House) -> None:
+        chunk(folder, 5).write_bytes(b"")
+        if damage == "gone":
+            chunk(folder, 5).unlink()
+        assert house.host.blobs.get(digest_of(weights(5)[:CHUNK])) is None
+        assert house.offers == 4
+
+    house = lived(folder, look=look)
+    assert f"{chunk(folder, 5)} is {'gone' if damage == 'gone' else 'damaged'}" in house.texts
+
+
+def test_a_version_0_that_is_not_the_runs_is_believed_by_nobody(tmp_path: Path) -> None:
+    house = lived(tmp_path, genesis=b"version 0, damaged")
+    assert house.learner.releases.held is None and not house.learner.releases.known(0, digest_of(b"version 0, damaged"))
+    assert "release 0 has the weights" in house.texts

@@ -1,0 +1,196 @@
+"""A learner's whole state is made off the loop, held in a store of one entry that does not stay, and waited for by its size."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peers import twins
+from peers.frames import Frames
+from peers.host import Host, Self
+from peers.twins import HELD, Twins
+from swarm.config import Config, DelayLaw, Engine, Peer, Run
+from swarm.core.trust import Trust
+from swarm.events import Bus
+from swarm.net import blobs
+from swarm.net.memory import MemoryNetwork
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Beat, Digest, Lag, PeerId, Release, Role
+
+RUN = Digest("7" * 64)
+STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)
+
+
+class Model:
+    """A learner as Twins see it: a number is its state, and its weights follow from that."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def weights(self) -> bytes:
+        return b"%d" % self.version * (1 << 18)
+
+    def state(self) -> bytes:
+        return b"%9d" % self.version + STATE
+
+    def become(self, state: bytes) -> None:
+        self.version = int(state[:9])
+
+
+class Learner:
+    def __init__(self, network: MemoryNetwork, name: str, version: int, price: Callable[[str], float]) -> None:
+        ports, config = network.ports(name, price), Config(run=Run(name="twins"), peer=Peer(engine=Engine(name="toy", tasks=1)))
+        who = Self(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
+        trust = Trust("twins", b"owner", False, lambda key, data, signature: True)
+        self.model = Model(version)
+        self.host = Host(who, config, ports, Frames(RUN, ports.keyring, None, False), Bus(), trust)
+        self.twins = Twins(self.host, self.model)  # type: ignore[arg-type]
+
+    @property
+    def me(self) -> PeerId:
+        return self.host.ports.me
+
+    async def serve(self, *others: PeerId) -> None:
+        for k, other in enumerate(others):
+            beat = Beat(
+                name=other, role=Role.LEARNER, incarnation=1, seq=k, version=1, weights=Digest(""), state="learning", credit=0,
+                takers=0, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+                at=0.0,
+            )  # fmt: skip
+            assert self.host.roster.hear(other, beat, self.host.now())
+        await self.host.blobs.serve()
+        await self.twins.serve()
+
+    def release(self) -> Release:
+        weights = self.model.weights()
+        manifest, address = self.host.blobs.publish(weights, self.model.version, blobs.digest_of(weights))
+        return Release(
+            version=self.model.version, weights=manifest.weights, manifest=address, size=len(weights), parent=manifest.weights,
+            publisher=self.me, learners=1, groups=1, released=0.0,
+        )  # fmt: skip
+
+
+def among(promise: Callable[..., Awaitable[None]], bandwidth: float = 12.5e6, **prices: float) -> None:
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.02), bandwidth, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links) as network:
+            price = lambda kind: prices.get(kind, 0.0)  # noqa: E731
+            peers = [Learner(network, name, version, price) for name, version in (("old", 7), ("new", 3), ("newer", 2))]
+            await peers[0].serve(peers[1].me, peers[2].me)
+            await promise(*peers)
+
+    run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        release, where, hashed, real, work = old.release(), [""], list[str](), blobs.digest_of, old.host.ports.work
+
+        def digest_of(data: bytes) -> Digest:
+            if len(data) > 1 << 16:
+                hashed.append(where[0])
+            return real(data)
+
+        class Watched:
+            async def run(self, kind: str, function: Callable[..., Any], *args: Any) -> Any:
+                def watched() -> Any:
+                    where[0] = kind
+                    try:
+                        return function(*args)
+                    finally:
+                        where[0] = "the loop"
+
+                return await work.run(kind, watched)
+
+        monkeypatch.setattr(blobs, "digest_of", digest_of)
+        old.host.ports = replace(old.host.ports, work=Watched())
+        assert await new.twins.take(release)
+        assert new.model.version == 7 and set(hashed) == {"cut"}
+
+    among(promise)
+
+
+def test_a_state_is_not_on_the_releases_shelf_and_does_not_stay() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        release = old.release()
+        shelves = [peer.host.blobs.statistics() for peer in (old, new)]
+        assert await new.twins.take(release)
+        assert [peer.host.blobs.statistics() for peer in (old, new)] == shelves
+        assert old.twins._states.statistics() == {"releases": 1, "blobs": 5}
+        await asyncio.sleep(2 * HELD)
+        assert old.twins._states.statistics() == {"releases": 0, "blobs": 0}
+        assert await newer.twins.take(release), "it is made anew"
+
+    among(promise)
+
+
+def test_the_state_of_a_later_version_takes_the_place_of_an_earlier_one() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        for version in (7, 8, 9):
+            old.model.version = version
+            assert await new.twins.take(old.release())
+            assert old.twins._states.statistics() == {"releases": 1, "blobs": 5}
+
+    among(promise)
+
+
+def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        copies = list[int]()
+        state = old.model.state
+        old.model.state = lambda: copies.append(1) or state()  # type: ignore[method-assign, func-returns-value]
+        release = old.release()
+        assert await asyncio.gather(new.twins.take(release), newer.twins.take(release)) == [True, True]
+        assert len(copies) == 1
+        old.model.version = 8
+        assert not await new.twins.take(old.release()), "the other one may still be taking the earlier state"
+        await asyncio.sleep(twins.TAKEN)
+        assert await new.twins.take(old.release())
+
+    among(promise)
+
+
+def test_a_large_state_is_waited_for_as_long_as_it_takes_to_make() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        assert await new.twins.take(old.release())
+        assert new.model.version == 7 and now() > 25.0
+
+    among(promise, pack=20.0, cut=5.0)
+
+
+def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        release = old.release()
+        assert not await new.twins.take(release)
+        assert new.model.version == 3
+        assert now() < 2 * twins.PATIENCE + 1.0
+
+    among(promise, bandwidth=20e3)
+
+
+def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
+    async def promise(old: Learner, new: Learner, newer: Learner) -> None:
+        old.model.weights = new.model.weights = lambda: b"small"  # type: ignore[method-assign]
+        assert not await new.twins.take(old.release())
+        assert new.model.version == 3
+
+    among(promise)
+
+
+def test_a_state_has_no_limit_of_its_own() -> None:
+    """The state of 1.7 billion parameters is 20 GB, and its manifest names it."""
+    size = 12 * 1_700_000_000
+    assert blobs.chunk_size(size) == blobs.CHUNK and size < blobs.LARGEST
+    manifest = blobs.Manifest(version=1, weights=RUN, size=size, chunks=(RUN,) * blobs.MOST)
+    assert len(blobs.encode(manifest)) < blobs.FRAME_LIMIT
+    assert blobs.chunk_size(blobs.LARGEST) == blobs.FRAME_LIMIT
