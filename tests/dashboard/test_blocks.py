@@ -177,9 +177,10 @@ def test_what_only_the_peer_says_is_marked_and_what_others_counted_is_not(play: 
             marked = {head.strip("▴▾") for head, mark in zip(heads[1:], claimed, strict=True) if mark}
             assert marked == {"State", "Tokens/s", "Hardware", "Since"}
             await row(page, SAMPLERS[0]).get_by_role("button").click()
+            own = page.locator(f"{DRAWER} section").filter(has_text="Claimed by itself")
+            await expect(own.locator("dd")).not_to_have_count(0)  # the drawer is filled
             counted = page.locator(f"{DRAWER} section").filter(has_text="Counted and timed by others")
             await expect(counted.locator(".claimed")).to_have_count(0)
-            own = page.locator(f"{DRAWER} section").filter(has_text="Claimed by itself")
             assert await own.locator("dd .claimed").count() == await own.locator("dd").count()
 
     play(scene)
