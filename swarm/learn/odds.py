@@ -12,35 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from swarm.core.belief import SLACK, Odds
 
+Array = npt.NDArray[np.float64]
+
 LEAST = -100.0
 # Nats: a token that the learner finds impossible counts as this improbable.
 
 
-@torch.no_grad()
 def odds_of(logp: Tensor, logq: Tensor, mask: Tensor, sizes: Sequence[int], longest: int) -> list[Odds]:
     """Of each group: `sizes` completions (B in all) that lie one after the other, (B, T), nats; none has more than `longest`
     tokens. Every completion has one at least."""
-    mask = mask.bool().cpu()
-    x = torch.where(mask, logp.double().cpu() - logq.double().cpu(), 0.0).clamp(min=LEAST)
-    less = torch.where(mask, x - SLACK, -torch.inf)
-    rows = torch.where(mask, less, 0.0).sum(-1)
-    found = []
-    parts = (part.split(list(sizes)) for part in (x, mask, less, rows))
-    for its_x, its_mask, its_less, its_rows in zip(*parts, strict=True):
-        count = len(its_rows)
-        ratios = torch.stack([
-            its_rows.sum(),
-            its_rows.logsumexp(0) - math.log(count),
-            its_less.flatten().logsumexp(0) - math.log(count * longest),
-        ])  # fmt: skip
-        evidence = float(ratios.logsumexp(0)) - math.log(len(ratios))
-        found.append(Odds(drift=float(its_x.sum() / its_mask.sum()), evidence=evidence))
-    return found
+    counts = np.asarray(sizes)
+    starts, owner = np.cumsum(counts) - counts, np.repeat(np.arange(len(counts)), counts)
+    inside = mask.bool().cpu().numpy()
+    x = np.where(inside, (logp.detach().double().cpu() - logq.double().cpu()).numpy(), 0.0)
+    x = np.clip(x, LEAST, None)
+    less = np.where(inside, x - SLACK, -np.inf)
+
+    def of_groups(values: Array) -> Array:
+        """(B,) -> log of the sum of their exponentials in each group."""
+        top = np.maximum.reduceat(values, starts)
+        return top + np.log(np.add.reduceat(np.exp(values - top[owner]), starts))
+
+    whole = np.where(inside, less, 0.0).sum(-1)
+    highest = less.max(-1)
+    tokens = highest + np.log(np.exp(less - highest[:, None]).sum(-1))
+    ratios = np.stack([
+        np.add.reduceat(whole, starts),
+        of_groups(whole) - np.log(counts),
+        of_groups(tokens) - np.log(counts * longest),
+    ])  # fmt: skip
+    evidence = np.logaddexp.reduce(ratios) - math.log(len(ratios))
+    drift = np.add.reduceat(x.sum(-1), starts) / np.add.reduceat(inside.sum(-1), starts)
+    return [Odds(drift=d, evidence=e) for d, e in zip(drift.tolist(), evidence.tolist(), strict=True)]
 
 
 @torch.no_grad()
