@@ -4,9 +4,9 @@ A batch closes when it has the learner's share of the run's batch, or `close_aft
 that outgrew the window while they waited leave with the batch that would have held them and are never trained on.
 
 Samplers share what is here. A batch first takes at most `run.batch.share` of each, then whatever is there; whom its quota binds
-(swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of the room in the buffer a sampler has at
-most as much as it leaves free: one that sends without end fills a half, two fill a third each, and there is room for another
-(Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998, with alpha = 1).
+(swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of the room, twice the buffer, a sampler has
+at most twice as much as it leaves free: one that sends without end fills two thirds, two fill two fifths each, and there is room
+for another (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998: alpha = 2).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
 from swarm.core.quotas import Quota, Quotas
 from swarm.types import Group, PeerId
+
+ALPHA = 2
+# Groups that one sampler may have for each place that is left free. With 1 a single sampler has no room beyond its credit.
 
 
 class Waiting(NamedTuple):
@@ -85,12 +88,14 @@ class Batcher:
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: int, now: float) -> Room:
-        """What is still taken of a sampler. Credit that several spend at once may overshoot the buffer, at most twofold."""
+        """What is still taken of a sampler: beyond the buffer, since several may spend a credit at once, and since the heartbeat
+        that told it may be older than the last receipt."""
         quota, buffer = Quota(self.quotas, self.share(learners), now), self._buffer(learners)
         free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
+        part = math.ceil((ALPHA * free - mine) / (1 + ALPHA))
         rooms = [
             Room(free, "no room: ask for credit first"),
-            Room(math.ceil((free - mine) / 2), f"{mine} of your groups wait: the rest is for others, send more later"),
+            Room(part, f"{mine} of your groups wait: the rest is for others, send more later"),
         ]
         if (limit := quota.bound(sampler)) is not None:
             left = math.ceil(buffer * limit.most / quota.groups) - mine

@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from swarm.types import Verdict
 
-SHORTEST, LONGEST = 0.5, 8.0
-# Seconds of the first pause and, about, of the longest: a learner that restarts is back in a few seconds.
+SHORTEST, LONGEST = 0.05, 8.0
+# Seconds of the first pause and, about, of the longest: a learner that was overtaken for a moment takes groups again after one
+# round trip, one that restarts is back in a few seconds.
 
 
 class Loss(StrEnum):

@@ -103,9 +103,9 @@ def test_shares_make_up_the_batch_and_waste_less_than_a_group_each(groups: int, 
 
 
 @given(st.integers(0, 40), st.integers(1, 5))
-def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it(held: int, learners: int) -> None:
+def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it_and_a_third_more(held: int, learners: int) -> None:
     batcher = filled(held)
     buffer = math.ceil(SIZE.buffer * batcher.share(learners))
     assert batcher.credit(learners) == max(0, buffer - held)
-    assert max(0, batcher.room(SAMPLER, learners, NOW).groups) == max(0, buffer - held)
+    assert max(0, batcher.room(SAMPLER, learners, NOW).groups) == max(0, math.ceil(4 / 3 * buffer - held))
     assert (batcher.room(PeerId("another"), learners, NOW).groups > 0) == (held < 2 * buffer)

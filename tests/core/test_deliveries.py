@@ -25,10 +25,10 @@ def test_a_group_that_may_lie_at_a_learner_goes_to_no_other() -> None:
 @given(st.integers())
 def test_a_pause_grows_from_the_shortest_to_the_longest_and_no_two_are_alike(seed: int) -> None:
     rng, last, pauses = random.Random(seed), 0.0, []
-    for _ in range(12):
+    for _ in range(24):
         last = pause(last, rng)
         pauses.append(last)
     assert 0.75 * SHORTEST <= pauses[0] <= 1.25 * SHORTEST
     assert all(after >= 1.5 * before or after >= 0.75 * LONGEST for before, after in pairwise(pauses))
-    assert all(0.75 * LONGEST <= late <= 1.25 * LONGEST for late in pauses[8:])
+    assert all(0.75 * LONGEST <= late <= 1.25 * LONGEST for late in pauses[13:])
     assert len(set(pauses)) == len(pauses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -164,8 +165,9 @@ def test_when_the_others_leave_a_bound_one_fills_the_batch() -> None:
 def test_what_one_sent_before_others_came_shuts_nobody_out() -> None:
     loop = Loop({"x": FLOOD}, strangers=("x",), step=10.0)
     loop.run(9.0)
-    assert len(loop.batcher) == 2 * SIZE.groups, "half of the room"
-    assert loop.batcher.room(PeerId("a"), 1, loop.now).groups == SIZE.groups
+    room = 2 * SIZE.buffer * SIZE.groups
+    assert len(loop.batcher) == math.ceil(2 / 3 * room)
+    assert loop.batcher.room(PeerId("a"), 1, loop.now).groups == math.ceil(2 / 3 * (room - len(loop.batcher)))
 
 
 def test_where_the_learner_is_the_bottleneck_each_batch_has_at_most_a_quarter_of_one_that_others_can_replace() -> None:

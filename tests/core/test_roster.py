@@ -9,7 +9,7 @@ from core_samples import NOW, beat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.deliveries import LONGEST
+from swarm.core.deliveries import LONGEST, SHORTEST
 from swarm.core.roster import Roster, share
 from swarm.types import Beat, PeerId, Role
 
@@ -97,9 +97,9 @@ def test_a_learner_that_does_not_take_a_group_is_left_alone_and_then_tried_with_
     heard = roster(a=9)
     heard.choose(NOW)
     heard.land(A, 9)
-    assert heard.hold(A, NOW, NOW + 0.1)
-    later = NOW + 0.1 + heard.wait(NOW + 0.1)
-    assert heard.credit(NOW + 0.2) == 0 and heard.choose(NOW + 0.2) is None and not heard.fly(A, NOW + 0.2)
+    assert heard.hold(A, NOW, NOW)
+    soon, later = NOW + SHORTEST / 2, NOW + heard.wait(NOW)
+    assert heard.credit(soon) == 0 and heard.choose(soon) is None and not heard.fly(A, soon)
     assert heard.credit(later) == 1 and heard.choose(later) == A
     assert heard.choose(later) is None and not heard.fly(A, later), "one is on its way"
     heard.land(A, 9)
@@ -111,12 +111,12 @@ def test_groups_that_were_on_their_way_together_make_one_pause() -> None:
     heard = roster(a=9)
     assert [heard.hold(A, NOW + sent / 10, NOW + 0.2) for sent in (0, 1, 2)] == [True, False, False]
     heard.release(A, NOW)
-    assert heard.credit(NOW + 0.3) == 0, "one that left before the pause says nothing of now"
+    assert heard.credit(NOW + 0.2 + SHORTEST / 2) == 0, "one that left before the pause says nothing of now"
 
 
 def test_the_pause_of_a_learner_that_takes_nothing_grows_and_a_beat_does_not_end_it() -> None:
     heard, now, pauses = roster(a=9), NOW, []
-    for seq in range(2, 9):
+    for seq in range(2, 20):
         assert heard.hold(A, now, now)
         heard.hear(A, beat(seq=seq, credit=9), now)
         pauses.append(heard.wait(now))

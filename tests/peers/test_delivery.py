@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,8 @@ from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
 from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Receipt, Role, Times, Verdict
 
+LINK = 0.05
+# Seconds of a message's way to a learner.
 NEAR, FAR = PeerId("learner-0"), PeerId("learner-1")
 SAMPLER = PeerId("sampler-0")
 
@@ -82,7 +85,7 @@ class Site:
 
 def on_site(play: Callable[[Site], Awaitable[None]], window: Window | None = None) -> None:
     async def main() -> None:
-        links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e9, Random(1))
+        links = SimLinks(DelayLaw(law="constant", seconds=LINK), 1e9, Random(1))
         async with MemoryNetwork(Random(2), links) as network:
             await play(Site(network, window or Window()))
 
@@ -119,11 +122,12 @@ def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(o
         group = group_of(1, tokens=1_000_000 if outcome is Loss.TOO_LARGE else 4)
         if outcome is Loss.UNREACHABLE:
             site.heard(NEAR, 64)  # it is heard, and nobody is there until later
-            asyncio.get_running_loop().call_later(0.3, lambda: site.network.tasks.create_task(site.learner(NEAR, takes)))
+            soon = LINK + SHORTEST / 2
+            asyncio.get_running_loop().call_later(soon, lambda: site.network.tasks.create_task(site.learner(NEAR, takes)))
         else:
             await site.learner(NEAR, once(outcome))
         delivery = asyncio.create_task(site.sampler._deliver(group))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(SHORTEST / 4)  # it is on its way
         await site.learner(FAR, takes)
         await delivery
         went, then = [peer for peer, _, _ in site.sent], TABLE[outcome]
@@ -160,9 +164,10 @@ def test_a_full_outbox_does_not_storm_a_learner_that_takes_nothing(
         deliveries = [asyncio.create_task(site.sampler._deliver(group_of(i))) for i in range(OUTBOX)]
         await asyncio.sleep(seconds)
         at = [when for _, _, when in site.sent]
-        first = [when for when in at if when < SHORTEST / 2]
+        first = [when for when in at if when < LINK + SHORTEST / 2]
         assert len(first) == 64, "what its credit allows"
-        assert len(at) - 64 <= 4 + seconds / (0.75 * LONGEST), "one at a time, with a pause that grows"
+        growing = math.ceil(math.log(LONGEST / SHORTEST, 1.5))
+        assert len(at) - 64 <= growing + seconds / (0.75 * LONGEST), "one at a time, with a pause that grows"
         notes = [event for event in site.told if isinstance(event, events.Noted)]
         assert 5 < len(notes) <= len(at) - 63
         for delivery in deliveries:
