@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from functools import cache
 from itertools import pairwise
@@ -46,6 +47,8 @@ from swarm.events import (
 from swarm.learn.learner import Learner
 from swarm.learn.memory import OutOfMemory
 from swarm.learn.ranks import RankLost
+from swarm.net.memory import MemoryAverager
+from swarm.net.ports import Average
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import Array, Group, PeerId, Verdict
@@ -125,6 +128,26 @@ def test_two_learners_have_one_policy_after_every_version() -> None:
     assert all(len(digests) == 1 for version, digests in released.items() if version in together)
     # A learner that differs from the release says so when it snaps to it.
     assert len(told.of(Snapped)) <= 0.05 * len(together)
+
+
+def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is in the release: a batch that it gave back would be trained twice, and its moments would lack a step."""
+    real, averaged = MemoryAverager.average, list[tuple[PeerId, int]]()
+
+    async def late(port: MemoryAverager, version: int, *rest: Any) -> Average | None:
+        outcome = await real(port, version, *rest)
+        if outcome is not None:
+            averaged.append((port._me, version + 1))
+            await asyncio.sleep(0.5 if port._me == "learner-1" else 0.0)
+        return outcome
+
+    monkeypatch.setattr(MemoryAverager, "average", late)
+    told = Told(scenario(1.0, (2, 8)))
+    steps = {(event.peer, event.version): event.at for event in told.of(Trained) if event.members == 2}
+    released = {event.release.version: event.at for event in told.of(Released, "learner-0")}
+    late_steps = [version for (peer, version), at in steps.items() if peer == "learner-1" and at > released[version]]
+    assert len(late_steps) > 20 and averaged[: len(steps)] == [*steps] and len(averaged) <= len(steps) + 1
+    assert {event.version for event in told.of(CaughtUp)} == {0} and not told.of(Snapped)
 
 
 def test_a_learner_that_crashes_costs_the_others_a_round() -> None:
