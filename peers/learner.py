@@ -46,6 +46,9 @@ BREAKS = 3
 # Averagings of one version that may break before a learner goes on alone: each costs at most the round's deadline.
 RETRY = 0.5
 # Seconds after a release could not be taken: a rank that was lost is started again by then.
+SELDOM = 20.0
+# Times the seconds that a twin's state took in vain until one is asked for again: so long the release alone will do. A twentieth
+# of the time may be lost for it, while the others wait for this learner and then go on without it.
 SETTLE = 2.0
 # Seconds a learner waits at its start to hear of a release newer than its own checkpoint.
 
@@ -63,6 +66,8 @@ class LearnerPeer:
         self._window = run.window
         self.intake = Intake(host, source, speech, lambda: learner.version, self.company.learners)
         self.twins = Twins(host, learner)
+        self._untwinned = -math.inf
+        """Until then no state is asked for."""
         self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
@@ -422,10 +427,13 @@ class LearnerPeer:
 
     async def _twin(self) -> Release | None:
         """A better release of my own version, with its publisher's whole state; None when that is not to be had."""
-        release = self._arrivals.awaited(self._above())
-        if release is None or release.version != self.learner.version or not await self.twins.take(release):
+        release, start = self._arrivals.awaited(self._above()), self.host.now()
+        if release is None or release.version != self.learner.version or start < self._untwinned:
             return None
-        return release
+        taken = await self.twins.take(release)
+        if not taken or self._ahead():  # whoever is behind again makes other bytes than its publisher does by now
+            self._untwinned = self.host.now() + SELDOM * (self.host.now() - start)
+        return release if taken else None
 
     async def _load(self) -> Release | None:
         """The better release whose bytes are here, or come while they are worth waiting for; None when none came."""
