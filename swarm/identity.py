@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -21,6 +22,8 @@ _KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, da
 _ID_HEADER = bytes.fromhex("002408011220")  # identity multihash of protobuf PublicKey{type: Ed25519, data: 32 bytes}
 _ID_LENGTH = 52
 # Letters of every Ed25519 peer id. Checked before decoding: base58 takes time that grows with the square of the length.
+KNOWN = 4096
+# Ids whose keys are kept, about 1 MB: a peer says many things, and base58 takes as long as half a signature's check.
 
 
 class IdentityError(Exception):
@@ -55,8 +58,11 @@ def peer_id(public: bytes) -> PeerId:
 
 def public_key(peer: PeerId) -> bytes | None:
     """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key, written as everybody writes it."""
-    if len(peer) != _ID_LENGTH:
-        return None
+    return _decoded(peer) if len(peer) == _ID_LENGTH else None
+
+
+@lru_cache(KNOWN)
+def _decoded(peer: PeerId) -> bytes | None:
     try:
         raw = base58.b58decode(peer)
     except ValueError:

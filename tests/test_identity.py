@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import base58
 import pytest
@@ -61,6 +62,19 @@ def test_an_id_holds_its_public_key() -> None:
 def test_what_is_no_ed25519_id_has_no_key(peer: str) -> None:
     assert public_key(PeerId(peer)) is None
     assert not FIXED.verify(PeerId(peer), b"x", FIXED.sign(b"x"))
+
+
+def test_an_id_is_decoded_once_however_much_its_peer_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, other = list[str](), Keyring(Ed25519PrivateKey.generate())
+
+    def b58decode(text: str) -> bytes:
+        decoded.append(text)
+        return base58.b58decode(text)
+
+    monkeypatch.setattr(identity, "base58", SimpleNamespace(b58decode=b58decode, b58encode=base58.b58encode))
+    assert all(FIXED.verify(other.me, data, other.sign(data)) for data in (b"a", b"b", b"c"))
+    assert not FIXED.verify(other.me, b"a", other.sign(b"b"))
+    assert decoded == [other.me]
 
 
 def test_an_id_of_a_megabyte_is_refused_at_once() -> None:
