@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from swarm.types import PeerId
 from swarm.wire import FRAME_LIMIT
@@ -84,13 +84,15 @@ class Slots:
         self._seats: dict[Seat, None] = {}
         self._streams: Counter[PeerId] = Counter()
         self._bytes: Counter[PeerId] = Counter()
+        self._held = 0
+        """Sum of these."""
         self._calls: Counter[PeerId] = Counter()
         self._running: Counter[str] = Counter()
         self._strange: Counter[str] = Counter()
         """Calls that run for a service, for peers that are not regular."""
 
     def statistics(self) -> dict[str, int]:
-        return {"streams_in": len(self._seats), "calls_in": self._calls.total(), "bytes_in": self._bytes.total()}
+        return {"streams_in": len(self._seats), "calls_in": self._calls.total(), "bytes_in": self._held}
 
     def arrive(self, peer: PeerId, service: str, now: float) -> tuple[Seat | None, Seat | None]:
         """A stream was opened -> its seat, and the one that must be closed for it. No seat when all others are in calls."""
@@ -111,11 +113,12 @@ class Slots:
     def announce(self, seat: Seat, size: int, now: float) -> list[Seat] | None:
         """A header came -> whose streams must be closed for its bytes; None when they cannot be had."""
         gone: list[Seat] = []
-        if seat not in self._seats or self._bytes[seat.peer] + size > BYTES_OF_ONE:
+        if seat not in self._seats or (held := self._bytes.get(seat.peer, 0) + size) > BYTES_OF_ONE:
             return None
-        self._bytes[seat.peer] += size
+        self._bytes[seat.peer] = held
+        self._held += size
         seat.phase, seat.size, seat.since = Phase.READING, size, now
-        while self._bytes.total() > BYTES:
+        while self._held > BYTES:
             reading = [other for other in self._seats if other.phase is Phase.READING and other.size]
             standing = {one: (self.regular(one), -held) for one, held in self._bytes.items()}
             weakest = min(reading, key=lambda other: (standing[other.peer], other.since), default=seat)
@@ -129,13 +132,15 @@ class Slots:
     def begin(self, seat: Seat, now: float) -> bool:
         """A message is whole: may its handler run? Its sender is told to come later if not."""
         service, reserved = SERVICES.get(seat.service, OTHER), self.regular(seat.peer)
-        full = self._running[seat.service] >= service.calls or self._calls[seat.peer] >= CALLS_OF_ONE
-        if full or seat not in self._seats or (not reserved and self._strange[seat.service] >= service.calls // 2):
+        running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
+        if running >= service.calls or calls >= CALLS_OF_ONE or seat not in self._seats:
             return False
+        if not reserved:
+            if self._strange[seat.service] >= service.calls // 2:
+                return False
+            self._strange[seat.service] += 1
         seat.phase, seat.since, seat.reserved = Phase.CALLING, now, reserved
-        self._calls[seat.peer] += 1
-        self._running[seat.service] += 1
-        self._strange[seat.service] += not reserved
+        self._running[seat.service], self._calls[seat.peer] = running + 1, calls + 1
         return True
 
     def answer(self, seat: Seat, now: float) -> None:
@@ -158,13 +163,15 @@ class Slots:
     def _end(self, seat: Seat) -> None:
         if seat.phase is Phase.CALLING:
             _less(self._calls, seat.peer, 1)
-            _less(self._running, seat.service, 1)
+            self._running[seat.service] -= 1
             if not seat.reserved:
-                _less(self._strange, seat.service, 1)
+                self._strange[seat.service] -= 1
 
     def _release(self, seat: Seat) -> None:
-        _less(self._bytes, seat.peer, seat.size)
-        seat.size = 0
+        if seat.size:
+            _less(self._bytes, seat.peer, seat.size)
+            self._held -= seat.size
+            seat.size = 0
 
 
 def largest(service: str) -> int:
@@ -177,7 +184,8 @@ def deadline(size: int) -> float:
     return START + size / RATE
 
 
-def _less(counter: Counter[Any], key: str, by: int) -> None:
-    counter[key] -= by
-    if counter[key] <= 0:
-        del counter[key]
+def _less(counter: Counter[PeerId], key: PeerId, by: int) -> None:
+    if (left := counter[key] - by) > 0:
+        counter[key] = left
+    else:
+        counter.pop(key, None)  # Counter's own `del` is three calls more
