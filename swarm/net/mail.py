@@ -3,22 +3,26 @@
     request  4 bytes length, message        reply  1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
 A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer, everything less is
-Unreachable. A frame's size is checked before it is read. An idle stream that turns out dead is replaced once, silently, so that
-a message may arrive twice: receivers know repeated messages by their ids (ports.Mail says so). Whose stream gives way when there
-are too many, and whose message waits, swarm.core.slots decides. Not handled: who may send what.
+Unreachable. A frame's size is checked before it is read. A length and what follows it leave in one write: two would be two
+packets, and p2pd would wake twice at both ends. An idle stream that turns out dead is replaced once, silently, so that a message
+may arrive twice: receivers know repeated messages by their ids (ports.Mail says so). Whose stream gives way when there are too
+many, and whose message waits, swarm.core.slots decides. Not handled: who may send what.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from swarm.core.slots import Seat, Slots, deadline, largest
+from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.turns import Turns, no_turn
 from swarm.types import Digest, PeerId
@@ -75,6 +79,8 @@ class Pool:
 
     def moved(self) -> None:
         """Bytes of an answer came: whoever waits for this service of this peer sees that it is not silent."""
+        if not self.patient:
+            return
         now = asyncio.get_running_loop().time()
         for limit, idle in self.patient.items():
             if not limit.expired():
@@ -165,8 +171,7 @@ class StreamMail:
             async with silent:
                 if idle is not None:
                     pool.patient[silent] = idle
-                writer.write(_SIZE.pack(len(data)))
-                writer.write(data)
+                writer.write(_SIZE.pack(len(data)) + data)
                 await writer.drain()
                 status, size = _REPLY.unpack(await reader.readexactly(_REPLY.size))
                 if size > FRAME_LIMIT or status not in (OK, REFUSED, BUSY):
@@ -222,20 +227,26 @@ class StreamMail:
             return
         self._serving.add(task)
         self._open_for[seat] = writer
+        patience = Patience(partial(self._late, seat))
         try:
-            while await self._answer(seat, reader, writer):
+            while await self._answer(seat, reader, writer, patience):
                 pass
         except asyncio.CancelledError:
             # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as cancelled.
             if not self._closing:
                 raise
-        except (*BROKEN, TimeoutError) as error:
+        except BROKEN as error:
             log.debug("a stream of %s from %s ended: %s", service, peer, error or type(error).__name__)
         finally:
+            patience.end()
             self._serving.discard(task)
             self._slots.leave(seat)
             if self._open_for.pop(seat, None) is not None:
                 self._hang_up(writer)
+
+    def _late(self, seat: Seat) -> None:
+        if seat in self._open_for:  # else it gave way in the same moment
+            self._give_way(seat)
 
     def _give_way(self, *seats: Seat) -> None:
         """Close these streams; their tasks see them break."""
@@ -244,27 +255,29 @@ class StreamMail:
             writer.transport.abort()  # with what its reader did not take
             self._hang_up(writer)
 
-    async def _answer(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(
+        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
+    ) -> bool:
         """One request. False when the stream must be closed."""
-        async with asyncio.timeout(IDLE_SECONDS):
-            header = await reader.readexactly(_SIZE.size)
-        (size,) = _SIZE.unpack(header)
+        patience.wait(IDLE_SECONDS)
+        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > (most := largest(seat.service)):
-            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode())
+            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode(), patience)
             return False
         status, answer, end = BUSY, CROWDED, no_turn
         gone = self._slots.announce(seat, size, _now())
-        async with asyncio.timeout(deadline(size)):
-            if gone is None:
-                await _discard(reader, size)
-            else:
-                self._give_way(*gone)
-                message = await reader.readexactly(size)
+        patience.wait(deadline(size))
+        if gone is None:
+            await _discard(reader, size)
+        else:
+            self._give_way(*gone)
+            message = await reader.readexactly(size)
+        patience.wait(math.inf)
         if gone is not None and self._slots.begin(seat, _now()):
             status, answer, end = await self._handle(seat.service, seat.peer, message)
         self._slots.answer(seat, _now())
         try:
-            await _reply(writer, status, answer)
+            await _reply(writer, status, answer, patience)
         finally:
             end()
         self._slots.rest(seat, _now())
@@ -320,26 +333,27 @@ class StreamMail:
 
 
 async def _receive(pool: Pool, reader: asyncio.StreamReader, size: int) -> bytes:
-    answer = bytearray()
+    pieces, missing = list[bytes](), size
     pool.moved()
-    while len(answer) < size:
-        piece = await reader.read(size - len(answer))
+    while missing:
+        piece = await reader.read(missing)
         if not piece:
-            raise EOFError(f"ended after {len(answer)} of {size} bytes")
-        answer += piece
+            raise EOFError(f"ended after {size - missing} of {size} bytes")
+        pieces.append(piece)
+        missing -= len(piece)
         pool.moved()
-    return bytes(answer)
+    return b"".join(pieces)
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes) -> None:
-    writer.write(_REPLY.pack(status, len(answer)))
+async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes, patience: Patience) -> None:
     rest = memoryview(answer)
+    writer.write(_REPLY.pack(status, len(answer)) + rest[:PIECE])
     while True:
-        writer.write(rest[:PIECE])
-        async with asyncio.timeout(REPLY_SECONDS):
-            await writer.drain()
+        patience.wait(REPLY_SECONDS)
+        await writer.drain()
         if not (rest := rest[PIECE:]):
             return
+        writer.write(rest[:PIECE])
 
 
 async def _discard(reader: asyncio.StreamReader, size: int) -> None:
