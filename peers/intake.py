@@ -158,13 +158,16 @@ class Intake:
 
     def credit(self) -> int:
         """What samplers are told that I can use; told at once when it opens again."""
-        vitals, now = self.host.vitals, self.host.now()
-        self._senders = {peer: last for peer, last in self._senders.items() if now - last < self.host.config.run.pace.patience}
-        credit = min(self.batcher.credit(self._learners()), max(0, self._scored_at_most(SCORED // 2))) if self._open() else 0
+        return self._credit(self.host.now(), self._learners())
+
+    def _credit(self, now: float, learners: int) -> int:
+        vitals, patience = self.host.vitals, self.host.config.run.pace.patience
+        self._senders = {peer: last for peer, last in self._senders.items() if now - last < patience}
+        credit = min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORED // 2))) if self._open() else 0
         if vitals.credit == 0 and credit > 0:
             self.host.beat_now()
         vitals.credit, vitals.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
-        vitals.takers = max(1, self.batcher.takers(self._senders, self._learners(), now))
+        vitals.takers = max(1, self.batcher.takers(self._senders, learners, now))
         return credit
 
     def closes(self, now: float) -> float | None:
@@ -252,7 +255,7 @@ class Intake:
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
         distrust = distrust or self.credence.objection(group.sampler, now)
-        room = self._room(sender, now)
+        room = self._room(sender, self._learners(), now)
         full = room.why if room.groups <= 0 else None
         return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)
 
@@ -271,12 +274,12 @@ class Intake:
         self._exercises[group.id] = exercise
         return judgement
 
-    def _room(self, sampler: PeerId, now: float) -> Room:
+    def _room(self, sampler: PeerId, learners: int, now: float) -> Room:
         """For how many more groups of one sampler."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
         scored = Room(self._scored_at_most(SCORED), f"{SCORED} groups are being scored: send more later")
-        return min(self.batcher.room(sampler, self._learners(), now), scored)
+        return min(self.batcher.room(sampler, learners, now), scored)
 
     def _scored_at_most(self, most: int) -> int:
         """For how many more groups, of which `most` are scored at once where rewards are slow."""
@@ -286,7 +289,7 @@ class Intake:
         return self._version() >= 0 and not self.host.stop.is_set()
 
     def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str) -> bytes:
-        credit = self.credit()
-        part = share(credit, self.host.vitals.takers, self.host.rng)
-        credit = max(0, min(part, self._room(sampler, self.host.now()).groups))
+        now, learners = self.host.now(), self._learners()
+        part = share(self._credit(now, learners), self.host.vitals.takers, self.host.rng)
+        credit = max(0, min(part, self._room(sampler, learners, now).groups))
         return wire.encode(Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness
-from swarm.core.quotas import Quota, Quotas
+from swarm.core.quotas import Quotas
 from swarm.types import Group, PeerId
 
 ALPHA = 2
@@ -90,7 +90,7 @@ class Batcher:
     def room(self, sampler: PeerId, learners: int, now: float) -> Room:
         """What is still taken of a sampler: beyond the buffer, since several may spend a credit at once, and since the heartbeat
         that told it may be older than the last receipt."""
-        quota, buffer = Quota(self.quotas, self.share(learners), now), self._buffer(learners)
+        quota, buffer = self.quotas.at(self.share(learners), now), self._buffer(learners)
         free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
         part = math.ceil((ALPHA * free - mine) / (1 + ALPHA))
         rooms = [
@@ -110,9 +110,10 @@ class Batcher:
 
     def takers(self, senders: Collection[PeerId], learners: int, now: float) -> int:
         """Samplers that share the credit: newcomers count as one where they are bound."""
-        quota = Quota(self.quotas, self.share(learners), now)
+        if self.quotas.at(self.share(learners), now).newcomers is None:
+            return len(senders)
         known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
-        return len(senders) if known == len(senders) or quota.newcomers is None else known + 1
+        return min(len(senders), known + 1)
 
     def due(self, learners: int, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while nothing is there for it."""
@@ -165,7 +166,7 @@ class Batcher:
 
     def _limits(self, groups: int, now: float) -> Limits:
         """Who may have how many of what waits: groups of others let the bound have more, until nothing moves."""
-        quota = Quota(self.quotas, groups, now)
+        quota = self.quotas.at(groups, now)
         bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}
         together = quota.newcomers if fresh else None

@@ -74,7 +74,7 @@ class Quota:
     """Who is bound at one moment, in batches of `groups`; computed when it is asked for, and never where all are invited."""
 
     def __init__(self, quotas: Quotas, groups: int, now: float) -> None:
-        self._quotas, self._now, self.groups = quotas, now, groups
+        self._quotas, self.now, self.groups = quotas, now, groups
         self.one, self._few = math.ceil(quotas.share * groups), math.ceil(quotas.newcomers * groups)
 
     def bound(self, sampler: PeerId) -> Limit | None:
@@ -90,19 +90,21 @@ class Quota:
     def newcomers(self) -> Limit | None:
         """What all newcomers together may have; None: as much as there is."""
         quotas = self._quotas
+        if self._few == self.groups:
+            return None
         known = sum(count for sampler, count in self._recent.items() if sampler not in self._fresh)
-        if self._few == self.groups or known < (1.0 - quotas.newcomers) * self.groups:
+        if known < (1.0 - quotas.newcomers) * self.groups:
             return None
         return Limit(self._few, min(quotas.unused, self._few), _each(quotas.newcomers))
 
     @cached_property
     def _recent(self) -> dict[PeerId, float]:
         """What each sampler delivers."""
-        return self._quotas.recent(self._now)
+        return self._quotas.recent(self.now)
 
     @cached_property
     def _fresh(self) -> set[PeerId]:
-        return {sampler for sampler in self._recent if self._quotas.newcomer(sampler, self._now)}
+        return {sampler for sampler in self._recent if self._quotas.newcomer(sampler, self.now)}
 
     @cached_property
     def _within(self) -> dict[PeerId, float]:
@@ -125,9 +127,19 @@ class Quotas:
         self._fade = HORIZON * size.close_after
         self._records: OrderedDict[PeerId, Record] = OrderedDict()
         self._invited: OrderedDict[PeerId, None] = OrderedDict()
+        self._last: Quota | None = None
+        """Of the moment that was asked for last; None since something changed."""
+
+    def at(self, groups: int, now: float) -> Quota:
+        """Who is bound now, in batches of `groups`: one answer for all that is asked at a moment."""
+        if self._last is None or self._last.groups != groups or self._last.now != now:
+            self._last = Quota(self, groups, now)
+        return self._last
 
     def invited(self, sampler: PeerId) -> None:
         """The run's owner vouches for it."""
+        if sampler not in self._invited:
+            self._last = None
         _remember(self._invited, sampler, None)
 
     def admitted(self, sampler: PeerId, now: float) -> None:
@@ -136,6 +148,7 @@ class Quotas:
         record.recent, record.at = self._faded(record, now) + 1.0, now
         record.admitted += 1
         _remember(self._records, sampler, record)
+        self._last = None
 
     def newcomer(self, sampler: PeerId, now: float) -> bool:
         if sampler in self._invited:
@@ -163,6 +176,7 @@ class Quotas:
         for sampler, record in self._records.items():
             own = batch[sampler]
             record.saved = _rest(record.saved, one, _each(self.share) * (whole - own) - own)
+        self._last = None
 
     def _faded(self, record: Record, now: float) -> float:
         passed = max(0.0, now - record.at)
