@@ -350,6 +350,8 @@ class Journal:
 
 def cut(text: str, size: int = TOLD) -> str:
     """At most `size` bytes of it, whole characters; what is no character becomes a question mark."""
+    if text.isascii():
+        return text[:size]
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
