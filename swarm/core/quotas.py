@@ -160,8 +160,9 @@ class Quotas:
         return sampler in self._invited
 
     def recent(self, now: float) -> dict[PeerId, float]:
-        """Groups that were admitted of late, by sampler."""
-        return {sampler: self._faded(record, now) for sampler, record in self._records.items()}
+        """Groups that were admitted of late, by sampler; who delivered none is not among them, and costs nothing more."""
+        fade = self._fade
+        return {sampler: self._faded(record, now) for sampler, record in self._records.items() if now - record.at < fade}
 
     def saved(self, sampler: PeerId) -> float:
         """Groups that it did not use of its part."""

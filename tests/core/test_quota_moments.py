@@ -53,3 +53,9 @@ def test_a_change_at_the_same_moment_is_seen(change: Callable[[Quotas], None]) -
     change(quotas)
     assert quotas.at(GROUPS, NOW) is not before
     assert said(quotas.at(GROUPS, NOW)) == said(Quota(quotas, GROUPS, NOW))
+
+
+def test_who_delivered_nothing_of_late_is_not_looked_at() -> None:
+    quotas = crowded()
+    quotas.admitted(FRESH, NOW + 1000.0)
+    assert list(quotas.recent(NOW + 1000.0)) == [FRESH]
