@@ -1,11 +1,12 @@
 """The other learners, as their last heartbeats tell of them: who can take part in a round, and whose turn it is without one.
 
+A heartbeat that names a release may be here before the release is announced: nobody makes a second one of that version meanwhile.
 Not handled here: how members of a round find each other (the Averager port), the order of turns (swarm.core.turns).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from peers.host import Host
 from swarm.core.rounds import State
@@ -42,6 +43,11 @@ class Company:
         """Another learner has closed its batch for my version: a smaller batch in the common round beats a whole one alone."""
         return any(beat.state in UNDER_WAY for beat in self.abreast().values())
 
+    def coming(self, version: int) -> set[PeerId]:
+        """Whose heartbeat names a release of `version`, or a later one, that I have not heard of."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.others())
+        return {peer for peer, beat in beats if beat is not None and beat.version >= version and not self._host.heard_of(beat)}
+
     def incarnation(self, peer: PeerId) -> int:
         beat = self._host.roster.beat(peer)
         return self._host.who.incarnation if peer == self._host.ports.me else (beat.incarnation if beat else 1 << 62)
@@ -56,10 +62,25 @@ class Company:
     async def my_turn(self) -> bool:
         """No round came about: do I step alone? If not, `turns` says when to ask again."""
         host = self._host
-        if not self.turns.ask(self.abreast(), host.now()):
+        if not self.turns.ask(self.abreast(), host.now(), self._next()):
             return False
         if not self.turns.contested(self.abreast()):
             return True
         self.told(State.STEPPING)
         await host.ports.clock.sleep(HEARD)
-        return self.turns.claim(self.abreast(), host.now())
+        mine = self.turns.claim(self.abreast(), host.now(), self._next())
+        if not mine:
+            self.told(State.MATCHING)  # whoever gives way to me goes on
+        return mine
+
+    async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
+        """My round succeeded, but somebody outside of it may step already: let its release come first, for one time-out."""
+        host = self._host
+        until = host.now() + host.config.run.release.timeout
+        while self.turns.steps(self.abreast()).union(self._next()).difference(members) and not ahead() and not host.stop.is_set():
+            if (left := until - host.now()) <= 0:
+                return
+            await host.changed(left)
+
+    def _next(self) -> set[PeerId]:
+        return self.coming(self._version() + 1)

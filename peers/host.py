@@ -167,6 +167,10 @@ class Host:
         await self.ports.gossip.publish(self.topic("release"), sealed)
         self._keep(release, sealed)  # not before: what nobody was told is not released, and its publisher tries again
 
+    def heard_of(self, beat: Beat) -> bool:
+        """Was the release that this heartbeat names announced to me?"""
+        return bool(self.releases.known(beat.version, beat.weights))
+
     async def ask_newest(self, peers: list[PeerId]) -> None:
         """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may have passed me by."""
         for peer in self.rng.sample(peers, min(ASKED, len(peers))):
@@ -452,14 +456,11 @@ class Host:
         while True:
             held = self.releases.held
             mine = held.version if held else -1
-            unheard = [peer for peer, beat in self.roster if beat.version > mine and not self._heard_of(beat)]
+            unheard = [peer for peer, beat in self.roster if beat.version > mine and not self.heard_of(beat)]
             if due := [peer for peer in unheard if held is None or peer in looked]:
                 await self.ask_newest(due)
             looked = set(unheard)
             await (self.changed(self.config.run.pace.beat) if held is None else self.ports.clock.sleep(self.config.run.pace.beat))
-
-    def _heard_of(self, beat: Beat) -> bool:
-        return bool(self.releases.known(beat.version, beat.weights))
 
     async def _look_forever(self) -> None:
         """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a while."""

@@ -301,11 +301,12 @@ class LearnerPeer:
         return Cause.ALONE if mine else Cause.NOBODY_CAME
 
     async def step(self) -> Cause:
-        host, start, gradient = self.host, self.host.now(), self._gradient
+        host, gradient = self.host, self._gradient
         assert gradient is not None
+        await self.company.give_way(self._members, self._ahead)
         if self._ahead() and not self._made_by_my_round():  # a second release of one version would be of no use
             return Cause.AHEAD_SEEN
-        self._parent = self._weights
+        start, self._parent = host.now(), self._weights
         with host.vitals.computing(host.now):
             try:
                 metrics = await host.ports.work.run("step", self.learner.step, gradient.vector)
@@ -397,6 +398,8 @@ class LearnerPeer:
         self._due = host.now() + host.config.run.release.timeout  # unless it is announced now, or another one can be had
         if self._overtaken():
             return Cause.AHEAD_SEEN
+        if self.company.turns.fresh(self.company.coming(self.learner.version)):  # another one is released, and I shall hear of it
+            return Cause.TIMEOUT
         try:
             await host.announce(self._mine)
         except NetError as error:

@@ -5,14 +5,15 @@
 
 Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient of my version. Who
 only gathers, or still learns, is not waited for: it may take as long as it likes and finds my release then. All that is known of
-others are their last heartbeats; so a claim is told and listened to before it counts, unless nobody could contest it. Not handled
-here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
+others are their last heartbeats; so a claim is told and listened to before it counts, unless nobody could contest it. A heartbeat
+may also overtake the release that it tells of: whose release is on its way is waited for like one that steps, but once: it may
+never come. Not handled here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from swarm.core.releases import publishers
 from swarm.core.rounds import State
@@ -39,6 +40,7 @@ class Turns:
     def forget(self) -> None:
         """The gradient is gone."""
         self._seen: set[PeerId] = set()
+        self._waited_for: set[PeerId] = set()
         self._due: float | None = None
 
     def begin(self, beats: Beats) -> None:
@@ -50,12 +52,12 @@ class Turns:
         """I waited for my turn: there is no round to be tried."""
         return self._due is not None and not self._keep
 
-    def ask(self, beats: Beats, now: float) -> bool:
-        """No round came about: is it my turn to step alone?"""
+    def ask(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
+        """No round came about: is it my turn to step alone? `coming`: whose release of the next version is on its way."""
         if self._keep:
             self._due = now + self._pause
             return False
-        before = self._steps(beats)
+        before = self.steps(beats) | self.fresh(coming)
         if self._due is None:
             order = publishers([self._me, *((beats[peer].incarnation, peer) for peer in self._ready(beats))])
             before |= {*order[: order.index(self._me[1])]}
@@ -67,13 +69,20 @@ class Turns:
         """Somebody else might claim the turn, or be in a round that still succeeds."""
         return bool(self._ready(beats))
 
-    def claim(self, beats: Beats, now: float) -> bool:
+    def claim(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
         """I told that I step alone, and have listened: does anybody else? Then the older one asks again first."""
-        rivals = self._steps(beats)
-        if rivals:
-            order = publishers([self._me, *((beats[PeerId(peer)].incarnation, peer) for peer in rivals)])
-            self._due = now + (1 + order.index(self._me[1])) * self._timeout
-        return not rivals
+        rivals, comes = self.steps(beats), self.fresh(coming)
+        if not rivals and not comes:
+            return True
+        order = publishers([self._me, *((beats[PeerId(peer)].incarnation, peer) for peer in rivals)])
+        self._due = now + (1 + order.index(self._me[1])) * self._timeout
+        return False
+
+    def fresh(self, coming: Collection[PeerId]) -> set[str]:
+        """Whose release is to be waited for: I have not done so with this gradient, and do now."""
+        found = {*coming} - self._waited_for
+        self._waited_for |= found
+        return {*found}
 
     def ready(self, company: bool, now: float) -> bool:
         """Is it time to use a gradient that was kept? `company`: others are there."""
@@ -84,7 +93,9 @@ class Turns:
         """Seconds until time alone changes what `ready` says."""
         return self._due - now if self._due is not None and self._due > now else math.inf
 
-    def _steps(self, beats: Beats) -> set[str]:
+    @staticmethod
+    def steps(beats: Beats) -> set[str]:
+        """Who is about to make the release."""
         return {peer for peer, beat in beats.items() if beat.state in STEPS}
 
     def _ready(self, beats: Beats) -> list[PeerId]:

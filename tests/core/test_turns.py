@@ -67,6 +67,30 @@ def test_after_its_turn_has_come_a_learner_waits_only_for_those_that_step() -> N
     assert mine.ask(beats(older="matching", younger="matching"), 110.0)
 
 
+def test_whose_release_is_on_its_way_is_waited_for_like_one_that_steps() -> None:
+    mine = turns()
+    assert not mine.ask({}, 100.0, coming=[YOUNGER])
+    assert mine.wait(100.0) == 5.0
+    assert not mine.ask(beats(oldest="stepping"), 105.0, coming=[OLDER])
+    assert mine.wait(105.0) == 10.0
+
+
+def test_a_release_that_does_not_come_is_waited_for_once_with_each_gradient() -> None:
+    mine = turns()
+    for start in (100.0, 200.0):
+        assert not mine.ask({}, start, coming=[YOUNGER])
+        assert mine.ask(beats(older="matching"), start + 5.0, coming=[YOUNGER])
+        assert mine.claim(beats(older="matching"), start + 6.0, coming=[YOUNGER])
+        mine.forget()
+
+
+def test_a_claim_does_not_count_when_a_release_came_on_its_way_meanwhile() -> None:
+    mine = turns()
+    assert mine.ask(beats(younger="matching"), 100.0)
+    assert not mine.claim({}, 101.0, coming=[YOUNGER])
+    assert mine.wait(101.0) == 5.0
+
+
 def test_of_two_that_claim_at_once_the_older_asks_again_first() -> None:
     for others, waits in ((beats(younger="stepping"), 5.0), (beats(older="stepping"), 10.0)):
         mine = turns()

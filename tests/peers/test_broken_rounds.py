@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from test_roles_swarm import Told, scenario
@@ -17,9 +18,9 @@ from peers.host import Host
 from swarm.config import Averaging, Pace, Releasing
 from swarm.events import Judged, Moved, Trained
 from swarm.learn.learner import Learner
-from swarm.net.memory import MemoryAverager
+from swarm.net.memory import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, RoundLost
-from swarm.types import PeerId, Release, Verdict
+from swarm.types import Beat, Digest, PeerId, Release, Verdict
 
 
 class Broken:
@@ -101,6 +102,23 @@ class Watched:
         return [item.group.id for peer in self._peers for item in (*peer._batch, *peer.intake.batcher._waiting)]
 
 
+def slow_releases(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Announcements travel for so much longer than heartbeats, which tell of the same release."""
+    real, under_way = MemoryGossip.publish, set[asyncio.Task[None]]()
+
+    async def publish(port: MemoryGossip, topic: str, data: bytes) -> None:
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            await real(port, topic, data)
+
+        if not topic.endswith("release"):
+            return await real(port, topic, data)
+        under_way.add(task := asyncio.create_task(later()))
+        task.add_done_callback(under_way.discard)
+
+    patch.setattr(MemoryGossip, "publish", publish)
+
+
 def assert_one_release_of_each(patch: pytest.MonkeyPatch, minutes: float, learners: int, seed: int) -> None:
     Broken(patch, seed, versions=0.3, calls=0.3)
     watched = Watched(patch)
@@ -120,6 +138,42 @@ def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
     monkeypatch: pytest.MonkeyPatch, learners: int, seed: int
 ) -> None:
     assert_one_release_of_each(monkeypatch, 1.5, learners, seed)
+
+
+def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_releases(monkeypatch, 0.8)
+    Broken(monkeypatch, 1, versions=0.3, calls=0.3)
+    watched = Watched(monkeypatch)
+    told = Told(scenario(1.5, (2, 4)))
+    assert watched.several() == {}
+    assert max(event.version for event in told.of(Trained)) > 12
+
+
+def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest learner is left out of every third round, and makes up its mind about when the others' round ends."""
+    slow_releases(monkeypatch, 0.5)
+    real = MemoryAverager.average
+
+    async def average(
+        port: MemoryAverager, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+        deadline: float,
+    ) -> Average | None:  # fmt: skip
+        if version % 3:
+            return await real(port, version, tensors, weight, peers, deadline)
+        if port._me == "learner-0":
+            await asyncio.sleep(2.0)
+            return None
+        outcome = await real(port, version, tensors, weight, [peer for peer in peers if peer != "learner-0"], deadline)
+        await asyncio.sleep(random.Random(version).uniform(2.6, 3.4))
+        return outcome
+
+    monkeypatch.setattr(MemoryAverager, "average", average)
+    watched = Watched(monkeypatch)
+    told = Told(scenario(1.5, (3, 4)))
+    assert watched.several() == {}
+    # Some are the lone step of the oldest, some the others' round.
+    assert {1, 2} <= {event.members for event in told.of(Trained) if event.version % 3 == 1}
+    assert max(event.version for event in told.of(Trained)) > 18
 
 
 @pytest.mark.slow
@@ -152,6 +206,42 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
     by = {release.version: release.publisher for release in watched.announced}
     assert len([version for version, publisher in by.items() if publisher == "learner-1" and version % 2 == 0]) > 3
     assert max(event.version for event in told.of(Trained)) > 12
+
+
+def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_releases(monkeypatch, 1.0)
+    watched = Watched(monkeypatch)
+    step, stock = Learner.step, simulate.LearnerPeer._take_stock
+    order: dict[int, int] = {}
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        """As learners differ that have not become twins."""
+        return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
+
+    async def slow(peer: Any, groups: int = 0) -> None:
+        await stock(peer, groups)
+        if groups and peer.host.ports.me == "learner-0":
+            await peer.host.ports.clock.sleep(Releasing().timeout - 0.5)
+
+    monkeypatch.setattr(Learner, "step", differs)
+    monkeypatch.setattr(simulate.LearnerPeer, "_take_stock", slow)
+    told = Told(scenario(1.5, (2, 3)))
+    assert watched.several() == {}
+    assert {release.publisher for release in watched.announced if release.version > 0} == {"learner-0"}
+    assert max(event.version for event in told.of(Trained)) > 8
+
+
+def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Host._beat
+
+    def beat(host: Host) -> Beat:
+        told, liar = real(host), host.ports.me == "learner-1"
+        return msgspec.structs.replace(told, version=100 + told.seq, weights=Digest("f" * 64)) if liar else told
+
+    monkeypatch.setattr(Host, "_beat", beat)
+    told = Told(scenario(2.0, (2, 3)))
+    # Each version costs the match, a time-out and the listening: 8 seconds.
+    assert max(event.version for event in told.of(Trained, "learner-0")) >= 10
 
 
 def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
