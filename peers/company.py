@@ -6,6 +6,7 @@ Not handled here: how members of a round find each other (the Averager port), th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 
 from peers.host import Host
@@ -13,8 +14,10 @@ from swarm.core.rounds import State
 from swarm.core.turns import HEARD, Turns
 from swarm.types import Beat, PeerId
 
-TOLD = (State.LEARNING, State.MATCHING, State.STEPPING)
+TOLD = (State.LEARNING, State.MATCHING)
 # States that the other learners hear of at once: they close their batches too, and know who may step alone.
+LONG = 0.2
+# Seconds of a step from which they hear of it, too. Most steps are over by then, and the release says it.
 UNDER_WAY = (State.LEARNING.value, State.MATCHING.value)
 # States of who has closed its batch and is to be met in a round.
 
@@ -25,6 +28,8 @@ class Company:
         self._host, self._version = host, version
         run, me = host.config.run, (host.who.incarnation, host.ports.me)
         self.turns = Turns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
+        self._later: asyncio.TimerHandle | None = None
+        """Tells of a step that takes long."""
 
     def others(self) -> list[PeerId]:
         """Learners that can take part in a round now."""
@@ -56,8 +61,13 @@ class Company:
         """I am in this state now."""
         news = state.value != self._host.vitals.state
         self._host.vitals.state = state.value
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if news and state in TOLD:
             self._host.beat_now()
+        elif news and state is State.STEPPING:
+            self._later = asyncio.get_running_loop().call_later(LONG, self._host.beat_now)
 
     async def my_turn(self) -> bool:
         """No round came about: do I step alone? If not, `turns` says when to ask again."""
@@ -67,6 +77,7 @@ class Company:
         if not self.turns.contested(self.abreast()):
             return True
         self.told(State.STEPPING)
+        host.beat_now()
         await host.ports.clock.sleep(HEARD)
         mine = self.turns.claim(self.abreast(), host.now(), self._next())
         if not mine:

@@ -14,9 +14,11 @@ Announcements that were outranked or cannot be had are remembered: groups were s
 from __future__ import annotations
 
 import math
+from bisect import insort_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import takewhile
+from operator import attrgetter
 from typing import Any
 
 from swarm.types import Digest, PeerId, Release
@@ -33,19 +35,15 @@ Rank = tuple[int, int, int, tuple[int, ...]]
 
 def rank(release: Release) -> Rank:
     """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher, whatever a peer wrote."""
-    return (release.version, release.groups, release.learners, _negated(release.weights))
+    return (release.version, release.groups, release.learners, tuple(-ord(letter) for letter in release.weights))
 
 
-@lru_cache(maxsize=4096)  # all that is remembered is ranked again and again
-def _negated(text: str) -> tuple[int, ...]:
-    return tuple(-ord(letter) for letter in text)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
     """A release that was heard of, and what is known of its bytes."""
 
     release: Release
+    rank: Rank
     sealed: bytes
     """As its publisher signed it."""
     held: bool = False
@@ -73,13 +71,15 @@ class Releases:
         """All announcements as their publishers signed them, in the order of hearing, as far back as HEARD * keep."""
         self._keep, self._patience = keep, patience
         self._candidates: dict[tuple[int, Digest, Digest, int], Candidate] = {}
+        self._ranked: list[Candidate] = []
+        """The candidates, the best one last: with all that moves a peer asks what ranks above its own, and nothing does."""
         self._doubted: dict[PeerId, float] = {}
         """When a release of this publisher first could not be had, since one could."""
 
     @property
     def held(self) -> Release | None:
         """The best release whose bytes are here: what others are told of."""
-        return max((one.release for one in self._candidates.values() if one.held), key=rank, default=None)
+        return next((one.release for one in reversed(self._ranked) if one.held), None)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All that were heard of with these weights: a publisher and its stand-in sign the same bytes at different times."""
@@ -88,7 +88,7 @@ class Releases:
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best of those with these weights that can be taken."""
         found = [one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit]
-        return max(found, key=lambda one: (one.held, rank(one.release))).release if found else None
+        return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
     def sealed(self, release: Release) -> bytes:
         """As its publisher signed it; empty when it is not known."""
@@ -101,13 +101,16 @@ class Releases:
         if len(self._heard) > HEARD * self._keep:
             del self._heard[next(iter(self._heard))]
         one = self._candidates.get(_key(release))
-        if one is not None and rank(one.release) >= rank(release):
+        if one is not None and one.rank >= rank(release):
             one.rests = -math.inf
             return False
         if one is None:
-            self._candidates[_key(release)] = Candidate(release, sealed)
+            one = self._candidates[_key(release)] = Candidate(release, rank(release), sealed)
         else:
-            one.release, one.sealed = release, sealed
+            self._ranked.remove(one)
+            one.release, one.rank, one.sealed = release, rank(release), sealed
+        # Of equal ones the first that was heard is the better one.
+        insort_left(self._ranked, one, key=attrgetter("rank"))
         self._trim(release.publisher)
         return _key(release) in self._candidates
 
@@ -130,7 +133,7 @@ class Releases:
         if best is not None:
             return best.release if best.rests <= now else None
         left = [one for one in self._above(above) if one.rests <= now]
-        return max(left, key=lambda one: (one.failures == 0, rank(one.release))).release if left else None
+        return max(left, key=lambda one: (one.failures == 0, one.rank)).release if left else None
 
     def pause(self, above: tuple[Any, ...], now: float) -> float:
         """Seconds until there is something to try again; infinite when nothing is known that ranks above."""
@@ -179,23 +182,24 @@ class Releases:
         self._doubted.setdefault(one.release.publisher, now)
 
     def _awaited(self, above: tuple[Any, ...], now: float) -> Candidate | None:
-        promising = (one for one in self._above(above) if one.held or self._promises(one, now))
-        return max(promising, key=lambda one: rank(one.release), default=None)
+        return next((one for one in self._above(above) if one.held or self._promises(one, now)), None)
 
     def _promises(self, one: Candidate, now: float) -> bool:
         first = min(one.since, self._doubted.get(one.release.publisher, math.inf))
         return now - first < self._patience
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
-        return (one for one in self._candidates.values() if not one.unfit and rank(one.release) > above)
+        """The best one first."""
+        return (one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unfit)
 
     def _trim(self, publisher: PeerId) -> None:
         """A publisher's announcements push out its own, and none that were held: what could not be had first, then the lowest."""
         for held in (False, True):
             mine = [one for one in self._candidates.values() if (one.release.publisher, one.held) == (publisher, held)]
-            mine.sort(key=lambda one: (-one.failures, rank(one.release)))
+            mine.sort(key=lambda one: (-one.failures, one.rank))
             for one in mine[: max(0, len(mine) - self._keep)]:
                 del self._candidates[_key(one.release)]
+                self._ranked.remove(one)
 
 
 def _key(release: Release) -> tuple[int, Digest, Digest, int]:
