@@ -1,7 +1,7 @@
 """The page, its stream and its twins as one read-only application.
 
 In comes a Source (a live swarm or a replay), out goes a FastAPI application: `/` (the page), `/static`, `/stream` (server-sent
-events), the twins of dashboard.twins and their description in `/openapi.json`. Every request passes dashboard.safety first. A
+events), the twins of dashboard.json_api and their description in `/openapi.json`. Every request passes dashboard.safety first. A
 stream needs a seat: there are so many in all and so many for one address. Not handled here: ports and connections
 (dashboard.server), who may look (bind to loopback, or put a proxy in front).
 """
@@ -22,11 +22,11 @@ from starlette.exceptions import HTTPException as HTTPError
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
+from dashboard.json_api import Absent, Instant, timeless, twins
 from dashboard.openapi import describe, frames, refusals
 from dashboard.replay import FASTEST
 from dashboard.safety import Hosts, Safety
 from dashboard.source import Source
-from dashboard.twins import Absent, Instant, timeless, twins
 from dashboard.views import InviteView
 from swarm import __version__
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import words
+from peers.commands import arguments
 from peers.errors import USAGE, WrongUsage, guarded
 
 ROLES = ("auto", "sampler", "learner", "evaluator")
@@ -60,130 +60,130 @@ def run(said: Sequence[str]) -> int:
 
 
 def up(args: argparse.Namespace) -> int:
-    loaded = words.load(args, args.config)
-    words.check_objective(loaded)
-    from peers import up as program
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
+    from peers.commands import up as program
 
-    return program.up(loaded, words.folder_of(args, loaded))
+    return program.up(loaded, arguments.folder_of(args, loaded))
 
 
 def start(args: argparse.Namespace) -> int:
-    loaded = words.load(args, args.config)
-    words.check_objective(loaded)
-    from peers import launch
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
+    from peers.build import assembly
 
-    return launch.start(loaded, words.folder_of(args, loaded), not args.no_page)
+    return assembly.start(loaded, arguments.folder_of(args, loaded), not args.no_page)
 
 
 def join(args: argparse.Namespace) -> int:
-    loaded = words.load(args, args.config)
-    words.refuse_run_settings(loaded)
+    loaded = arguments.load(args, args.config)
+    arguments.refuse_run_settings(loaded)
     word = " ".join(args.invite)
-    words.read_invite(word, args.folder)  # offline, before anything slow is imported
-    from peers import launch
+    arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    from peers.build import assembly
     from swarm.types import Role
 
-    return launch.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
+    return assembly.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
 
 
 def dashboard(args: argparse.Namespace) -> int:
-    loaded = words.load_window(args)
+    loaded = arguments.load_window(args)
     word = " ".join(args.invite)
-    words.read_invite(word, args.folder)
-    from peers import window
+    arguments.read_invite(word, args.folder)
+    from peers.commands import dashboard as window
 
     return window.dashboard(word, loaded.config, args.folder)
 
 
 def replay(args: argparse.Namespace) -> int:
-    loaded = words.load_window(args)
-    from peers import window
+    loaded = arguments.load_window(args)
+    from peers.commands import dashboard as window
 
     return window.replay(args.journal, loaded.config, args.speed)
 
 
 def status(args: argparse.Namespace) -> int:
-    loaded = words.load(args, None)
+    loaded = arguments.load(args, None)
     word = " ".join(args.invite) or None
     if word is not None:
-        words.read_invite(word, args.folder)
-    folder = args.folder if word is not None else words.only_folder(args)
-    from peers import status as program
+        arguments.read_invite(word, args.folder)
+    folder = args.folder if word is not None else arguments.only_folder(args)
+    from peers.commands import status as program
 
     return program.status(folder, word, loaded.config, args.watch, args.json)
 
 
 def leave(args: argparse.Namespace) -> int:
-    folder = words.only_folder(args)
-    from peers import status as program
+    folder = arguments.only_folder(args)
+    from peers.commands import status as program
 
     return program.leave(folder)
 
 
 def export(args: argparse.Namespace) -> int:
-    folder = words.only_folder(args)
-    from peers import status as program
+    folder = arguments.only_folder(args)
+    from peers.commands import status as program
 
     return program.export(folder, args.target)
 
 
 def invite_(args: argparse.Namespace) -> int:
-    folder = words.only_folder(args)
-    from peers import runfolder
+    folder = arguments.only_folder(args)
+    from peers.build import run_folder
     from swarm.types import Role
 
-    word = runfolder.invite(folder, Role(args.role), args.expires)
+    word = run_folder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
-    if "seed" not in runfolder.running(folder):
+    if "seed" not in run_folder.running(folder):
         print(f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}", file=sys.stderr)
     return 0
 
 
 def simulate(args: argparse.Namespace) -> int:
-    from peers import simulate as program
+    from peers.commands import sim as program
 
     return program.simulate(args.scenario, args.seed, args.out)
 
 
 def doctor(args: argparse.Namespace) -> int:
-    from peers import doctor as program
+    from peers.commands import doctor as program
 
     return program.main(args.folder, args.json)
 
 
 def fit(args: argparse.Namespace) -> int:
-    loaded = words.load_fit(args)
-    from peers import measure
+    loaded = arguments.load_fit(args)
+    from peers.commands import fit as measure
 
     return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
 
 
 def bench(args: argparse.Namespace) -> int:
-    from peers.study import STUDIES
+    from peers.studies import STUDIES
 
     if not set(args.names) & set(STUDIES):
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
             raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES))
-        from peers import bench as program
+        import benchmarks as program
 
         return program.main(args.names, args.json)
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
-    from peers import study
+    from peers import studies
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    return study.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
+    return studies.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
 
 
 def objectives(args: argparse.Namespace) -> int:
-    from peers import catalogue
+    from peers.commands import objectives as catalogue
 
     return catalogue.main(args.names, args.json)
 
 
 def task_try(args: argparse.Namespace) -> int:
-    loaded = words.load_task(args)
-    from peers import trial
+    loaded = arguments.load_task(args)
+    from peers.commands import task_try as trial
 
     return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
 
@@ -191,7 +191,7 @@ def task_try(args: argparse.Namespace) -> int:
 def config_show(args: argparse.Namespace) -> int:
     from swarm import config
 
-    loaded = words.load(args, args.config)
+    loaded = arguments.load(args, args.config)
     values = {key: config.value(loaded.config, key) for key in loaded.origins}
     if args.json:
         print(json.dumps({key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()}, indent=2))
@@ -204,8 +204,8 @@ def config_show(args: argparse.Namespace) -> int:
 
 
 def config_check(args: argparse.Namespace) -> int:
-    loaded = words.load(args, args.config)
-    words.check_objective(loaded)
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
     print(json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default")
@@ -213,13 +213,13 @@ def config_check(args: argparse.Namespace) -> int:
 
 
 def config_schema(args: argparse.Namespace) -> int:
-    from swarm import config, layers
+    from swarm import config, settings
 
     if not args.json:
         print(config.schema_text(), end="")
         return 0
     keys = config.SCHEMA.keys
-    print(json.dumps({k: {"default": config.SCHEMA.default(k), "wants": layers.describe(keys[k].type)} for k in keys}, indent=2))
+    print(json.dumps({k: {"default": config.SCHEMA.default(k), "wants": settings.describe(keys[k].type)} for k in keys}, indent=2))
     return 0
 
 

@@ -65,7 +65,7 @@ class Interrupted(Exception):
 
 
 _BY_NAME = {
-    "swarm.layers.ConfigError": USAGE,
+    "swarm.settings.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.tasks.base.TaskError": USAGE,
     "swarm.identity.IdentityError": CANNOT,

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from swarm import layers
-from swarm.layers import ConfigError
+from swarm import settings
+from swarm.settings import ConfigError
 from swarm.types import COMPLETIONS
 
 Count = Annotated[int, Meta(ge=1)]
@@ -341,7 +341,7 @@ class Loaded(NamedTuple):
     """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set ...`."""
 
 
-SCHEMA = layers.Schema(Config)
+SCHEMA = settings.Schema(Config)
 
 RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
     ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: it is a little patience after it"),
@@ -356,9 +356,9 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
 
 def load(path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
     """Defaults < `extends` < file < environment < `--set`. Raises ConfigError."""
-    files = layers.from_file(SCHEMA, path) if path is not None else []
-    above = [layers.from_environment(SCHEMA, environ or {}), layers.from_words(SCHEMA, sets)]
-    tree, origins = layers.fold(SCHEMA, [*files, *above])
+    files = settings.from_file(SCHEMA, path) if path is not None else []
+    above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
+    tree, origins = settings.fold(SCHEMA, [*files, *above])
     loaded = Loaded(_convert(tree, Config), origins)
     _check_relations(loaded)
     return loaded
@@ -406,7 +406,7 @@ def schema_text() -> str:
         for key in keys:
             name = key.rpartition(".")[2]
             lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
-            lines.append(f"# {name} = {toml(SCHEMA.default(key))}  # {layers.describe(SCHEMA.keys[key].type)}")
+            lines.append(f"# {name} = {toml(SCHEMA.default(key))}  # {settings.describe(SCHEMA.keys[key].type)}")
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -19,7 +19,7 @@ from msgspec import Meta
 from swarm.types import COMPLETIONS, Beat, Digest, Finite, Lag, Link, PeerId, Release, Role, Sums, Text, Verdict, Word
 
 LAGS = 1024
-# Distinct lags of one count; a learner tells fewer at a time (peers.intake).
+# Distinct lags of one count; a learner tells fewer at a time (peers.roles.learner_inbox).
 PEERS = 256
 # Named in one event: an id has 53 bytes, and an event 16 KiB.
 BUNDLED = 128

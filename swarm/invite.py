@@ -10,7 +10,7 @@ transport handshake and the run by its digest. An invite with a delegation carri
 until it expires); without one it is public.
 
 Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (whoever holds the invite) -> Membership.
-They are checked in swarm.core.trust and renewed in peers.renewal. Not handled here: revoking; an invite ends by its expiry.
+They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. Not handled here: revoking; an invite ends by its expiry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from enum import StrEnum
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm import PROTOCOL, identity
-from swarm.core import trust
+from swarm.core import membership
 from swarm.types import Delegation, Digest, Membership, PeerId, Role, Struct
 
 WORD = "swarm1"
@@ -157,13 +157,13 @@ def delegate(owner: identity.Keyring, run_name: str, role: Role, expires: int, f
         raise ValueError("a delegation must expire: nothing else revokes it")
     seed = Ed25519PrivateKey.generate().private_bytes_raw()
     key = keyring(seed).public
-    signature = owner.sign(trust.delegation_bytes(run_name, role, expires, key, final))
+    signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final))
     return Delegate(seed=seed, delegation=Delegation(role=role, expires=expires, key=key, signature=signature, final=final))
 
 
 def admit(delegate: Delegate, peer: PeerId) -> Membership:
     """The delegate's word that `peer` may act in the delegation's role."""
-    signature = keyring(delegate.seed).sign(trust.membership_bytes(peer, delegate.delegation))
+    signature = keyring(delegate.seed).sign(membership.membership_bytes(peer, delegate.delegation))
     return Membership(peer=peer, delegation=delegate.delegation, signature=signature)
 
 

@@ -6,7 +6,7 @@
 In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before and after inflation against the limit of
 the kind, then schema, run and signature, and only then is the body decoded into the type the caller expects, whose collections
 have limits of their own. Nothing is ever unpickled. Every failure is a WireError whose message is fit for an event. Not handled
-here: whether the sender may act in its role (swarm.core.trust).
+here: whether the sender may act in its role (swarm.core.membership).
 """
 
 from __future__ import annotations

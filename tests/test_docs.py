@@ -10,7 +10,7 @@ import pytest
 
 from peers.cli import parser
 from swarm.learn.objectives import OBJECTIVES, objective
-from swarm.learn.trust import TRUSTS
+from swarm.learn.trust_region import TRUSTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")

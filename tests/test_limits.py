@@ -19,18 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.intake import LAGS_TOLD, Tally
-from peers.specification import Ask
-from peers.twins import Offer
-from peers.watch import Past
+from peers.build.spec_transfer import Ask
+from peers.roles.learner_inbox import LAGS_TOLD, Tally
+from peers.roles.observer import Past
+from peers.roles.state_transfer import Offer
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Sampling
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.identity import Keyring
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
-from swarm.net.memory import MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import (

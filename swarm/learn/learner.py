@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from swarm.config import Run, Training
 from swarm.core import belief
 from swarm.core.belief import Odds
-from swarm.learn import checkpoint, memory, objectives, weights
-from swarm.learn.memory import OutOfMemory
+from swarm.learn import checkpoint, microbatch, objectives, weights
+from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.odds import bounded, odds_of
 from swarm.learn.optimizers import Descent
 from swarm.learn.policy import Policy
@@ -95,8 +95,8 @@ class Learner:
         self.size = sum(parameter.numel() for parameter in self._named.values())
         self._steps = 0
         self._descent = Descent(self._named, run.optimizer)
-        self._gauge = memory.Gauge(self._device)
-        self._room = memory.Room(run.batch.micro, lambda: memory.available(self._device, ram))
+        self._gauge = microbatch.Gauge(self._device)
+        self._room = microbatch.Room(run.batch.micro, lambda: microbatch.available(self._device, ram))
         self._recomputed = 0
         if self.settings.checkpointing == "on" and not self._recompute():
             raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
@@ -119,7 +119,7 @@ class Learner:
             raise ValueError("a gradient needs at least one group")
         work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards, others))
         self._gauge.peak = 0
-        with memory.told(f"a gradient of {self.size} values does not fit in memory"):
+        with microbatch.told(f"a gradient of {self.size} values does not fit in memory"):
             total = Sum(self._named)
         self._room.begin()
         parts, odds, middle = self._learn(work, total)
@@ -153,10 +153,10 @@ class Learner:
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         advice = "lora or qlora, or adamw8bit, in a new run need less; or learn on another device"
-        with memory.told(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
+        with microbatch.told(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
             self._descent.prepare()
         try:
-            with memory.told("memory ended in the middle of a step, whose version is lost"):
+            with microbatch.told("memory ended in the middle of a step, whose version is lost"):
                 self._descent.step(vector, clip, rate)
         except OutOfMemory:
             self.version, self._steps = -1, 0
@@ -264,7 +264,7 @@ class Learner:
             part.value.backward()
             part = part._replace(value=part.value.detach())
         except Exception as error:
-            if not memory.ran_out(error):
+            if not microbatch.ran_out(error):
                 raise
         else:
             self._room.measured(len(chunk.groups) * max(chunk.cells()), self._gauge.rise())
@@ -272,14 +272,14 @@ class Learner:
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
             parameter.grad = None
-        memory.free(self._device)
+        microbatch.free(self._device)
         return None
 
     def _probe(self, work: Work) -> None:
         """Measure one chunk of one group, the largest; its gradient is not used."""
         cells = work.cells()
         largest = cells.index(max(cells))
-        memory.free(self._device)  # or what a CPU's chunk finds ready would not show
+        microbatch.free(self._device)  # or what a CPU's chunk finds ready would not show
         while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
             self._make_room(1, work)
         for parameter in self._named.values():
@@ -290,7 +290,7 @@ class Learner:
         if self._room.failed(count) or self._recompute_if_allowed():
             return
         largest = max(work.groups, key=lambda group: sum(group.lengths))
-        left = memory.available(self._device)
+        left = microbatch.available(self._device)
         more = ["peer.learner.checkpointing = 'auto'"] if self.settings.checkpointing == "off" else []
         more += ["peer.learner.dtype = 'bfloat16'"] if next(iter(self._named.values())).dtype is torch.float32 else []
         raise OutOfMemory(
@@ -307,7 +307,7 @@ class Learner:
         return True
 
     def _recompute(self) -> int:
-        self._recomputed = memory.recompute(self.policy.module)
+        self._recomputed = microbatch.recompute(self.policy.module)
         return self._recomputed
 
     def _kind(self) -> dict[str, object]:

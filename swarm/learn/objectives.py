@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from swarm.learn import trust
+from swarm.learn import trust_region
 from swarm.learn.batch import LOG_MAX, Batch, Total, View, difference, total_of, view_of
 from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
@@ -104,7 +104,7 @@ def _weigh(objective: Objective, batch: Batch, view: View) -> tuple[Tensor, Tens
     top = math.log(1 + objective.trust.hi) if objective.trust.kind == "cap" else LOG_MAX
     w = sequence_weight(view, log_w.clamp(max=top))
     advantage = SCALES[objective.advantage.scale](CENTRES[objective.advantage.centre](view, w), view)
-    phi = trust.phi(objective.trust, view, batch, log_w, advantage)
+    phi = trust_region.phi(objective.trust, view, batch, log_w, advantage)
     phi = torch.where(view.mask & view.possible[:, None], phi, 0.0)
     return advantage, torch.nan_to_num(phi, nan=0.0)
 
@@ -195,7 +195,7 @@ _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = 
     "over": ("ratio", ("over",), dict.fromkeys(("q", "mean", "p"))),
     "mix": ("ratio", ("mix",), None),
     "ess": ("ratio", ("ess",), None),
-    "trust": ("trust", ("kind",), trust.TRUSTS),
+    "trust": ("trust", ("kind",), trust_region.TRUSTS),
     "eps": ("trust", ("lo", "hi"), None),
     "lo": ("trust", ("lo",), None),
     "hi": ("trust", ("hi",), None),
@@ -235,7 +235,7 @@ def _check(path: str, found: Objective) -> None:
     constants = _CONSTANTS.get(found.trust.kind)
     if constants is not None and len(found.trust.constants) != len(constants):
         raise ValueError(
-            f"{path} has {len(found.trust.constants)} trust.constants, the region {found.trust.kind!r} takes {len(constants)}; "
+            f"{path} has {len(found.trust.constants)} trust_region.constants, the region {found.trust.kind!r} takes {len(constants)}; "
             f"its authors' are {constants}"
         )
 

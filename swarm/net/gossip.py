@@ -2,7 +2,7 @@
 
 In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a subscription
 subscribes again and its reader notices nothing but the gap. Best effort, as gossip is: what is published while p2pd is being
-replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.trust).
+replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.membership).
 """
 
 from __future__ import annotations

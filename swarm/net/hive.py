@@ -7,7 +7,7 @@
 In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
 hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
 lost. `generation` grows with every replacement. Invariant: no process outlives this one. Start a Node in the main thread, before
-torch computes and before CUDA: hivemind forks, except in a process without torch (swarm.net.slim), whose DHT runs in its loop.
+torch computes and before CUDA: hivemind forks, except in a process without torch (swarm.net.torch_free), whose DHT runs in its loop.
 Not handled: relays beyond the bootstrap's, two Nodes with one key.
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import base58
 
-from swarm.net import guard, slim
+from swarm.net import guard, torch_free
 from swarm.net.board import Board, Dht, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
@@ -391,7 +391,7 @@ class Node:
 
 def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
     """A child, which stores for others whatever this loop does; in a process without torch one that only asks."""
-    if slim.slim():
+    if torch_free.slim():
         return LoopDHT
     from swarm.net.dht import ChildDHT
 

@@ -1,6 +1,6 @@
 """Ports: all that a role may know of the world. One role code, two worlds.
 
-    port      real                                        simulated (swarm.net.memory)
+    port      real                                        simulated (swarm.net.in_memory)
     Clock     wall time, asyncio.sleep                    a loop that jumps to its next timer
     Board     hivemind.DHT                                dictionary with expiry
     Gossip    GossipSub of the p2pd that hivemind ships   fan-out over simulated links

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from swarm.sample import child
+from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError
 from swarm.sample.vllm import Recipe, Release, completions, spread
 from swarm.types import Digest
@@ -111,7 +111,7 @@ class ServerEngine:
         paths = self._get("/openapi.json").get("paths", {})
         if (needed := "/v1/load_lora_adapter" if self._recipe.rank else "/collective_rpc") not in paths:
             raise EngineError(f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}")
-        body = {"model": self._served, "prompt": child.probe(8, 100), "max_tokens": 1, "logprobs": 5, "seed": 1}
+        body = {"model": self._served, "prompt": vllm_process.probe(8, 100), "max_tokens": 1, "logprobs": 5, "seed": 1}
         bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
         hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
         tops = [sorted(told["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:] for told in (hot, cold)]
@@ -144,7 +144,7 @@ class ServerEngine:
             self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
 
     def _verify(self, release: Release, known: bool) -> None:
-        ids = child.probe(child.PROBE, self._recipe.vocabulary)
+        ids = vllm_process.probe(vllm_process.PROBE, self._recipe.vocabulary)
         told = self._post(
             "/v1/completions",
             {"model": self._served, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
@@ -223,7 +223,7 @@ class ServerEngine:
         """What a person types to have the right server."""
         adapters = self._recipe.rank
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
-        rank = next((rank for rank in child.RANKS if rank >= adapters), child.RANKS[-1])
+        rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
         own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
         return (
             f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host {self._host} "
@@ -254,7 +254,7 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _sampled(told: Sequence[dict[str, Any]]) -> child.Sampled:
+def _sampled(told: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
     """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for what is none."""
     lengths: list[list[int]] = []
     tokens: list[int] = []
@@ -271,7 +271,7 @@ def _sampled(told: Sequence[dict[str, Any]]) -> child.Sampled:
         raise EngineError(f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed") from error
     if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
         raise EngineError("the server's answer has not one finite log-probability for each token")
-    return child.Sampled(lengths, told_tokens.tobytes(), told_logprobs.tobytes())
+    return vllm_process.Sampled(lengths, told_tokens.tobytes(), told_logprobs.tobytes())
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -32,11 +32,11 @@ import numpy as np
 
 from swarm.config import Engine as Settings
 from swarm.config import Sampling
-from swarm.sample import child
+from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, Speech
 from swarm.types import Digest
 
-COMMAND = (sys.executable, "-m", "swarm.sample.child")
+COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0
 # Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time.
 SHARE = 0.25
@@ -124,18 +124,18 @@ class VllmEngine:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> child.Sampled:
+    def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> vllm_process.Sampled:
         if self._held is None:
             raise RuntimeError("no policy has been loaded")
         if self._child is None:
             self._take(self._held)
-        told = self._ask(child.Sample(self._recipe.speech.encode(prompts), group, seeds))
-        assert isinstance(told, child.Sampled)
+        told = self._ask(vllm_process.Sample(self._recipe.speech.encode(prompts), group, seeds))
+        assert isinstance(told, vllm_process.Sampled)
         return told
 
     def _take(self, release: Release) -> None:
         """vLLM has these weights afterwards, or is not running."""
-        load = child.Load(str(release.folder), release.version, self._held is None or self._held.digest != release.digest)
+        load = vllm_process.Load(str(release.folder), release.version, self._held is None or self._held.digest != release.digest)
         if self._recipe.quantize and self._recipe.base is None:
             self._end()  # what bitsandbytes has packed cannot be replaced in place
         if self._child is None:
@@ -146,7 +146,7 @@ class VllmEngine:
             return
         self._start(load)
 
-    def _start(self, load: child.Load) -> None:
+    def _start(self, load: vllm_process.Load) -> None:
         """A new process, with these weights from the beginning."""
         if self._closed:
             raise EngineError("the engine is closed")
@@ -154,7 +154,7 @@ class VllmEngine:
         recipe = self._recipe
         self._child = Child(recipe.settings, self._scratch)
         self._starts += 1
-        setup = child.Setup(
+        setup = vllm_process.Setup(
             folder=str(recipe.base or load.folder), dtype=recipe.settings.dtype, device=recipe.settings.device.split(":")[0],
             length=recipe.settings.length, memory=recipe.settings.memory,
             sequences=recipe.settings.tasks * recipe.sampling.group_size,
@@ -165,7 +165,7 @@ class VllmEngine:
         if recipe.base is not None:
             self._ask(load)
 
-    def _ask(self, call: child.Call, seconds: float = 0.0) -> child.Answer:
+    def _ask(self, call: vllm_process.Call, seconds: float = 0.0) -> vllm_process.Answer:
         """One call; a process that failed it is gone afterwards. Raises EngineError."""
         assert self._child is not None
         seconds = seconds or self._recipe.settings.timeout
@@ -174,7 +174,7 @@ class VllmEngine:
         except EngineError:
             self._end()
             raise
-        if not isinstance(told, child.Failed):
+        if not isinstance(told, vllm_process.Failed):
             return told
         if told.sound:
             raise EngineError(told.reason)
@@ -219,18 +219,18 @@ class Child:
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
-        self._decoder = msgspec.msgpack.Decoder(child.Answer)
+        self._decoder = msgspec.msgpack.Decoder(vllm_process.Answer)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, call: child.Call, seconds: float) -> child.Answer:
+    def ask(self, call: vllm_process.Call, seconds: float) -> vllm_process.Answer:
         """Raises EngineError when the process dies or does not answer in time; then it is of no more use."""
         end = time.monotonic() + seconds
         try:
-            self._write(child.encode(call), end)
-            (size,) = child.PREFIX.unpack(self._read(child.PREFIX.size, end))
+            self._write(vllm_process.encode(call), end)
+            (size,) = vllm_process.PREFIX.unpack(self._read(vllm_process.PREFIX.size, end))
             return self._decoder.decode(self._read(size, end))
         except TimeoutError:
             raise EngineError(
@@ -288,7 +288,7 @@ def spread(seed: int) -> int:
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
 
 
-def completions(told: child.Sampled, speech: Speech) -> list[Completions]:
+def completions(told: vllm_process.Sampled, speech: Speech) -> list[Completions]:
     """The flat arrays, cut into groups."""
     tokens, logprobs = np.frombuffer(told.tokens, np.int32), np.frombuffer(told.logprobs, np.float32)
     groups, start = [], 0

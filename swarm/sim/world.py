@@ -22,7 +22,7 @@ from typing import Any
 from swarm.config import Config, Engine, Peer
 from swarm.core.delays import draw
 from swarm.events import Bus, Event, Journal, to_line
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Ports
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks

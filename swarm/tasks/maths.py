@@ -21,8 +21,8 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from swarm.tasks.inside import seconds_left
 from swarm.tasks.rewards import text
+from swarm.tasks.worker_process import seconds_left
 
 LONGEST = 3.0
 # Seconds for one completion; those of people's answers take hundredths.

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from swarm.tasks import sandbox
-from swarm.tasks.inside import seconds_left
 from swarm.tasks.rewards import text
+from swarm.tasks.worker_process import seconds_left
 
 LIMITS = sandbox.Limits(memory=1 << 30, files=64, size=8 << 20, processes=32)
 # Of one program. What it prints counts as a written file.

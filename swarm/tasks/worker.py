@@ -1,6 +1,6 @@
 """A worker: reward functions in a process of their own, called under a deadline.
 
-    call() --- Call ---> child: swarm.tasks.inside --- Row per function ---> checked numbers
+    call() --- Call ---> child: swarm.tasks.worker_process --- Row per function ---> checked numbers
       ^                     | hung: SIGKILL of all it started      | died            | raised, wrong length, NaN
       +--- RewardError <----+--------------------------------------+-----------------+
 
@@ -30,9 +30,9 @@ from typing import Any
 
 import msgspec
 
-from swarm.tasks import inside, sandbox
+from swarm.tasks import sandbox, worker_process
 from swarm.tasks.base import RewardError
-from swarm.tasks.inside import Answer, Ask, Call, Failed, Ready, Reply, Row, Setup, Source, Unusable
+from swarm.tasks.worker_process import Answer, Ask, Call, Failed, Ready, Reply, Row, Setup, Source, Unusable
 
 START = 120.0
 # Seconds for Python and the imports of functions: torch takes ten on a busy machine.
@@ -82,12 +82,12 @@ class Child:
         self._listen()
         return self._tail
 
-    def exchange(self, frame: inside.Frame, replies: int, seconds: float, answered: list[Reply]) -> None:
+    def exchange(self, frame: worker_process.Frame, replies: int, seconds: float, answered: list[Reply]) -> None:
         """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed. Raises Lost."""
         data = msgspec.msgpack.encode(frame)
         if len(data) > QUESTION:
             raise RewardError(f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or columns")
-        unsent = memoryview(len(data).to_bytes(inside.HEADER, "big") + data)
+        unsent = memoryview(len(data).to_bytes(worker_process.HEADER, "big") + data)
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as ready:
             ready.register(self._in, selectors.EVENT_WRITE)
@@ -119,14 +119,14 @@ class Child:
         if not data:
             raise Lost(self._died())
         self._buffer += data
-        while len(self._buffer) >= inside.HEADER:
-            end = inside.HEADER + int.from_bytes(self._buffer[: inside.HEADER], "big")
+        while len(self._buffer) >= worker_process.HEADER:
+            end = worker_process.HEADER + int.from_bytes(self._buffer[: worker_process.HEADER], "big")
             if end > ANSWER:
                 raise Lost(f"answered with {end} bytes, the limit is {ANSWER}")
             if len(self._buffer) < end:
                 return
             try:
-                answered.append(_replies.decode(self._buffer[inside.HEADER : end]))
+                answered.append(_replies.decode(self._buffer[worker_process.HEADER : end]))
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise Lost(f"answered with something that is no answer ({error})") from None
             del self._buffer[:end]
@@ -148,7 +148,7 @@ class Child:
         number = -code if code < 0 else code - 128  # bubblewrap says it like a shell
         died = f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
         lines = [line.strip() for line in self.said().splitlines() if line.strip()][-SHOWN:]
-        return f"ended its process with {died}" + (f", after printing: {' / '.join(lines)[-inside.SAYS :]}" if lines else "")
+        return f"ended its process with {died}" + (f", after printing: {' / '.join(lines)[-worker_process.SAYS :]}" if lines else "")
 
     def kill(self) -> None:
         """SIGKILL to it and to all that it started."""
@@ -278,9 +278,9 @@ class Worker:
 
     def _command(self) -> list[str]:
         if self._python:
-            start = [self._python, "-P", inside.__file__]
+            start = [self._python, "-P", worker_process.__file__]
         else:
-            start = [sys.executable, "-P", "-c", "from swarm.tasks.inside import main; main()"]
+            start = [sys.executable, "-P", "-c", "from swarm.tasks.worker_process import main; main()"]
         if self._sandbox:
             return sandbox.sandboxed(start, SANDBOX)
         return sandbox.limited(start, sandbox.Limits(memory=self._memory, parent=os.getpid()))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarm.core.trust import Trust, delegation_bytes, membership_bytes, needs_membership
+from swarm.core.membership import Trust, delegation_bytes, membership_bytes, needs_membership
 from swarm.identity import Keyring, verify
 from swarm.types import Delegation, Membership, PeerId, Role
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
 
+from benchmarks.synthetic_events import Fault, crowd
 from dashboard.diagnosis import diagnose
 from dashboard.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
 from dashboard.state import State, fold
 from dashboard.views import Problem
-from peers.bench.chronicle import Fault, crowd
 from swarm import events as happened
 from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, expect
 from strangers import EVERY
 from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, environment, get, household, version
 
-from peers.bench.browser import chromium, complaints
+from benchmarks.browser import chromium, complaints
 from swarm import events
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

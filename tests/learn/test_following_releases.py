@@ -12,8 +12,8 @@ from learner_batches import learner, model, settings
 from torch import Tensor
 
 from swarm.learn import adapters, checkpoint
+from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
-from swarm.learn.sharded import ShardedLearner
 
 STEPS = 40
 KINDS = [("full", "float32"), ("full", "bfloat16"), ("lora", "float32"), ("lora", "bfloat16"), ("qlora", "bfloat16")]

@@ -13,9 +13,9 @@ import torch
 from learner_batches import Batch, batch, gradient, learner, model, settings
 
 from swarm.config import Training
-from swarm.learn import memory
+from swarm.learn import microbatch
 from swarm.learn.learner import Learner
-from swarm.learn.memory import GOOD, Gauge, OutOfMemory, Room
+from swarm.learn.microbatch import GOOD, Gauge, OutOfMemory, Room
 
 COMPLETIONS = 4
 
@@ -277,7 +277,7 @@ def test_a_gauge_sees_a_peak_that_is_gone_again() -> None:
     (ValueError("out of memory"), False),
 ])  # fmt: skip
 def test_errors_of_memory_are_told_from_others(error: Exception, memorys: bool) -> None:
-    assert memory.ran_out(error) == memorys
+    assert microbatch.ran_out(error) == memorys
 
 
 REAL = """

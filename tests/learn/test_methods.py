@@ -13,7 +13,7 @@ from torch import Tensor
 
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective
 from swarm.learn.parts import CENTRES, RATIOS, REDUCTIONS, SCALES
-from swarm.learn.trust import TRUSTS
+from swarm.learn.trust_region import TRUSTS
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_methods.json").read_text())
 

@@ -11,12 +11,12 @@ import torch
 
 from swarm.learn.objectives import OBJECTIVES, Batch, loss, objective, weights
 from swarm.learn.parts import CENTRES, KL_SLOPES, RATIOS, REDUCTIONS, SCALES
-from swarm.learn.trust import TRUSTS
+from swarm.learn.trust_region import TRUSTS
 
 OWN = '''
 """Square-root weights: half way between no correction and importance sampling."""
 from swarm.learn.objectives import OBJECTIVES, Advantage, Kl, Objective, Ratio, Trust
-from swarm.learn.trust import TRUSTS, Weighed
+from swarm.learn.trust_region import TRUSTS, Weighed
 
 def root(it: Weighed):
     """sqrt(w), at most 1 + hi."""

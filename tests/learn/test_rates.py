@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peers import policies, runfolder
+from peers.build import base_model, run_folder
 from peers.errors import WrongUsage
 from swarm.config import Model, Optimizer, Run, TaskSource, load
 from swarm.learn import tiny
@@ -70,19 +70,19 @@ def test_a_run_begins_with_the_rate_of_its_kind_and_goes_on_with_it(
 ) -> None:
     folder = tiny.make(tmp_path / "policy", "qwen3")
     with pytest.raises(WrongUsage, match="no learning rate is known for all weights of"):
-        policies.pinned(run(str(folder)))
-    monkeypatch.setattr(policies, "_parameters", lambda files: QWEN)
-    begun, path = policies.pinned(run(str(folder)))
+        base_model.pinned(run(str(folder)))
+    monkeypatch.setattr(base_model, "_parameters", lambda files: QWEN)
+    begun, path = base_model.pinned(run(str(folder)))
     assert begun.optimizer.lr == 1e-6 and "learning rate 1e-06: GEPO's authors" in capsys.readouterr().err
-    made = runfolder.create(tmp_path / "run", begun, path)
-    assert runfolder.opened(tmp_path / "run", run(str(folder))) == made, "settings without a rate are those it began with"
+    made = run_folder.create(tmp_path / "run", begun, path)
+    assert run_folder.opened(tmp_path / "run", run(str(folder))) == made, "settings without a rate are those it began with"
 
 
 def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
     from swarm.learn.model import load_policy
 
     folder = tiny.make(tmp_path / "policy", "qwen3")
-    counted = policies._parameters(sorted(folder.glob("*.safetensors")))
+    counted = base_model._parameters(sorted(folder.glob("*.safetensors")))
     assert counted == sum(parameter.numel() for parameter in load_policy(folder).parameters())
 
 

@@ -20,13 +20,13 @@ import torch
 from swarm.config import BatchSize, Model, Objective, Optimizer, Run, Training
 from swarm.core.belief import objection
 from swarm.learn import speech, tiny, weights
+from swarm.learn.fsdp.driver import RankLost
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.fsdp.messages import Share
 from swarm.learn.learner import Gradient, Learner
-from swarm.learn.memory import OutOfMemory
+from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import load_policy
-from swarm.learn.orders import Share
 from swarm.learn.policy import LanguageModel
-from swarm.learn.ranks import RankLost
-from swarm.learn.sharded import ShardedLearner
 from swarm.types import Array, Closed, Digest, Group, Moments, PeerId, Times
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -250,7 +250,7 @@ def test_ranks_end_when_their_driver_is_killed(folder: Path) -> None:
 import sys
 from pathlib import Path
 from swarm.config import Optimizer, Run
-from swarm.learn.sharded import ShardedLearner
+from swarm.learn.fsdp.learner import ShardedLearner
 learner = ShardedLearner(Path({str(folder)!r}), Run(optimizer=Optimizer(lr=1e-3)), ["cpu", "cpu"])
 print(*[line.process.pid for line in learner._ranks._lines], flush=True)
 sys.stdin.read()

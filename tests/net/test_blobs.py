@@ -15,7 +15,7 @@ import pytest
 from swarm.config import DelayLaw
 from swarm.net import shelves
 from swarm.net.blobs import CHUNK, Blobs, digest_of
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import NetError
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from peers.traffic import Traffic
+from peers.runtime.traffic import Traffic
 from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs, digest_of
-from swarm.net.memory import CONCURRENT, QUEUE, MemoryNetwork
+from swarm.net.in_memory import CONCURRENT, QUEUE, MemoryNetwork
 from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import Turns
 from swarm.sim.clock import VirtualLoop

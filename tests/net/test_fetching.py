@@ -13,7 +13,7 @@ import pytest
 
 from swarm.config import DelayLaw
 from swarm.net.blobs import CHUNK, Blobs, digest_of
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Busy, NetError, Ports
 from swarm.net.turns import FROM_ONE, LONGEST, Turns
 from swarm.sim.clock import run

@@ -11,7 +11,7 @@ import averager_properties
 import torch
 
 from swarm.config import BatchSize, DelayLaw
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Average, RoundLost
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hive_world import HivePorts, HiveWorld
 
-from swarm.net import slim
+from swarm.net import torch_free
 from swarm.types import PeerId
 from swarm.wire import topic
 
@@ -139,5 +139,5 @@ def test_a_process_that_has_hivemind_whole_cannot_be_without_torch() -> None:
     import hivemind  # noqa: F401 (that it was imported is the point)
 
     with pytest.raises(RuntimeError, match="imported hivemind whole"):
-        slim.enter()
-    assert not slim.slim()
+        torch_free.enter()
+    assert not torch_free.slim()

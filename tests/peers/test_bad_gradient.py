@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from peers import simulate
+from peers.commands import sim
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSource
 from swarm.events import Averaged, Event, Trained
-from swarm.net.memory import MemoryAverager
+from swarm.net.in_memory import MemoryAverager
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 
@@ -38,7 +38,7 @@ def played(versions: int, monkeypatch: pytest.MonkeyPatch, times: float) -> list
         prices={"sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)},
     )  # fmt: skip
     told: list[Event] = []
-    World(scenario, simulate.spawn, sinks=[told.append]).run()
+    World(scenario, sim.spawn, sinks=[told.append]).run()
     return told
 
 

@@ -6,10 +6,12 @@ import json
 import pytest
 from rich.console import Console
 
-from peers import bench, cli
-from peers.bench import averaging, groups, joining, memory, scoring, table, tokens
-from peers.bench.reference import Count
-from peers.bench.table import Figure, Gap, Machine, Unmeasured
+import benchmarks
+from benchmarks import table
+from benchmarks.processes.baseline_trl import Count
+from benchmarks.rows import averaging, groups, joining, memory, scoring, tokens
+from benchmarks.table import Figure, Gap, Machine, Unmeasured
+from peers import cli
 from peers.errors import WrongUsage
 from swarm import events
 from swarm.types import PeerId
@@ -67,15 +69,15 @@ def test_a_row_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
 
     monkeypatch.setattr(memory, "measure", fails)
     monkeypatch.setattr(joining, "measure", lambda _: [figure(row="join")])
-    assert bench.main(["memory", "join"], True) == 0
+    assert benchmarks.main(["memory", "join"], True) == 0
     lines = json.loads(capsys.readouterr().out)["figures"]
     assert [line["type"] for line in lines] == ["gap", "figure"]
-    assert bench.main(["memory"], True) == 3
+    assert benchmarks.main(["memory"], True) == 3
 
 
 def test_an_unknown_row_is_a_usage_error_that_names_the_known_ones() -> None:
     with pytest.raises(WrongUsage, match="averaging"):
-        bench.main(["averages"], False)
+        benchmarks.main(["averages"], False)
     assert cli.parser().parse_args(["bench", "groups", "--json"]).names == ["groups"]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from peers.bench import browser, dashboard
-from peers.bench.table import Figure, Gap, Line, Unmeasured
+from benchmarks import browser
+from benchmarks.rows import dashboard
+from benchmarks.table import Figure, Gap, Line, Unmeasured
 
 
 def quiet(_: str) -> None:

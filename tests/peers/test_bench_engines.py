@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peers.bench import agreement, engines, sampling, table
-from peers.bench.engines import Turns
-from peers.bench.table import Figure, Gap, Line, Unmeasured
+from benchmarks import table
+from benchmarks.processes import engine_agreement, sampling
+from benchmarks.rows import engines
+from benchmarks.rows.engines import Turns
+from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm.learn import tiny
 from swarm.sample.base import Completions
 
@@ -125,7 +127,7 @@ def test_small_figures_are_written_with_an_exponent() -> None:
 
 
 def test_a_spread_is_of_absolute_differences() -> None:
-    seen = agreement.spread(np.array([-0.5, 0.1, 0.0, 0.2], np.float32))
+    seen = engine_agreement.spread(np.array([-0.5, 0.1, 0.0, 0.2], np.float32))
     assert seen["mean"] == pytest.approx(0.2)
     assert seen["max"] == pytest.approx(0.5)
     assert seen["p99"] == pytest.approx(0.5, rel=0.05)
@@ -134,18 +136,18 @@ def test_a_spread_is_of_absolute_differences() -> None:
 def test_an_engine_in_float32_agrees_with_the_learner_and_nf4_with_its_own_policy_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "TASKS", 2)
-    monkeypatch.setattr(agreement, "GROUP", 2)
+    monkeypatch.setattr(engine_agreement, "TASKS", 2)
+    monkeypatch.setattr(engine_agreement, "GROUP", 2)
     setup = {"engine": "hf", "model": str(tiny.make(tmp_path / "tiny", engines.FAMILY)), "tokens": 8}
-    exact, rough = (agreement.agree(setup, kind)["against"] for kind in ("float32", "nf4"))
+    exact, rough = (engine_agreement.agree(setup, kind)["against"] for kind in ("float32", "nf4"))
     assert exact["the learner in float32"]["max"] < 1e-4
     assert rough["the policy in nf4"]["max"] < 1e-4 < 1e-2 < rough["the learner in float32"]["mean"]
 
 
 def test_a_first_token_is_sampled_with_each_release_that_arrives(tmp_path: Path) -> None:
     setup = {"engine": "hf", "model": str(tiny.make(tmp_path / "tiny", engines.FAMILY)), "tokens": 8}
-    done = agreement.arrive(setup, "lora")
-    assert len(done["with"]) == len(done["without"]) == agreement.TIMES
+    done = engine_agreement.arrive(setup, "lora")
+    assert len(done["with"]) == len(done["without"]) == engine_agreement.TIMES
     assert min(done["with"]) > 0
 
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from test_roles_swarm import Told, scenario
 
-from peers import simulate
-from peers.host import Host
+from peers.commands import sim
+from peers.runtime.host import Host
 from swarm.config import Averaging, Pace, Releasing
 from swarm.events import Judged, Moved, Trained
 from swarm.learn.learner import Learner
-from swarm.net.memory import MemoryAverager, MemoryGossip
+from swarm.net.in_memory import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, RoundLost
 from swarm.types import Beat, Digest, PeerId, Release, Verdict
 
@@ -71,15 +71,15 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.trained: list[str] = []
         self.announced: list[Release] = []
-        self._peers: list[simulate.LearnerPeer] = []
-        account, announce, peers = simulate.LearnerPeer._account, Host.announce, self._peers
+        self._peers: list[sim.LearnerPeer] = []
+        account, announce, peers = sim.LearnerPeer._account, Host.announce, self._peers
 
-        class Kept(simulate.LearnerPeer):
+        class Kept(sim.LearnerPeer):
             def __init__(self, *rest: Any) -> None:
                 super().__init__(*rest)
                 peers.append(self)
 
-        def accounts(peer: simulate.LearnerPeer, *rest: Any) -> None:
+        def accounts(peer: sim.LearnerPeer, *rest: Any) -> None:
             self.trained.extend(item.group.id for item in peer._batch)
             account(peer, *rest)
 
@@ -87,8 +87,8 @@ class Watched:
             self.announced.append(release)
             await announce(host, release)
 
-        patch.setattr(simulate.LearnerPeer, "_account", accounts)
-        patch.setattr(simulate, "LearnerPeer", Kept)
+        patch.setattr(sim.LearnerPeer, "_account", accounts)
+        patch.setattr(sim, "LearnerPeer", Kept)
         patch.setattr(Host, "announce", announces)
 
     def several(self) -> dict[int, int]:
@@ -187,7 +187,7 @@ def test_so_it_is_in_many_swarms(learners: int) -> None:
 
 def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
-    step, stock = Learner.step, simulate.LearnerPeer._take_stock
+    step, stock = Learner.step, sim.LearnerPeer._take_stock
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
@@ -200,7 +200,7 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
             await peer.host.ports.clock.sleep(Releasing().timeout + 2.0)
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(simulate.LearnerPeer, "_take_stock", slow)
+    monkeypatch.setattr(sim.LearnerPeer, "_take_stock", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     by = {release.version: release.publisher for release in watched.announced}
@@ -211,7 +211,7 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
 def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_releases(monkeypatch, 1.0)
     watched = Watched(monkeypatch)
-    step, stock = Learner.step, simulate.LearnerPeer._take_stock
+    step, stock = Learner.step, sim.LearnerPeer._take_stock
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
@@ -224,7 +224,7 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(monkeypat
             await peer.host.ports.clock.sleep(Releasing().timeout - 0.5)
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(simulate.LearnerPeer, "_take_stock", slow)
+    monkeypatch.setattr(sim.LearnerPeer, "_take_stock", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     assert {release.publisher for release in watched.announced if release.version > 0} == {"learner-0"}

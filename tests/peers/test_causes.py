@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from peers import simulate
+from peers.commands import sim
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSource
 from swarm.events import Event, Heard, Trained
 from swarm.sim.scenario import Scenario
@@ -28,7 +28,7 @@ def told_with(delay: Delay) -> tuple[Lag, float]:
     told: list[Event] = []
     world = Scenario(name="causes", seed=1, hours=2.5 / 60, peers={"seed": 1, "learner": 1, "sampler": 3}, run=settings,
                      prices=prices, delay=delay)  # fmt: skip
-    World(world, simulate.spawn, sinks=[told.append]).run()
+    World(world, sim.spawn, sinks=[told.append]).run()
     late = [event for event in told if event.at > told[-1].at - 40]
     lags = [event.beat.lag for event in late if isinstance(event, Heard) and event.beat.role is Role.SAMPLER]
     causes = {name: mean(getattr(lag, name) for lag in lags) for name in Lag.__struct_fields__}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.synthetic_events import BEHIND, Fault, crowd
 from dashboard.state import State, fold
-from peers.bench.chronicle import BEHIND, Fault, crowd
 from swarm import events
 from swarm.types import Role
 

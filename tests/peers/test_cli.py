@@ -13,8 +13,8 @@ import pytest
 from peers import cli, errors
 from swarm import invite
 from swarm.identity import IdentityError
-from swarm.layers import ConfigError
 from swarm.net.ports import Unreachable
+from swarm.settings import ConfigError
 from swarm.types import Digest, Role
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm import config, layers
+from swarm import config
+from swarm import settings as layers
 from swarm.config import Config, ConfigError, Run, load
 
 

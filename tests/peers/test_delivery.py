@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from test_roles_swarm import Told, scenario
 
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.sampler import OUTBOX, Sampler
+from peers.roles.sampler import OUTBOX, Sampler
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, Loss, Outcome, Then
-from swarm.core.trust import Trust
-from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.core.membership import Trust
+from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from peers import errors, launch, up
-from peers.runfolder import Corner
+from peers import errors
+from peers.build import assembly
+from peers.build.run_folder import Corner
+from peers.commands import up
 from swarm import events
 from swarm.config import Config, Listen
 from swarm.events import Bus, Journal, Noted, from_line
@@ -84,18 +86,18 @@ def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("said", ["80000", "", "12x", "-1", "²", "99999999999999999999"])
 def test_a_kept_port_that_is_no_port_is_forgotten(tmp_path: Path, said: str) -> None:
     (tmp_path / "port").write_text(said)
-    assert launch._kept_port(Listen(), tmp_path / "port") == Listen()
+    assert assembly._kept_port(Listen(), tmp_path / "port") == Listen()
     (tmp_path / "port").write_text("4711")
-    assert launch._kept_port(Listen(), tmp_path / "port").port == 4711
+    assert assembly._kept_port(Listen(), tmp_path / "port").port == 4711
 
 
 def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[events.Event] = []
-    place = launch.Place(tmp_path, open_key(tmp_path / "key"), Bus())
+    place = assembly.Place(tmp_path, open_key(tmp_path / "key"), Bus())
     place.bus.add(told.append)
-    monkeypatch.setattr(launch, "write_durably", failed)
+    monkeypatch.setattr(assembly, "write_durably", failed)
     place.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
     (fault,) = told
     assert isinstance(fault, events.Faulted) and fault.part == "disk"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peers import doctor, errors
+from peers import errors
+from peers.commands import doctor
 from swarm.identity import open_key
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peers.engines import Choice, Seen, choose
+from peers.build.engine_choice import Choice, Seen, choose
 from peers.errors import CannotHere, WrongUsage
-from peers.hardware import Gpu
+from peers.fit.hardware import Gpu
 from swarm.config import Engine
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from peers import simulate
+from peers.commands import sim
 from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource
 from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Noted, Recovered, Sampled
 from swarm.learn.weights import from_bytes
@@ -61,8 +61,8 @@ def played(
     )  # fmt: skip
 
     def spawn(peer: SimPeer) -> Any:
-        kit = simulate.kit(peer.config)
-        return simulate.live(peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit)
+        kit = sim.kit(peer.config)
+        return sim.live(peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit)
 
     told: list[Event] = []
     World(scenario, spawn, sinks=[told.append]).run()

@@ -11,14 +11,19 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
-from peers import cli, equip, estimates, fit, hardware, launch, measure, probe
-from peers.anatomy import examine
-from peers.corrections import Corrections
+from peers import cli
+from peers.build import assembly, factory
+from peers.build.run_folder import RunFolder
+from peers.commands import fit as measure
+from peers.commands import fit_probe
 from peers.errors import CannotHere
-from peers.estimates import Ask, Speed
-from peers.fit import Case
-from peers.hardware import Gpu, Machine
-from peers.runfolder import RunFolder
+from peers.fit import estimates, hardware
+from peers.fit import fits as fit
+from peers.fit.calibration import Corrections
+from peers.fit.estimates import Ask, Speed
+from peers.fit.fits import Case
+from peers.fit.hardware import Gpu, Machine
+from peers.fit.model_shape import examine
 from swarm.config import Config, load, run_dict
 from swarm.invite import Invite
 from swarm.learn import tiny
@@ -84,7 +89,7 @@ def test_an_anatomy_is_that_of_the_real_model(models: dict[str, Path], family: s
 def test_the_size_of_an_adapter_is_predicted_exactly(models: dict[str, Path], family: str, targets: str) -> None:
     config = settings("run.model.training=lora", f"run.lora.targets={targets}", "run.lora.rank=3")
     found = examine(models[family], targets)
-    assert estimates.trained(found, Ask.of(config)) == equip.size(models[family], config.run)
+    assert estimates.trained(found, Ask.of(config)) == factory.size(models[family], config.run)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -206,7 +211,7 @@ def test_a_join_takes_the_role_and_the_precision_that_fit(
     (tmp_path / "model").symlink_to(qwen3["8B"])
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""))
     invite = Invite(run=Digest("ab" * 32), addresses=(), role=Role.SAMPLER)
-    role, mine = launch._fitting(invite, RunFolder(tmp_path, spec, invite.run), config, card(10))
+    role, mine = assembly._fitting(invite, RunFolder(tmp_path, spec, invite.run), config, card(10))
     assert (role, mine.peer.engine.quantize) == (Role.SAMPLER, "nf4")
     assert "sampler (nf4) fits this machine" in capsys.readouterr().err
 
@@ -239,7 +244,7 @@ def test_what_was_measured_corrects_the_next_prediction(models: dict[str, Path],
 @pytest.mark.slow
 def test_a_measurement_that_runs_out_of_memory_costs_a_line(qwen3: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((qwen3["1.7B"] / "config.json").read_text())
-    outcome = probe.run(probe.Job(what="weights", folder=str(tmp_path), ram=2 * GB), measure.START)
+    outcome = fit_probe.run(fit_probe.Job(what="weights", folder=str(tmp_path), ram=2 * GB), measure.START)
     assert outcome.failed == "memory"
 
 
@@ -249,7 +254,7 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     case = Case.of(models["llama"], settings(), CPU)
     guess = lambda _: Speed(1e12, 1e11, 1e-6)  # noqa: E731
     row = fit.row(case, "sampler", "float32", guess)
-    monkeypatch.setattr(probe, "run", lambda job, timeout: probe.Outcome(failed="memory", detail="cannot allocate"))
+    monkeypatch.setattr(fit_probe, "run", lambda job, timeout: fit_probe.Outcome(failed="memory", detail="cannot allocate"))
     failed = measure.measure(case, models["llama"], row, guess)
     assert failed.fits == "no" and "ran out of memory" in failed.why
     again = fit.row(Case.of(models["llama"], settings(), CPU), "sampler", "float32")
@@ -258,9 +263,9 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
 
 @pytest.mark.slow
 def test_a_measurement_that_hangs_or_dies_is_over(models: dict[str, Path]) -> None:
-    job = probe.Job(what="sampler", folder=str(models["llama"]))
-    assert probe.run(job, 0.05).failed == "time"
-    broken = probe.run(probe.Job(what="sampler", folder="/nowhere"), measure.START)
+    job = fit_probe.Job(what="sampler", folder=str(models["llama"]))
+    assert fit_probe.run(job, 0.05).failed == "time"
+    broken = fit_probe.run(fit_probe.Job(what="sampler", folder="/nowhere"), measure.START)
     assert broken.failed == "other" and "/nowhere" in broken.detail
 
 
@@ -282,7 +287,7 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of which the speed is known."""
-    monkeypatch.setattr(probe, "run", lambda job, timeout: probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6))
+    monkeypatch.setattr(fit_probe, "run", lambda job, timeout: fit_probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6))
 
 
 @pytest.mark.usefixtures("quick")

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers.frames import OVERHEAD, Frames, MemberMail
+from peers.runtime.frames import OVERHEAD, Frames, MemberMail
 from swarm import invite, wire
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.identity import Keyring, verify
 from swarm.net.ports import Refused
 from swarm.types import Digest, Membership, PeerId, Role

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm import PROTOCOL, identity, invite
-from swarm.core.trust import Trust, delegation_bytes
+from swarm.core.membership import Trust, delegation_bytes
 from swarm.types import Digest, Role
 
 NOW = 1_800_000_000

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from peers import equip, hardware
+from peers.build import factory
 from peers.errors import CannotHere
-from peers.hardware import Gpu, Machine
+from peers.fit import hardware
+from peers.fit.hardware import Gpu, Machine
 from swarm.config import Config, Model, Optimizer, Peer, Run, Training
 from swarm.learn import tiny
 
@@ -36,18 +37,18 @@ def test_a_model_takes_one_gpu_when_it_fits_there_and_all_when_not(
     monkeypatch: pytest.MonkeyPatch, model: Path, free: float, gpus: int
 ) -> None:
     machine(monkeypatch, 4, free)
-    assert equip.learner_gpus(model, config()) == gpus
+    assert factory.learner_gpus(model, config()) == gpus
 
 
 def test_what_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     machine(monkeypatch, 4, 80.0)
-    assert [equip.learner_gpus(model, config(gpus=n)) for n in (1, 3)] == [1, 3]
-    assert equip.learner_gpus(model, config(device="cuda:1")) == 1
+    assert [factory.learner_gpus(model, config(gpus=n)) for n in (1, 3)] == [1, 3]
+    assert factory.learner_gpus(model, config(device="cuda:1")) == 1
 
 
 def test_a_machine_without_gpus_has_one_device(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     machine(monkeypatch, 0, 0)
-    assert [equip.learner_gpus(model, config(gpus=n)) for n in (0, 1)] == [1, 1]
+    assert [factory.learner_gpus(model, config(gpus=n)) for n in (0, 1)] == [1, 1]
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(5, "auto"), (2, "cpu"), (2, "cuda:0")])
@@ -56,7 +57,7 @@ def test_more_gpus_than_there_are_is_told_with_what_to_do(
 ) -> None:
     machine(monkeypatch, 4, 80.0)
     with pytest.raises(CannotHere, match=r"set gpus to 0 and device to auto"):
-        equip.learner_gpus(model, config(gpus=gpus, device=device))
+        factory.learner_gpus(model, config(gpus=gpus, device=device))
 
 
 @pytest.mark.parametrize("run", [Run(model=Model(training="qlora")), Run(optimizer=Optimizer(name="adamw8bit"))])
@@ -64,6 +65,6 @@ def test_what_cannot_be_split_takes_one_gpu_unasked_and_says_why_it_takes_no_mor
     monkeypatch: pytest.MonkeyPatch, model: Path, run: Run
 ) -> None:
     machine(monkeypatch, 4, 0.5)
-    assert equip.learner_gpus(model, config(run)) == 1
+    assert factory.learner_gpus(model, config(run)) == 1
     with pytest.raises(CannotHere, match=r"cannot be split over several devices: set peer\.learner\.gpus to 1"):
-        equip.learner(model, config(run, gpus=2))
+        factory.learner(model, config(run, gpus=2))

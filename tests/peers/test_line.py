@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.line import REPEATED, living, sentence
-from peers.vitals import Vitals
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
+from peers.runtime.status import Vitals
+from peers.runtime.status_line import REPEATED, living, sentence
 from swarm import events
 from swarm.config import Config, DelayLaw
-from swarm.core.trust import Trust
-from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.core.membership import Trust
+from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Role
@@ -84,7 +84,7 @@ PROGRAM = """
 import asyncio, sys
 sys.path.insert(0, "tests/peers")
 from test_line import host
-from peers.line import living
+from peers.runtime.status_line import living
 
 async def main():
     mine = host()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers import simulate
+from peers.commands import sim
 from swarm.config import Pace
 from swarm.core.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
@@ -23,7 +23,7 @@ LIAR = "learner-1"
 Lies = Callable[["Liar"], Coroutine[Any, Any, None]]
 
 
-class Liar(simulate.LearnerPeer):
+class Liar(sim.LearnerPeer):
     """Member of the run, who announces what it is told to, and has no policy itself."""
 
     lies: Lies
@@ -57,7 +57,7 @@ class Liar(simulate.LearnerPeer):
 def told_with(monkeypatch: pytest.MonkeyPatch, lies: Lies, *faults: Fault, minutes: float = 1.5) -> Told:
     """A learner, two samplers, a seed, and the liar."""
     monkeypatch.setattr(Liar, "lies", lies, raising=False)
-    monkeypatch.setattr(simulate, "LearnerPeer", Liar)
+    monkeypatch.setattr(sim, "LearnerPeer", Liar)
     return Told(scenario(minutes, (2, 3), *faults))
 
 
@@ -69,7 +69,7 @@ def longest_pause(told: Told) -> float:
     return max(after.at - before.at for before, after in pairwise(told.of(Trained, since=10)))
 
 
-class Mortal(simulate.LearnerPeer):
+class Mortal(sim.LearnerPeer):
     """The first of its run to publish after 18 s dies of it: everybody hears of a release whose bytes nobody has."""
 
     died: list[Release]
@@ -87,7 +87,7 @@ class Mortal(simulate.LearnerPeer):
 def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Told, Release]:
     """What it announced last is the second value; it is gone at 24 s, and a lone one is back at 28 s, with an empty folder."""
     monkeypatch.setattr(Mortal, "died", [], raising=False)
-    monkeypatch.setattr(simulate, "LearnerPeer", Mortal)
+    monkeypatch.setattr(sim, "LearnerPeer", Mortal)
     end = Fault(at=24.0, fault="bounce" if learners == 1 else "crash", peer="learner-0", down=4.0)
     told = Told(scenario(1.2, (learners, 3), end))
     return told, Mortal.died[0]

@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-from peers import equip, policies, runfolder
+from peers.build import base_model, factory, run_folder
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm.config import Config, Engine, Model, Optimizer, Peer, Run, Sampling
 from swarm.learn import tiny, weights
@@ -118,84 +118,84 @@ def keep(cache: Path, folder: Path) -> None:
 
 def test_a_folder_is_itself(folder: Path) -> None:
     run = of(str(folder))
-    assert policies.pinned(run) == (run, folder)
+    assert base_model.pinned(run) == (run, folder)
 
 
 def test_a_hub_model_is_fetched_once_and_pinned_to_its_commit(hub: list[str], folder: Path) -> None:
-    run, path = policies.pinned(of("org/tiny"))
+    run, path = base_model.pinned(of("org/tiny"))
     assert run.model.revision == COMMIT
     assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert not any((path / name).exists() for name in UNWANTED)
     hub.clear()
-    assert policies.pinned(run) == (run, path) and hub == [], "a commit that is here needs nobody"
+    assert base_model.pinned(run) == (run, path) and hub == [], "a commit that is here needs nobody"
 
 
 def test_a_cached_copy_does_without_a_network(cache: Path, folder: Path) -> None:
     keep(cache, folder)
-    run, path = policies.pinned(of("org/tiny"))
+    run, path = base_model.pinned(of("org/tiny"))
     assert run.model.revision == COMMIT and weights.of(load_policy(path)) == weights.of(load_policy(folder))
 
 
 def test_a_cached_copy_does_offline(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     keep(cache, folder)
-    assert policies.pinned(of("org/tiny"))[0].model.revision == COMMIT
+    assert base_model.pinned(of("org/tiny"))[0].model.revision == COMMIT
     with pytest.raises(CannotHere, match=r"org/other is not on this disk .*HF_HUB_OFFLINE, or name a folder"):
-        policies.folder(of("org/other"))
+        base_model.folder(of("org/other"))
 
 
 def test_no_network_and_no_copy_says_what_to_do(cache: Path) -> None:
     with pytest.raises(CannotHere, match=r"org/tiny is not on this disk .* \(Connect.*\): check the network"):
-        policies.folder(of("org/tiny"))
+        base_model.folder(of("org/tiny"))
 
 
 def test_a_gated_model_names_its_page_and_the_command(hub: list[str]) -> None:
     with pytest.raises(UserError, match=r"gated: accept its terms on http://127.0.0.1:\d+/org/gated, then run `hf auth login`"):
-        policies.folder(of("org/gated"))
+        base_model.folder(of("org/gated"))
 
 
 def test_a_model_that_nobody_has_is_a_wrong_name(hub: list[str]) -> None:
     with pytest.raises(WrongUsage, match="no folder and no Hub model org/nothing"):
-        policies.folder(of("org/nothing"))
+        base_model.folder(of("org/nothing"))
     with pytest.raises(WrongUsage, match=r"'./not-here/at/all' is no folder here and no Hub id"):
-        policies.folder(of("./not-here/at/all"))
+        base_model.folder(of("./not-here/at/all"))
     with pytest.raises(WrongUsage, match="org/tiny has no revision v9"):
-        policies.folder(of("org/tiny", "v9"))
+        base_model.folder(of("org/tiny", "v9"))
 
 
 def test_a_disk_that_says_no_is_not_taken_for_a_lack_of_network(cache: Path, hub: list[str], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
     with pytest.raises(NotADirectoryError):
-        policies.folder(of("org/tiny"))
+        base_model.folder(of("org/tiny"))
 
 
 def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_commit(hub: list[str], tmp_path: Path) -> None:
-    run, path = policies.pinned(of("org/tiny", training="lora"))
-    made = runfolder.create(tmp_path / "run", run, path)
+    run, path = base_model.pinned(of("org/tiny", training="lora"))
+    made = run_folder.create(tmp_path / "run", run, path)
     assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
-    assert policies.base(made.model, run) == path
-    engine = equip.engine(made.model, Config(run=run))
+    assert base_model.base(made.model, run) == path
+    engine = factory.engine(made.model, Config(run=run))
     engine.load((made.path / "genesis").read_bytes(), 0, made.spec.genesis)
     assert engine.sample(["12"], 2, 1)[0].lengths
-    assert equip.size(made.model, run) == equip.learner(made.model, Config(run=run))[0].size
+    assert factory.size(made.model, run) == factory.learner(made.model, Config(run=run))[0].size
 
 
 def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path) -> None:
     run = of(str(folder), training="qlora")
-    made = runfolder.create(tmp_path / "run", run, folder)
-    assert policies.base(made.model, run) == made.model
-    engine = equip.engine(made.model, Config(run=run))
+    made = run_folder.create(tmp_path / "run", run, folder)
+    assert base_model.base(made.model, run) == made.model
+    engine = factory.engine(made.model, Config(run=run))
     assert isinstance(engine, HfEngine) and engine._model.is_quantized, "the policy of a qlora run is quantized for everybody"
     (made.model / "model.safetensors").unlink()
     with pytest.raises(CannotHere, match="leave and join again"):
-        policies.base(made.model, run)
+        base_model.base(made.model, run)
 
 
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -> None:
     peer = Peer(engine=Engine(quantize=kind))
     with pytest.raises(WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"):
-        equip.engine(folder, Config(peer=peer))
-    engine = equip.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
+        factory.engine(folder, Config(peer=peer))
+    engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
     engine.load(weights.of(load_policy(folder)), 3, weights.digest(b""))
     assert engine.sample(["12"], 2, 1)[0].lengths and engine.statistics()["version"] == 3

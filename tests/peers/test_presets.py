@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from transformers import Qwen3Config
 
-from peers import equip, fit
+from peers.build import factory
+from peers.build.run_folder import RunFolder
 from peers.cli import parser
-from peers.corrections import Corrections
-from peers.hardware import Gpu, Machine
-from peers.runfolder import RunFolder
+from peers.fit import fits
+from peers.fit.calibration import Corrections
+from peers.fit.hardware import Gpu, Machine
 from swarm.config import Config, load, run_dict
 from swarm.learn import tiny
 from swarm.learn.rates import settled
@@ -88,9 +89,9 @@ def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[
 
 def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
-    learner, _ = equip.learner(folder.model, config)
-    engine = equip.engine(folder.model, config)
-    source = equip.source(folder, config, lambda line: None)
+    learner, _ = factory.learner(folder.model, config)
+    engine = factory.engine(folder.model, config)
+    source = factory.source(folder, config, lambda line: None)
     released = [learner.weights()]
     for step in range(2):
         engine.load(released[-1], step, digest(released[-1]))
@@ -115,7 +116,7 @@ def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
 @pytest.mark.slow
 def test_a_right_answer_of_each_data_set_is_worth_1(small: tuple[Config, RunFolder]) -> None:
     config, folder = small
-    source = equip.source(folder, config, lambda line: None)
+    source = factory.source(folder, config, lambda line: None)
     task = source.task(0)
     right = task.answer if config.run.task.name == "digit-sums" else f"It is \\boxed{{{_number(task.answer)}}}."
     assert source.rewards(task, [right])[0] >= config.run.evaluation.right
@@ -141,9 +142,9 @@ def test_the_pages_memory_is_what_fit_predicts(tmp_path: Path) -> None:
             vocab_size=151936, hidden_size=width, intermediate_size=inside, num_hidden_layers=layers, num_attention_heads=heads,
             num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
         ).save_pretrained(tmp_path)  # fmt: skip
-        least, easy = fit.row(fit.Case.of(tmp_path, config, vast, Corrections("any", tmp_path / "none")), role, kind).needs
+        least, easy = fits.row(fits.Case.of(tmp_path, config, vast, Corrections("any", tmp_path / "none")), role, kind).needs
         predicted = [least.computing, easy.computing, least.keeping, easy.keeping]
-        assert [f"{value / fit.GB:.1f}" for value in predicted] == numbers, (name, role, kind)
+        assert [f"{value / fits.GB:.1f}" for value in predicted] == numbers, (name, role, kind)
 
 
 def test_the_pages_commands_and_links_are_good() -> None:

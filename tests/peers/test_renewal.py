@@ -9,18 +9,19 @@ from random import Random
 
 import pytest
 
-from peers import cli, runfolder
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.line import sentence
-from peers.renewal import DAY, Renewal, ending, renewer
-from peers.runfolder import RunFolder
+from peers import cli
+from peers.build import run_folder
+from peers.build.run_folder import RunFolder
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
+from peers.runtime.membership_renewal import DAY, Renewal, ending, renewer
+from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
 from swarm.config import Config, DelayLaw, Run, run_dict
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.durable import write_durably
 from swarm.invite import InviteError
-from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Digest, Lag, PeerId, Role, Spec
@@ -77,7 +78,7 @@ def test_a_member_that_runs_for_months_is_renewed_and_so_is_its_seed(tmp_path: P
     seed, learner = months(tmp_path, days=100, seed_for=100)
     assert learner.objection(100) is None and seed.objection(100) is None
     assert not [event for event in learner.told if isinstance(event, events.Faulted)]
-    kept = runfolder.membership(tmp_path / "learner")
+    kept = run_folder.membership(tmp_path / "learner")
     assert kept == learner.host.frames.membership and kept is not None
     assert kept.delegation.expires > EPOCH + 100 * DAY
 
@@ -148,7 +149,7 @@ def lab(tmp_path: Path) -> RunFolder:
     owner = identity.open_key(tmp_path / "owner.key")
     settings = run_dict(Run(name="lab", private=True))
     spec = Spec(protocol=PROTOCOL, run=settings, owner=owner.public.hex(), files={}, genesis=Digest("0" * 64))
-    made = runfolder.keep(tmp_path, wire.encode(spec))
+    made = run_folder.keep(tmp_path, wire.encode(spec))
     word = made.invite(Role.LEARNER, [f"/ip4/192.0.2.7/tcp/31330/p2p/{invite.keyring(bytes(32)).me}"])
     write_durably(made.word(Role.LEARNER), word.encode())
     return made
@@ -188,12 +189,12 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     word, now = (lab.path / "invites" / "learner").read_text(), time.time()
     later = now + invite.LIFE + DAY
     with pytest.raises(InviteError, match="expired"):
-        runfolder.entry(word, lab.path, later)
+        run_folder.entry(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me
     renewed = renewer(lab.owner(), lab.name)(peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY)
     corner = lab.path / "peers" / "learner-1"
     corner.mkdir(parents=True)
     (corner / "membership").write_bytes(wire.encode(renewed))
-    assert runfolder.entry(word, lab.path, later).run == lab.digest
+    assert run_folder.entry(word, lab.path, later).run == lab.digest
     with pytest.raises(InviteError, match="expired"):
-        runfolder.entry(word, lab.path, now + 51 * DAY)
+        run_folder.entry(word, lab.path, now + 51 * DAY)

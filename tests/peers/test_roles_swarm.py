@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import torch
 
-from peers import simulate
-from peers.sampler import Sampler
+from peers.commands import sim
+from peers.roles.sampler import Sampler
 from swarm.config import (
     Averaging,
     BatchSize,
@@ -44,10 +44,10 @@ from swarm.events import (
     Snapped,
     Trained,
 )  # fmt: skip
+from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learner import Learner
-from swarm.learn.memory import OutOfMemory
-from swarm.learn.ranks import RankLost
-from swarm.net.memory import MemoryAverager
+from swarm.learn.microbatch import OutOfMemory
+from swarm.net.in_memory import MemoryAverager
 from swarm.net.ports import Average
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
@@ -77,7 +77,7 @@ class Told:
 
     def __init__(self, played: Scenario) -> None:
         self.all: list[Event] = []
-        self.outcome = World(played, simulate.spawn, sinks=[self.all.append]).run()
+        self.outcome = World(played, sim.spawn, sinks=[self.all.append]).run()
 
     def of(self, kind: type[Any], peer: str = "", since: float = 0.0, until: float = 1e9) -> list[Any]:
         found = (event for event in self.all if isinstance(event, kind) and since <= event.at - EPOCH < until)
@@ -114,7 +114,7 @@ def test_nothing_is_lost_on_a_good_day() -> None:
 
 
 def test_the_same_seed_gives_the_same_journal_and_another_one_another() -> None:
-    runs = [World(scenario(0.7, seed=seed), simulate.spawn).run().sha256 for seed in (5, 5, 6)]
+    runs = [World(scenario(0.7, seed=seed), sim.spawn).run().sha256 for seed in (5, 5, 6)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -353,7 +353,7 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
                 told_lies.setdefault(group.id, LIES[len(told_lies) % len(LIES)])
             return await super()._send(group, learner)
 
-    monkeypatch.setattr(simulate, "Sampler", Liar)
+    monkeypatch.setattr(sim, "Sampler", Liar)
     told = Told(scenario(2.0))
     verdicts = {(told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies}
     expected = {"reward": "untrusted", "sampler": "untrusted", "truth": "admit"}
@@ -363,10 +363,10 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
 
 
 def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    learners: list[simulate.LearnerPeer] = []
+    learners: list[sim.LearnerPeer] = []
     seen: list[list[bool]] = []
 
-    class Watched(simulate.LearnerPeer):
+    class Watched(sim.LearnerPeer):
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)
             learners.append(self)
@@ -377,22 +377,22 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
             seen.append([learners[0].host.regular(PeerId(peer)) for peer in peers])
             return await super()._send(lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner)
 
-    monkeypatch.setattr(simulate, "LearnerPeer", Watched)
-    monkeypatch.setattr(simulate, "Sampler", Liar)
+    monkeypatch.setattr(sim, "LearnerPeer", Watched)
+    monkeypatch.setattr(sim, "Sampler", Liar)
     Told(scenario(0.5, (1, 2)))
     assert seen[0] == [True, False, False, False, False]
     assert seen[-1] == [True, False, False, True, False]
 
 
 def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[simulate.LearnerPeer] = []
+    kept: list[sim.LearnerPeer] = []
 
-    class Watched(simulate.LearnerPeer):
+    class Watched(sim.LearnerPeer):
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)
             kept.append(self)
 
-    monkeypatch.setattr(simulate, "LearnerPeer", Watched)
+    monkeypatch.setattr(sim, "LearnerPeer", Watched)
     told = Told(scenario(2.0, (2, 4), delay=Delay(upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0)),
                          window=Window(versions=4, seconds=15.0)))  # fmt: skip
     assert told.verdicts()["stale"] > 0
@@ -407,5 +407,5 @@ def test_the_papers_delays_scaled_down_give_the_same_journal_twice() -> None:
     law = DelayLaw(law="lognormal", seconds=60.0, shape=0.617, longest=300.0)
     paper = scenario(60.0, (2, 20), delay=Delay(policy=law), sample=60.0, window=Window(versions=64, seconds=600.0),
                      batch=BatchSize(groups=16, close_after=30.0), pace=Pace(beat=60.0, patience=200.0))  # fmt: skip
-    first, second = (World(paper, simulate.spawn).run() for _ in range(2))
+    first, second = (World(paper, sim.spawn).run() for _ in range(2))
     assert first.sha256 == second.sha256 and first.events > 500

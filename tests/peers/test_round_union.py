@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peers import simulate
-from peers.closing import Closing, closed_of
+from peers.commands import sim
+from peers.roles.batch_closing import Closing, closed_of
 from swarm.config import Averaging, BatchSize, DelayLaw, Objective, Optimizer, Run, Sampling, TaskSource
 from swarm.events import Event, Noted, Trained
 from swarm.learn.learner import Gradient, Learner
@@ -43,7 +43,7 @@ class Watched:
             def step(self, vector: Tensor) -> dict[str, float]:
                 return watched._step(self, vector)
 
-        monkeypatch.setattr(simulate, "Learner", Shown)
+        monkeypatch.setattr(sim, "Learner", Shown)
         run = Run(
             name="union", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
             batch=BatchSize(groups=12, close_after=3.0), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
@@ -55,7 +55,7 @@ class Watched:
             faults=faults,
         )  # fmt: skip
         self.told: list[Event] = []
-        World(played, simulate.spawn, sinks=[self.told.append]).run()
+        World(played, sim.spawn, sinks=[self.told.append]).run()
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]

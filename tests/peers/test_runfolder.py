@@ -13,13 +13,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peers import runfolder, status
+from peers.build import run_folder
+from peers.build.run_folder import Corner, RunFolder, free_corner, running
+from peers.commands import status
 from peers.errors import CannotHere, Refusal
-from peers.frames import Frames
-from peers.runfolder import Corner, RunFolder, free_corner, running
+from peers.runtime.frames import Frames
 from swarm import wire
 from swarm.config import Model, Run, TaskSource
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
@@ -37,34 +38,34 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, policy: Path) -> RunFolder:
-    return runfolder.create(tmp_path / "run", Run(), policy)
+    return run_folder.create(tmp_path / "run", Run(), policy)
 
 
 def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
-    assert runfolder.read(run.path) == run
+    assert run_folder.read(run.path) == run
     there = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert set(run.spec.files) == set(run.spec.sizes) == there, "only what a model needs travels"
     assert run.spec.sizes["config.json"] == (run.model / "config.json").stat().st_size
 
 
 def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_names(run: RunFolder) -> None:
-    assert runfolder.opened(run.path, Run()) == run and runfolder.opened(run.path / "elsewhere", Run()) is None
+    assert run_folder.opened(run.path, Run()) == run and run_folder.opened(run.path / "elsewhere", Run()) is None
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
-        runfolder.opened(run.path, Run(seed=2))
+        run_folder.opened(run.path, Run(seed=2))
 
 
 def test_a_folder_belongs_to_one_run(run: RunFolder) -> None:
     content = (run.path / "spec").read_bytes()
-    assert runfolder.keep(run.path, content) == run
+    assert run_folder.keep(run.path, content) == run
     with pytest.raises(Refusal, match="another folder"):
-        runfolder.keep(run.path, content.replace(b"demo", b"omed"))
+        run_folder.keep(run.path, content.replace(b"demo", b"omed"))
     assert (run.path / "spec").read_bytes() == content
 
 
 def test_a_damaged_spec_says_what_to_do(run: RunFolder) -> None:
     (run.path / "spec").write_bytes(b"\x00garbage")
     with pytest.raises(CannotHere, match="move the folder away"):
-        runfolder.read(run.path)
+        run_folder.read(run.path)
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
@@ -72,20 +73,20 @@ def test_a_policy_without_weights_is_refused(tmp_path: Path, policy: Path, train
     empty = shutil.copytree(policy, tmp_path / "empty")
     (empty / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="safetensors"):
-        runfolder.create(tmp_path / "run", Run(model=Model(name=str(empty), training=training)), empty)
-    assert runfolder.read(tmp_path / "run") is None
+        run_folder.create(tmp_path / "run", Run(model=Model(name=str(empty), training=training)), empty)
+    assert run_folder.read(tmp_path / "run") is None
 
 
 def test_a_run_whose_template_cannot_write_its_tasks_is_not_begun(tmp_path: Path, policy: Path) -> None:
     plain = shutil.copytree(policy, tmp_path / "plain")
     (plain / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="no chat template"):
-        runfolder.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
-    assert runfolder.read(tmp_path / "run") is None
+        run_folder.create(tmp_path / "run", Run(model=Model(name=str(plain), template="on")), plain)
+    assert run_folder.read(tmp_path / "run") is None
 
 
 def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:
-    run = runfolder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
+    run = run_folder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
     genesis = (run.path / "genesis").read_bytes()
     assert weights.digest(genesis) == run.spec.genesis
     assert weights.of(load_policy(run.model, data=genesis)) == weights.of(load_policy(policy))
@@ -128,7 +129,7 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(run:
 
 def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Path, policy: Path) -> None:
     settings = Run(model=Model(name=str(policy), training="lora"))
-    run = runfolder.create(tmp_path / "run", settings, policy)
+    run = run_folder.create(tmp_path / "run", settings, policy)
     base = run.model / "model.safetensors"
     assert run.spec.files["model.safetensors"] == weights.digest(base.read_bytes()), "it travels to joiners"
     assert run.spec.sizes["model.safetensors"] == base.stat().st_size
@@ -144,7 +145,7 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
     (tmp_path / "mine.py").write_text("def short(prompts, completions, **_):\n    return [1.0 for _ in completions]\n")
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 8)
     task = TaskSource(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
-    run = runfolder.create(tmp_path / "run", Run(task=task), policy)
+    run = run_folder.create(tmp_path / "run", Run(task=task), policy)
     assert set(run.spec.task) == {"data.parquet", "rewards-0.py"}
     for name, digest in run.spec.task.items():
         content = (run.path / "task" / name).read_bytes()
@@ -154,18 +155,18 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
 def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(tmp_path: Path, policy: Path) -> None:
     commit = "a" * 40
     hub = Model(name="org/model", revision=commit)
-    run = runfolder.create(tmp_path / "run", Run(model=hub), policy)
+    run = run_folder.create(tmp_path / "run", Run(model=hub), policy)
     for revision in ("", "main", commit):
-        assert runfolder.opened(run.path, Run(model=Model(name="org/model", revision=revision))) == run
+        assert run_folder.opened(run.path, Run(model=Model(name="org/model", revision=revision))) == run
     for other in (Model(name="org/model", revision="b" * 40), Model(name="org/other")):
         with pytest.raises(Refusal, match=r"other settings \(model\)"):
-            runfolder.opened(run.path, Run(model=other))
+            run_folder.opened(run.path, Run(model=other))
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
 def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, training: Any) -> None:
     settings = Run(model=Model(name=str(policy), training=training))
-    run = runfolder.create(tmp_path / "run", settings, policy)
+    run = run_folder.create(tmp_path / "run", settings, policy)
     lora = settings.lora if training == "lora" else None
     moved = load_policy(run.model, lora=lora, data=(run.path / "genesis").read_bytes())
     with torch.no_grad():

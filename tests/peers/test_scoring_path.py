@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from peers import simulate
-from peers.evaluator import GIVE_UP
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.intake import Intake
-from peers.scorer import Scorer
-from peers.setbacks import AGAIN
+from peers.commands import sim
+from peers.roles.evaluator import GIVE_UP
+from peers.roles.learner_inbox import Intake
+from peers.roles.reward_calls import Scorer
+from peers.runtime.faults import AGAIN
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource, Window
 from swarm.core.admission import group_id
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.net.hive import ThreadWork
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
@@ -73,25 +73,25 @@ class Told:
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
-        self.learners: list[simulate.LearnerPeer] = []
+        self.learners: list[sim.LearnerPeer] = []
         told = self
 
-        class Watched(simulate.LearnerPeer):
+        class Watched(sim.LearnerPeer):
             def __init__(self, *rest: Any) -> None:
                 super().__init__(*rest)
                 told.learners.append(self)
 
-        role_of = simulate._role
+        role_of = sim._role
         with monkeypatch.context() as patch:
 
-            def role(host: Host, kit: simulate.Kit) -> Any:
-                patch.setattr(simulate.tasks, "source", lambda *words: source(host.who.role))
+            def role(host: Host, kit: sim.Kit) -> Any:
+                patch.setattr(sim.tasks, "source", lambda *words: source(host.who.role))
                 return role_of(host, kit)
 
-            patch.setattr(simulate, "LearnerPeer", Watched)
-            patch.setattr(simulate, "_role", role)
+            patch.setattr(sim, "LearnerPeer", Watched)
+            patch.setattr(sim, "_role", role)
             played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
-            World(played, simulate.spawn, sinks=[self.all.append]).run()
+            World(played, sim.spawn, sinks=[self.all.append]).run()
 
     def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
         return Scenario(

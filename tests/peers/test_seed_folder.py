@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from peers import simulate
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.runfolder import RELEASES
-from peers.seed import Seed
+from peers.build.run_folder import RELEASES
+from peers.commands import sim
+from peers.roles.seed import Seed
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.net.blobs import CHUNK, digest_of
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer
 from swarm.types import Digest, Release, Role
@@ -49,11 +49,11 @@ class House:
         ports = self.network.ports(name, lambda kind: 0.0)
         peer = SimPeer(name=name, role=role, ports=ports, seed=1, config=config, bus=bus, life=0)
         who = Self(
-            name=name, role=role, run=simulate.RUN, incarnation=1, membership=simulate._membership(peer),
+            name=name, role=role, run=sim.RUN, incarnation=1, membership=sim._membership(peer),
             observes=role is Role.SEED, genesis=digest_of(GENESIS),
         )  # fmt: skip
         trust = Trust(config.run.name, b"owner", False, lambda key, data, signature: True)
-        return Host(who, config, ports, Frames(simulate.RUN, ports.keyring, who.membership, False), bus, trust, shelf)
+        return Host(who, config, ports, Frames(sim.RUN, ports.keyring, who.membership, False), bus, trust, shelf)
 
     async def live(self, versions: Sequence[int]) -> None:
         """The seed comes up; the learner makes these versions one after the other; both are gone again."""

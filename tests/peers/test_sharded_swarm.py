@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from peers import equip, simulate
+from peers.build import factory
+from peers.commands import sim
 from swarm.config import Averaging, BatchSize, Config, DelayLaw, Run, Sampling
 from swarm.events import CaughtUp, Event, Faulted, Recovered, Released, Trained
+from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Gradient
-from swarm.learn.sharded import ShardedLearner
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 
@@ -37,16 +38,16 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
 ) -> None:
     made: list[Split] = []
     calls: list[Path] = []
-    real = equip.learner
+    real = factory.learner
 
     def some_split(model: Path, config: Config) -> Any:
         calls.append(model)
         if len(calls) == 2:  # the first is the seed's
             made.append(Split(model, config.run, ["cpu", "cpu"]))
-            return made[0], equip.speech(model, config.run)
+            return made[0], factory.speech(model, config.run)
         return real(model, config)
 
-    monkeypatch.setattr(equip, "learner", some_split)
+    monkeypatch.setattr(factory, "learner", some_split)
     run = Run(
         name="split", sampling=Sampling(group_size=4), batch=BatchSize(groups=6, close_after=3.0),
         averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0),
@@ -54,7 +55,7 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
     constant = {name: DelayLaw(law="constant", seconds=seconds) for name, seconds in (("sample", 1.0), ("learn", 0.3))}
     played = Scenario(name="split", hours=12 / 3600, peers={"seed": 1, "learner": 2, "sampler": 3}, prices=constant, run=run)
     told: list[Event] = []
-    World(played, simulate.spawn, sinks=[told.append]).run()
+    World(played, sim.spawn, sinks=[told.append]).run()
     made[0].close()
     faults = [event for event in told if isinstance(event, Faulted)]
     assert [event.part for event in faults] == ["learner"] and "rank 0 of 2 (cpu) was killed by SIGKILL" in faults[0].detail

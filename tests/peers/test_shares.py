@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from test_roles_swarm import Told, scenario
 
-from peers import simulate
-from peers.sampler import Sampler, make_group
+from peers.commands import sim
+from peers.roles.sampler import Sampler, make_group
 from swarm.config import BatchSize
 from swarm.events import Judged
 from swarm.net.ports import NetError
@@ -49,7 +49,7 @@ class Fabricator(Sampler):
 def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> Told:
     """Three honest samplers, invited, and strangers that fabricate."""
     fabricates = {f"sampler-{3 + i}" for i in range(strangers)}
-    invited = simulate._membership
+    invited = sim._membership
 
     def membership(peer: SimPeer) -> Membership | None:
         return None if peer.name in fabricates else invited(peer)
@@ -57,8 +57,8 @@ def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> 
     def sampler(host: Any, *rest: Any) -> Sampler:
         return (Fabricator if host.who.name in fabricates else Sampler)(host, *rest)
 
-    monkeypatch.setattr(simulate, "_membership", membership)
-    monkeypatch.setattr(simulate, "Sampler", sampler)
+    monkeypatch.setattr(sim, "_membership", membership)
+    monkeypatch.setattr(sim, "Sampler", sampler)
     return Told(scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=BatchSize(groups=16, close_after=5.0)))
 
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.intake import Exercise, Intake
+from peers.roles.learner_inbox import Exercise, Intake
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
-from swarm.core.trust import Trust
-from swarm.net.memory import MemoryNetwork
+from swarm.core.membership import Trust
+from swarm.net.in_memory import MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks import base as tasks

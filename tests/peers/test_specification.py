@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from peers import specification
+from peers.build import spec_transfer
+from peers.build.run_folder import RunFolder, digest_of, keep
+from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
-from peers.runfolder import RunFolder, digest_of, keep
-from peers.specification import SLICE
 from swarm import PROTOCOL, wire
 from swarm.net.ports import Handler, Refused, Unreachable
 from swarm.types import Digest, PeerId, Spec
@@ -60,12 +60,12 @@ def origin(path: Path, **changes: Any) -> RunFolder:
 
 def fetch(post: Post, run: RunFolder, path: Path, model: Path | None = None, *sources: str) -> RunFolder:
     chosen = [PeerId(source) for source in sources or ("good",)]
-    return asyncio.run(specification.fetch(post, chosen, run.digest, path, model))  # type: ignore[arg-type]
+    return asyncio.run(spec_transfer.fetch(post, chosen, run.digest, path, model))  # type: ignore[arg-type]
 
 
 def served(run: RunFolder) -> Post:
     post = Post()
-    asyncio.run(specification.serve(post.at("good"), run))  # type: ignore[arg-type]
+    asyncio.run(spec_transfer.serve(post.at("good"), run))  # type: ignore[arg-type]
     return post
 
 
@@ -116,12 +116,12 @@ class Breaks(Post):
 
     def __init__(self, run: RunFolder, answers: int) -> None:
         super().__init__()
-        asyncio.run(specification.serve(self.at("good"), run))  # type: ignore[arg-type]
+        asyncio.run(spec_transfer.serve(self.at("good"), run))  # type: ignore[arg-type]
         self.left, self.asked = answers, []  # type: ignore[var-annotated]
         whole = self.handlers["good"]
 
         async def breaks(sender: PeerId, data: bytes) -> bytes:
-            ask = wire.decode(data, specification.Ask)
+            ask = wire.decode(data, spec_transfer.Ask)
             if ask.file == "model.safetensors":
                 self.asked.append(ask.offset)
                 self.left -= 1
@@ -159,7 +159,7 @@ def test_a_peer_whose_own_file_is_cut_short_or_changed_is_passed_over(tmp_path: 
     post = served(run)
     for name, content in (("short", BASE[:-1]), ("changed", b"x" + BASE[1:-1] + b"x")):
         other = origin(tmp_path / name)
-        asyncio.run(specification.serve(post.at(name), other))  # type: ignore[arg-type]
+        asyncio.run(spec_transfer.serve(post.at(name), other))  # type: ignore[arg-type]
         (other.model / "model.safetensors").write_bytes(content)
     with pytest.raises(Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"):
         fetch(post, run, tmp_path / "joined", None, "short", "changed")
@@ -225,7 +225,7 @@ def test_local_files_of_another_model_are_refused_and_the_runs_own_are_not_fetch
 def test_only_who_knows_the_run_gets_only_its_files(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     run = origin(tmp_path / "run")
     post = served(run)
-    ask = msgspec.structs.replace(specification.Ask(run=run.digest, file="", offset=0), **changes)
+    ask = msgspec.structs.replace(spec_transfer.Ask(run=run.digest, file="", offset=0), **changes)
     with pytest.raises(Refused, match=why):
         asyncio.run(post.send(PeerId("good"), "spec", wire.encode(ask)))
     with pytest.raises(Refused):
@@ -237,7 +237,7 @@ def test_an_offset_beyond_the_end_or_before_the_start_is_harmless(tmp_path: Path
     post = served(run)
     spec = (run.path / "spec").read_bytes()
     for offset, answer in ((-5, spec), (len(spec), b""), (1 << 60, b"")):
-        ask = specification.Ask(run=run.digest, file="", offset=offset)
+        ask = spec_transfer.Ask(run=run.digest, file="", offset=offset)
         assert asyncio.run(post.send(PeerId("good"), "spec", wire.encode(ask))) == answer
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_file_is_told_at_the_start_and_given_to_nobody(tmp_path: Path,
     else:
         place.write_bytes(TOKENIZER[:-1] if damage == "cut" else b"x" + TOKENIZER[1:-1] + b"x")
     post = Post()
-    (told,) = asyncio.run(specification.serve(post.at("good"), run))  # type: ignore[arg-type]
+    (told,) = asyncio.run(spec_transfer.serve(post.at("good"), run))  # type: ignore[arg-type]
     assert str(place) in told and "bring it back" in told
     with pytest.raises(Unreached, match=r"good: tokenizer\.json is damaged here"):
         fetch(post, run, tmp_path / "joined")

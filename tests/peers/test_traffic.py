@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from peers import simulate
-from peers.frames import Frames
-from peers.traffic import ANSWERED, LATELY, LINKS, SMALL, CountedMail, Traffic
+from peers.commands import sim
+from peers.runtime.frames import Frames
+from peers.runtime.traffic import ANSWERED, LATELY, LINKS, SMALL, CountedMail, Traffic
 from swarm import events, wire
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSource
-from swarm.net.memory import MemoryKeyring, MemoryNetwork
+from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
 from swarm.net.ports import Ports, Refused, Unreachable
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -165,7 +165,7 @@ def told_by(minutes: float, *faults: Fault, delay: Delay | None = None) -> list[
     peers = {"seed": 1, "learner": 2, "sampler": 3, "evaluator": 1}
     world = Scenario(name="traffic", seed=1, hours=minutes / 60, peers=peers, run=settings, prices=prices, faults=faults,
                      delay=delay or Delay())  # fmt: skip
-    World(world, simulate.spawn, sinks=[told.append]).run()
+    World(world, sim.spawn, sinks=[told.append]).run()
     return told
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from peers import twins
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.twins import HELD, Twins
+from peers.roles import state_transfer
+from peers.roles.state_transfer import HELD, Twins
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm.config import Config, DelayLaw, Engine, Peer, Run
-from swarm.core.trust import Trust
+from swarm.core.membership import Trust
 from swarm.events import Bus
 from swarm.net import blobs
-from swarm.net.memory import MemoryNetwork
+from swarm.net.in_memory import MemoryNetwork
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Digest, Lag, PeerId, Release, Role
@@ -154,7 +154,7 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         assert len(copies) == 1
         old.model.version = 8
         assert not await new.twins.take(old.release()), "the other one may still be taking the earlier state"
-        await asyncio.sleep(twins.TAKEN)
+        await asyncio.sleep(state_transfer.TAKEN)
         assert await new.twins.take(old.release())
 
     among(promise)
@@ -173,7 +173,7 @@ def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
         release = old.release()
         assert not await new.twins.take(release)
         assert new.model.version == 3
-        assert now() < 2 * twins.PATIENCE + 1.0
+        assert now() < 2 * state_transfer.PATIENCE + 1.0
 
     among(promise, bandwidth=20e3)
 

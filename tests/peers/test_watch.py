@@ -14,14 +14,14 @@ import pytest
 
 from dashboard import snapshot
 from dashboard.state import State, fold
-from peers import watch as module
-from peers.frames import Frames
-from peers.host import Host, Self
-from peers.watch import ANSWER, Watch
+from peers.roles import observer as module
+from peers.roles.observer import ANSWER, Watch
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, History, Peer, Run
-from swarm.core.trust import Trust
-from swarm.net.memory import EPOCH, MemoryNetwork
+from swarm.core.membership import Trust
+from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId, Role

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from peers import runfolder, window
+from peers.build import run_folder
+from peers.build.assembly import _invite_shown
+from peers.build.page_server import loopback, private_invite, public_invite
+from peers.build.run_folder import RunFolder
+from peers.commands import dashboard
+from peers.commands.up import Tail
 from peers.errors import CannotHere, WrongUsage
-from peers.launch import _invite_shown
-from peers.page import loopback, private_invite, public_invite
-from peers.runfolder import RunFolder
-from peers.up import Tail
 from swarm import invite as invites
 from swarm.config import Config, Page, Run, run_dict
 from swarm.durable import write_durably
@@ -32,7 +33,7 @@ def folder(path: Path, private: bool, name: str = "windows") -> RunFolder:
     spec = Spec(
         protocol=1, run=run_dict(Run(name=name, private=private)), owner=owner.public.hex(), files={}, genesis=Digest("ab" * 32)
     )
-    return runfolder.keep(path, encode(spec))
+    return run_folder.keep(path, encode(spec))
 
 
 def note(number: int) -> bytes:
@@ -89,22 +90,22 @@ def test_a_runs_folder_means_its_seeds_journal_and_its_settings(tmp_path: Path) 
     run = folder(tmp_path, private=False, name="of-the-folder")
     for name in ("learner-1", "seed", "observer-1"):
         write_durably(tmp_path / "peers" / name / "journal.jsonl", note(1))
-    journal = window._journal_in(tmp_path)
+    journal = dashboard._journal_in(tmp_path)
     assert journal == run.path / "peers" / "seed" / "journal.jsonl"
-    found = window._run_of(journal)
+    found = dashboard._run_of(journal)
     assert found is not None
     assert found.name == "of-the-folder"
 
 
 def test_a_journal_of_its_own_has_no_settings(tmp_path: Path) -> None:
     write_durably(tmp_path / "a" / "b" / "journal.jsonl", note(1))
-    assert window._run_of(window._journal_in(tmp_path / "a" / "b")) is None
+    assert dashboard._run_of(dashboard._journal_in(tmp_path / "a" / "b")) is None
 
 
 def test_a_line_that_is_no_event_is_named_with_its_number(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
     with pytest.raises(WrongUsage, match=r"journal.jsonl is no journal of this program: line 3 is no event"):
-        window.replay(tmp_path / "journal.jsonl", Config(), 1.0)
+        dashboard.replay(tmp_path / "journal.jsonl", Config(), 1.0)
 
 
 NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
@@ -114,7 +115,7 @@ NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(WrongUsage, match="is no journal"):
-        window.replay(tmp_path / "file", Config(), 1.0)
+        dashboard.replay(tmp_path / "file", Config(), 1.0)
 
 
 def test_a_journal_that_is_followed_and_has_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -128,6 +129,6 @@ def test_a_journal_that_is_followed_and_has_a_damaged_line_is_named(tmp_path: Pa
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="has no journal of a seed or an observer"):
-        window._journal_in(tmp_path)
+        dashboard._journal_in(tmp_path)
     with pytest.raises(WrongUsage, match="there is no"):
-        window._journal_in(tmp_path / "nowhere")
+        dashboard._journal_in(tmp_path / "nowhere")

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from vllm_policies import PROMPTS, Versions, recipe
 
 from swarm.learn import tiny
-from swarm.sample import child, vllm
+from swarm.sample import vllm, vllm_process
 from swarm.sample.base import EngineError
 from swarm.sample.vllm import VllmEngine, spread
 
@@ -91,9 +91,9 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
 
 def test_ctrl_c_is_left_to_the_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, child.Loaded(0.5)))[1]"
-    program(monkeypatch, f"import os, signal; child.answer = {pressed}; child.main(sys.argv[1])")
+    program(monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])")
     process = vllm.Child(recipe(folder).settings, Path(os.devnull))
-    assert process.ask(child.Load("", 1, True), 60.0) == child.Loaded(0.5)
+    assert process.ask(vllm_process.Load("", 1, True), 60.0) == vllm_process.Loaded(0.5)
     process.kill()
 
 
@@ -127,7 +127,7 @@ def look(
     """(hidden, different)"""
     save_file({name: value.contiguous() for name, value in parts.items()}, path)
     model = torch.nn.ModuleDict({"attn": module})
-    return child._look(SimpleNamespace(get_model=lambda: model), str(path), packed)
+    return vllm_process._look(SimpleNamespace(get_model=lambda: model), str(path), packed)
 
 
 def test_weights_as_they_were_given_are_found_also_inside_fused_ones(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:

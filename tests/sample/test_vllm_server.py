@@ -19,7 +19,7 @@ import pytest
 import torch
 from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
 
-from peers import served
+from peers.build import vllm_folder
 from swarm.learn import speech, tiny
 from swarm.sample.base import EngineError
 from swarm.sample.server import ServerEngine
@@ -164,7 +164,7 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     def kill() -> None:
         stop(processes.pop())
 
-    engine, versions = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), served.score), Versions(folder)
+    engine, versions = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score), Versions(folder)
     engine.load(*versions.move())
     kill.again = again  # type: ignore[attr-defined]
     yield engine, versions, kill
@@ -238,7 +238,7 @@ def test_adapters_are_replaced_on_a_server(tied: tuple[Path, int]) -> None:
 def test_weights_that_a_server_does_not_really_take_are_noticed(tied: tuple[Path, int]) -> None:
     """On a CPU vLLM goes on with the first weights of a tied head after an update in place, and says that it succeeded."""
     folder, port = tied
-    engine = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), served.score)
+    engine = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score)
     with pytest.raises(EngineError, match=r"keeps old weights .* use peer\.engine\.name = vllm"):
         engine.load(*Versions(folder).move(0.2))
     engine.close()

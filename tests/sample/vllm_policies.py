@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peers import served
+from peers.build import vllm_folder
 from swarm.config import Engine as Settings
 from swarm.config import Lora, Sampling
 from swarm.learn import model, speech, weights
@@ -29,8 +29,8 @@ def recipe(folder: Path, lora: Lora | None = None, max_tokens: int = 12, **setti
     own = {"timeout": 300.0, "length": 256, **settings}
     sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE)
     if lora is None:
-        return Recipe(Settings(**own), sampling, said, said.vocabulary, served.whole(folder))
-    write = served.adapter(folder, lora)
+        return Recipe(Settings(**own), sampling, said, said.vocabulary, vllm_folder.whole(folder))
+    write = vllm_folder.adapter(folder, lora)
     return Recipe(Settings(**own), sampling, said, said.vocabulary, write, base=folder, rank=lora.rank)
 
 

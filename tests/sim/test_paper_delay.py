@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peers import simulate
+from peers.commands import sim
 from swarm.events import Trained
 from swarm.sim import report, scenario
 from swarm.sim.world import Outcome, World
@@ -17,7 +17,7 @@ FILE = Path(__file__).parents[2] / "configs" / "scenarios" / "paper-delay.toml"
 def day() -> tuple[Outcome, report.Summary, list[Trained]]:
     summary, steps = report.Summary(), []
     outcome = World(
-        scenario.load(FILE), simulate.spawn, sinks=[summary, lambda e: steps.append(e) if isinstance(e, Trained) else None]
+        scenario.load(FILE), sim.spawn, sinks=[summary, lambda e: steps.append(e) if isinstance(e, Trained) else None]
     ).run()
     return outcome, summary, steps
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peers.study.band import LAGS, Seen, believing, binned, figures, honest, liars, measure, suffer, write
-from peers.study.cells import key
+from peers.studies.band import LAGS, Seen, believing, binned, figures, honest, liars, measure, suffer, write
+from peers.studies.experiments import key
 from swarm.core import belief
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.study.cells import Row, complete, key, read
+from peers.studies.experiments import Row, complete, key, read
 from swarm.types import Struct
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from peers.errors import WrongUsage
-from peers.study import gradient, mdp
-from peers.study.cells import Row
-from peers.study.gradient_report import Record, Setting, derived, gather, interval, table, verdict
-from peers.study.intervals import student
+from peers.studies import gradient, mdp
+from peers.studies.experiments import Row
+from peers.studies.gradient_report import Record, Setting, derived, gather, interval, table, verdict
+from peers.studies.intervals import student
 from swarm.learn.objectives import OBJECTIVES, Batch, loss
 
 TINY = ("rloo", "grpo", "gepo", "seq_is")

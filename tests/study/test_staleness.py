@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peers.study import staleness, worlds
-from peers.study.cells import Row, key
-from peers.study.intervals import chance, holm
-from peers.study.labels import defined
-from peers.study.report import Account, Done, Section, pooled, spread, table, text
-from peers.study.staleness import Plan, Stage, Study, best, grid, searched
-from peers.study.worlds import Cell, Figures, scenario, train
+from peers.studies import staleness, trainings
+from peers.studies.experiments import Row, key
+from peers.studies.intervals import chance, holm
+from peers.studies.method_names import defined
+from peers.studies.report import Account, Done, Section, pooled, spread, table, text
+from peers.studies.staleness import Plan, Stage, Study, best, grid, searched
+from peers.studies.trainings import Cell, Figures, scenario, train
 from swarm.core.delays import draw
 from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
@@ -35,7 +35,7 @@ def cell(method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, 
 
 
 def row(auc: float, last: float = 0.5) -> Row:
-    zeros = dict.fromkeys((*worlds.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0)
+    zeros = dict.fromkeys((*trainings.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0)
     return {"first": 0.0, "best": 0.8, "last": last, "gap": 0.8 - last, "auc": auc, **zeros, "curve": "0 500"}
 
 
@@ -65,19 +65,19 @@ def test_a_cell_of_a_method_that_changed_is_another_cell() -> None:
     assert key(cell()) != key(cell(defined="0" * 8))
 
 
-@pytest.mark.parametrize("law", list(worlds.LAWS))
+@pytest.mark.parametrize("law", list(trainings.LAWS))
 def test_all_laws_have_the_papers_median(law: str) -> None:
     rng = random.Random(3)
-    delays = sorted(draw(worlds.LAWS[law], rng) for _ in range(20_001))
-    assert delays[10_000] == pytest.approx(worlds.MEDIAN, rel=0.03) and delays[-1] <= worlds.LONGEST
+    delays = sorted(draw(trainings.LAWS[law], rng) for _ in range(20_001))
+    assert delays[10_000] == pytest.approx(trainings.MEDIAN, rel=0.03) and delays[-1] <= trainings.LONGEST
 
 
 @pytest.mark.parametrize("delay", [0, 8, 64, 256])
 def test_so_many_versions_pass_within_the_longest_delay(delay: int) -> None:
     made = scenario(cell(delay=delay))
     seconds = made.prices["sample"].seconds
-    assert delay == 0 or delay * seconds == pytest.approx(worlds.LONGEST)
-    assert made.run.window.versions == (delay + worlds.SLACK if delay else 0)
+    assert delay == 0 or delay * seconds == pytest.approx(trainings.LONGEST)
+    assert made.run.window.versions == (delay + trainings.SLACK if delay else 0)
 
 
 def test_a_training_that_stopped_stays_what_it_was() -> None:

@@ -1,0 +1,79 @@
+"""`swarm bench`: the figures of the README as a table, each compared in the same run with the plainest thing that does the job.
+
+    row        what is measured                                        compared with
+    join       `swarm join` to its first accepted group, by stages     -
+    groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
+    averaging  seconds a round, 1M and 25M parameters, 2 and 4 peers   bare hivemind
+    tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
+    memory     MiB of each role's processes                            -
+    scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
+    dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
+    engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
+               first token of a release; |delta log-prob|              no release; the learner's forward
+
+Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be measured here
+(a package is missing, a peer died) leaves its reason in the table and the others go on. Progress goes to stderr, the table to
+stdout. Not handled here: whether the figures are good.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from benchmarks.table import Figure, Gap, Line, Machine, Unmeasured
+from peers.errors import UserError, WrongUsage
+from peers.runtime import signals
+
+ROWS = {
+    "join": "benchmarks.rows.joining",
+    "groups": "benchmarks.rows.groups",
+    "averaging": "benchmarks.rows.averaging",
+    "tokens": "benchmarks.rows.tokens",
+    "memory": "benchmarks.rows.memory",
+    "scoring": "benchmarks.rows.scoring",
+    "dashboard": "benchmarks.rows.dashboard",
+    "engines": "benchmarks.rows.engines",
+}
+"""Row -> the module whose `measure(say)` returns its figures."""
+
+Say = Callable[[str], None]
+
+
+def main(names: Sequence[str], as_json: bool) -> int:
+    """Measure these rows, all of them when none is named. Returns an exit code: 0, or 3 when no row could be measured."""
+    for name in names:
+        if name not in ROWS:
+            raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
+    signals.interrupt()
+    began, load = time.monotonic(), os.getloadavg()[0]
+    lines: list[Line] = []
+    for name in names or ROWS:
+        lines += measure(name)
+    machine = Machine(cores=len(os.sched_getaffinity(0)), load=round(load, 2), seconds=round(time.monotonic() - began, 1))
+    from rich.console import Console
+
+    from benchmarks import table
+
+    if as_json:
+        print(table.as_json(lines, machine))
+    else:
+        table.show(lines, machine, Console(width=None if sys.stdout.isatty() else 200))
+    return 0 if any(isinstance(line, Figure) for line in lines) else 3
+
+
+def measure(name: str) -> list[Line]:
+    """One row's figures, or the Gap that says why there are none."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{name:9} {time.monotonic() - began:5.1f} s  {text}", file=sys.stderr, flush=True)
+
+    try:
+        return list(import_module(ROWS[name]).measure(say))
+    except (Unmeasured, UserError) as error:
+        say(f"not measured: {error}")
+        return [Gap(row=name, why=str(error))]

@@ -1,0 +1,157 @@
+"""A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their journals.
+
+    with Household(folder) as home:  home.join(Role.LEARNER) ... home.wait(version) ... home.events("learner-1")
+
+The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer that dies while it is
+measured ends the row with its last words.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.partner import environment
+from benchmarks.table import Unmeasured
+from swarm import config as configs
+from swarm.config import Config
+from swarm.events import AnyEvent, read_journal
+from swarm.types import Role
+
+SETTINGS = (
+    "run.name=bench", "run.pace.beat=1.0", "run.pace.patience=5.0", "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
+)  # fmt: skip
+# As configs/demo.toml, without an end.
+PATIENCE = 120.0
+# Seconds for a swarm to do what is waited for: a busy machine needs half a minute to start one.
+LEAVE = 20.0
+LOOK = 0.1
+
+
+def settings() -> Config:
+    return configs.load(None, SETTINGS).config
+
+
+class Household:
+    """Use as a context manager: entering starts the seed."""
+
+    def __init__(self) -> None:
+        self.config = settings()
+        self._temporary = tempfile.TemporaryDirectory(prefix="swarm-bench-")
+        self.folder = Path(self._temporary.name) / "run"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        """By corner: `seed`, `learner-1`, ..."""
+        self._counts: dict[Role, int] = {}
+
+    def __enter__(self) -> Household:
+        from peers.build import base_model
+
+        base_model.folder(self.config.run)  # made once for this machine, not part of any figure
+        self.folder.mkdir()
+        (self.folder / "config.toml").write_text(configs.dump(self.config))
+        (self.folder / "peer.toml").write_text(configs.dump(self.config, "peer"))
+        try:
+            self._start("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"])
+            self.until("the seed's invites", (self.folder / "invites" / "observer").exists)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *exit: object) -> None:
+        self._end()
+
+    def join(self, role: Role) -> str:
+        """Start a peer on this run's folder -> its corner."""
+        self._counts[role] = self._counts.get(role, 0) + 1
+        corner = f"{role.value}-{self._counts[role]}"
+        self._start(corner, self.words(role, self.folder))
+        # Corners are taken in the order in which peers come: the next one waits, so that the names are right.
+        self.until(f"{corner} to begin", (self.folder / "peers" / corner / "key").exists)
+        return corner
+
+    def words(self, role: Role, folder: Path) -> list[str]:
+        word = (self.folder / "invites" / role.value).read_text()
+        return ["join", word, "--as", role.value, "--config", str(self.folder / "peer.toml"), "--folder", str(folder)]
+
+    def events(self, corner: str) -> Iterator[AnyEvent]:
+        """All events of a peer's journal so far."""
+        path = self.folder / "peers" / corner / "journal.jsonl"
+        return read_journal(path) if path.exists() else iter(())
+
+    def until(self, what: str, holds: Callable[[], bool]) -> None:
+        """Raises Unmeasured when a peer dies meanwhile, or after PATIENCE seconds."""
+        deadline = time.monotonic() + PATIENCE
+        while not holds():
+            self.look()
+            if time.monotonic() > deadline:
+                raise Unmeasured(f"waited {PATIENCE:.0f} s for {what} in vain")
+            time.sleep(LOOK)
+
+    def sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.look()
+            time.sleep(LOOK)
+
+    def look(self) -> None:
+        for corner, process in self.processes.items():
+            if process.poll() is not None:
+                lines = [line for line in self._log(corner).read_text(errors="replace").splitlines() if line.strip()]
+                raise Unmeasured(f"{corner} ended with code {process.returncode}: {lines[-1] if lines else 'it said nothing'}")
+
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager processes)."""
+        spent = {"python": 0.0, "p2pd": 0.0, "children": 0.0}
+        peers = {process.pid for process in self.processes.values()}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                head, _, tail = path.read_text().rpartition(")")
+            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                continue
+            fields, pid = tail.split(), int(head.split()[0])
+            if int(fields[3]) in peers:  # the session that a peer began
+                part = "p2pd" if "p2pd" in head else "python" if pid in peers else "children"
+                spent[part] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return spent
+
+    def _log(self, corner: str) -> Path:
+        return self.folder.parent / f"{corner}.log"
+
+    def _start(self, corner: str, words: list[str]) -> None:
+        with open(self._log(corner), "ab") as log:
+            self.processes[corner] = start(words, log.fileno())
+
+    def _end(self) -> None:
+        end(list(self.processes.values()))
+        self._temporary.cleanup()
+
+
+def start(words: list[str], stderr: int, module: str = "peers.cli") -> subprocess.Popen[bytes]:
+    """A `swarm` command as a process that does not outlive this one."""
+    from peers.runtime.signals import PARENT
+
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=stderr, start_new_session=True, env=environment() | {PARENT: str(os.getpid())},
+    )  # fmt: skip
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ask to leave; kill whoever has not after LEAVE seconds."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + LEAVE
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,129 @@
+"""A learner's admission path in a process of its own, for the row `groups`: real node, real `LearnerPeer.receive`, no training.
+
+    python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'     -> {"addresses", "run", "tcp"}, then answers {"do": "count"}
+
+Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a handler that only
+acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as a training learner would take them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.processes import hosted
+from peers.runtime.signals import Departure, run_until_signalled
+from swarm import config as configs
+from swarm import wire
+from swarm.types import Digest, PeerId, Receipt, Release, Verdict
+
+RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
+SETTINGS = (
+    "run.sampling.max_tokens=8192", "run.batch.buffer=10000", "run.batch.share=1", "run.batch.newcomers=1",
+    "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
+)  # fmt: skip
+# Completions long enough for frames of 256 KiB, a buffer that is never full and no shares: admission is measured, not training.
+RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
+READ_AHEAD = 1 << 20
+# As p2pd's streams have it (swarm.net.p2pd).
+TAKE_EVERY = 0.02
+SIZE = struct.Struct(">I")
+REPLY = struct.Struct(">BI")
+# The framing of swarm.net.mail.
+
+
+def main() -> int:
+    setup = json.loads(sys.argv[1])
+    return run_until_signalled(lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure))
+
+
+async def _serve(folder: Path, model: Path, _: Departure) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    from swarm.identity import open_key
+    from swarm.net.hive import Node
+
+    config = configs.load(None, SETTINGS).config
+    keyring = open_key(folder / "key")
+    node = await Node.start(
+        keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=(), report=lambda *_: None
+    )
+    supervision = asyncio.create_task(node.supervise())
+    learner, released = _learner(node, keyring, config, model, folder), time.time()
+    learner.host.releases.hear(release_of(learner.host.ports.me, released), b"")
+    taking = asyncio.create_task(_take(learner))
+    await node.mail.serve("groups", learner.intake.receive)
+    await node.mail.serve("acknowledge", _acknowledge)
+    server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
+
+    async def count(_: Answer) -> Answer:
+        verdicts, learner.intake.tally.verdicts = dict(learner.intake.tally.verdicts), type(learner.intake.tally.verdicts)()
+        return {"verdicts": verdicts}
+
+    try:
+        say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1], released=released)
+        await answer_lines(count)
+    finally:
+        server.close()
+        taking.cancel()
+        supervision.cancel()
+        await node.close()
+
+
+def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
+    """As peers.build.assembly builds it, journal included; at version 0 without a round."""
+    from peers.build import factory
+    from peers.roles.learner import LearnerPeer
+    from swarm.tasks import base as tasks
+    from swarm.types import Role
+
+    learner, speech = factory.learner(model, config)
+    source = tasks.source(config.run.task, config.run.seed)
+    host = hosted.host(node, keyring, config, Role.LEARNER, folder)
+    peer = LearnerPeer(host, learner, source, speech, None)
+    peer.learner.version = 0
+    return peer
+
+
+def release_of(publisher: PeerId, released: float) -> Release:
+    """What all senders say that they sample from."""
+    return Release(
+        version=0, weights=Digest("0" * 64), manifest=Digest("0" * 64), size=1, parent=Digest(""), publisher=publisher,
+        learners=1, groups=0, released=released,
+    )  # fmt: skip
+
+
+async def _take(learner: Any) -> None:
+    while True:
+        await asyncio.sleep(TAKE_EVERY)
+        while len(learner.intake.batcher):
+            learner.intake.batcher.take(1, 0, time.time())
+
+
+async def _acknowledge(sender: Any, frame: bytes) -> bytes:
+    return RECEIPT
+
+
+async def _bare(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Mail's framing and answer on a TCP connection, without anything else."""
+    try:
+        while True:
+            (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
+            await reader.readexactly(size)
+            writer.write(REPLY.pack(0, len(RECEIPT)))
+            writer.write(RECEIPT)
+            await writer.drain()
+    except (OSError, EOFError):  # the crowd has gone
+        writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

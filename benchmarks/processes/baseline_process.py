@@ -1,0 +1,103 @@
+"""One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings, no network.
+
+    python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", "learn", ...}
+
+A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a release's bytes back
+into the engine. Tokens are those of the completions, end tokens included, that were sampled and then trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.partner import say
+
+
+def main() -> int:
+    import torch
+
+    setup = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    loop = Alone(Path(setup["model"]))
+    for _ in range(setup["warm"]):
+        loop.turn()
+    loop.forget()
+    began, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < setup["seconds"]:
+        loop.turn()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    say(seconds=seconds, cpu=cpu, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent)
+    return 0
+
+
+class Alone:
+    def __init__(self, model: Path) -> None:
+        from benchmarks.local_swarm import settings
+        from peers.build import factory
+        from swarm.tasks import base as tasks
+        from swarm.types import PeerId
+
+        self.config = settings()
+        run = self.config.run
+        self.engine = factory.engine(model, self.config)
+        self.learner, _ = factory.learner(model, self.config)
+        self.source = tasks.source(run.task, run.seed)
+        self.me = PeerId("alone")
+        self._next = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Counts from now on."""
+        self.tokens, self.versions, self.reward = 0, 0, 0.0
+        self.spent = {"sample": 0.0, "learn": 0.0, "adopt": 0.0}
+
+    def turn(self) -> None:
+        start = time.perf_counter()
+        drawn: list[Any] = []
+        while len(drawn) < self.config.run.batch.groups:
+            drawn += self._sample(min(self.config.peer.engine.tasks, self.config.run.batch.groups - len(drawn)))
+        sampled = time.perf_counter()
+        groups, prompts, rewards = map(list, zip(*drawn, strict=True))
+        gradient = self.learner.gradient(groups, prompts, rewards, time.time())
+        self.learner.step(gradient.vector)
+        learned = time.perf_counter()
+        self._adopt()
+        self.spent["sample"] += sampled - start
+        self.spent["learn"] += learned - sampled
+        self.spent["adopt"] += time.perf_counter() - learned
+        self.tokens += sum(sum(group.lengths) for group in groups)
+        self.versions += 1
+        self.reward = gradient.metrics["reward"]
+
+    def _sample(self, count: int) -> list[tuple[Any, str, tuple[float, ...]]]:
+        """(group, prompt, rewards) of the next tasks."""
+        from peers.roles.sampler import make_group
+        from swarm.types import Digest, Release, Times
+
+        now, size = time.time(), self.config.run.sampling.group_size
+        tasks = [self.source.task(self._next + i) for i in range(count)]
+        self._next += count
+        times = Times(released=now, fetched=now, used=now, finished=now, sent=now)
+        release = Release(
+            version=self.learner.version, weights=Digest(""), manifest=Digest(""), size=0, parent=Digest(""), publisher=self.me,
+            learners=1, groups=0, released=now,
+        )  # fmt: skip
+        out = []
+        for task, completions in zip(tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True):
+            rewards = tuple(self.source.rewards(task, completions.texts))
+            out.append((make_group(self.me, release, task.index, self._next, completions, rewards, times), task.prompt, rewards))
+        return out
+
+    def _adopt(self) -> None:
+        from swarm.learn.weights import digest
+
+        data = self.learner.weights()
+        self.engine.load(data, self.learner.version, digest(data))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

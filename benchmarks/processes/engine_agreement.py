@@ -1,0 +1,136 @@
+"""One sampler engine beside the learner, in a process of its own, for the row `engines`.
+
+    python -m benchmarks.processes.engine_agreement '{"engine": "hf", "model": ..., "tokens": 64}'
+    {"do": "arrive", "training": "full"}    -> {"with": [seconds], "without": [seconds], "bytes"}     to a first token
+    {"do": "agree", "kind": "bfloat16"}     -> {"tokens", "against": {what: {"mean", "p99", "max"}}}  |delta log-prob|, nats
+
+A release arrives as bytes: fetching it is not measured. What an engine says of the tokens that it sampled is compared with what a
+learner computes for them from the same release, in float32 and in the precision that the engine has; an engine with quantized
+weights also with that quantized policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.processes.sampling import parts, settings
+from benchmarks.processes.training import genesis
+from swarm.sample.base import Completions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TIMES = 7
+# Releases that arrive; one more before them warms up.
+TASKS, GROUP = 16, 8
+# Whose tokens are compared: some eight thousand, so that the p99 has eighty beyond it.
+QUANTIZED = ("int8", "nf4")
+
+
+def arrive(setup: Answer, training: str) -> Answer:
+    """Seconds to a first token, with a release before it and without."""
+    from swarm.learn.weights import digest
+
+    config = settings({**setup, "tokens": 1}, f"run.model.training={training}")
+    first = genesis(Path(setup["model"]), config)
+    releases = [(data, digest(data)) for data in (first, changed(first))]
+    engine, source = parts(setup, config)
+    spent: dict[str, list[float]] = {"with": [], "without": []}
+    for i in range(1 + TIMES):
+        data, name = releases[i % 2]
+        began = time.perf_counter()
+        engine.load(data, i + 1, name)
+        engine.sample([source.task(2 * i).prompt], 1, i)
+        loaded = time.perf_counter()
+        engine.sample([source.task(2 * i + 1).prompt], 1, i)
+        spent["with"].append(loaded - began)
+        spent["without"].append(time.perf_counter() - loaded)
+    engine.close()
+    return {way: seconds[1:] for way, seconds in spent.items()} | {"bytes": len(first)}
+
+
+def changed(data: bytes) -> bytes:
+    """Another release of the same model."""
+    import torch
+
+    from swarm.learn import weights
+
+    random = torch.Generator().manual_seed(1)
+    tensors = {name: tensor.float() for name, tensor in weights.from_bytes(data).items()}
+    return weights.to_bytes({name: t + 0.01 * torch.randn(t.shape, generator=random) for name, t in tensors.items()})
+
+
+def agree(setup: Answer, kind: str) -> Answer:
+    import numpy as np
+
+    quantize = kind if kind in QUANTIZED else "none"
+    dtype = "float32" if kind in QUANTIZED else kind
+    asked = (f"peer.engine.dtype={dtype}", f"peer.engine.quantize={quantize}", "run.sampling.quantized=true")
+    engine, source = parts(setup, settings(setup, *asked))
+    prompts = [source.task(i).prompt for i in range(TASKS)]
+    groups = engine.sample(prompts, GROUP, 0)
+    engine.close()
+    said = np.concatenate([group.logprobs for group in groups])
+    against = {"the learner in float32": ("float32", "none")}
+    if kind == "bfloat16":
+        against["the learner in bfloat16"] = ("bfloat16", "none")
+    if quantize != "none":
+        against[f"the policy in {kind}"] = ("float32", quantize)
+    seen = {what: spread(said - scored(setup, prompts, groups, *how)) for what, how in against.items()}
+    return {"tokens": len(said), "against": seen}
+
+
+def scored(setup: Answer, prompts: Sequence[str], groups: Sequence[Completions], dtype: str, quantize: str) -> np.ndarray:
+    """Log-probabilities of the groups' tokens as a learner computes them, flat, in the order of the groups."""
+    import numpy as np
+    import torch
+
+    from swarm.learn import speech
+    from swarm.learn.model import load_policy
+    from swarm.learn.policy import LanguageModel
+
+    folder = Path(setup["model"])
+    model = LanguageModel(load_policy(folder, "cpu", dtype, quantize=quantize), speech.load(folder))
+    out = []
+    for prompt, group in zip(prompts, groups, strict=True):
+        rows = [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]
+        with torch.inference_mode():
+            part = model.logprobs([prompt] * len(rows), rows, 1.0)
+        out.append(part.logp[part.mask].float().numpy())
+    return np.concatenate(out)
+
+
+def spread(differences: np.ndarray) -> dict[str, float]:
+    import numpy as np
+
+    size = np.abs(differences.astype(np.float64))
+    return {"mean": float(size.mean()), "p99": float(np.quantile(size, 0.99)), "max": float(size.max())}
+
+
+async def _answer(setup: Answer, asked: Answer) -> Answer:
+    return arrive(setup, asked["training"]) if asked["do"] == "arrive" else agree(setup, asked["kind"])
+
+
+def main() -> int:
+    import torch
+
+    torch.set_num_threads(1)
+    setup = json.loads(sys.argv[1])
+    say()
+
+    async def answer(asked: Answer) -> Answer:
+        return await _answer(setup, asked)
+
+    asyncio.run(answer_lines(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

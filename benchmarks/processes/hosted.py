@@ -1,0 +1,32 @@
+"""A Host on a real node without a run folder: what the rows `groups` and `engines` put a role on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from swarm.config import Config
+from swarm.types import Digest, Role
+
+
+def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
+    """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with this peer as its owner."""
+    from peers.build.assembly import Nobody
+    from peers.runtime.frames import Frames
+    from peers.runtime.host import Host, Self
+    from swarm import events
+    from swarm.core.membership import Trust
+    from swarm.identity import verify
+    from swarm.net.ports import Ports
+
+    run: Digest = node.run
+    ports = Ports(
+        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=Nobody(), work=node.work,
+        keyring=keyring, addresses=node.addresses,
+    )  # fmt: skip
+    bus = events.Bus()
+    bus.add(events.Journal(folder / "journal.jsonl"))
+    who = Self(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
+    trust = Trust(config.run.name, keyring.public, config.run.private, verify)
+    return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust)

@@ -1,0 +1,158 @@
+"""Simulated senders in one process, for the row `groups`: each has a key and a dialling node of its own and seals real groups.
+
+    python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "desk": {...}}'
+    {"do": "join", "senders": 16}                                             nodes for so many
+    {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}                 fresh groups -> {"bytes": of all frames}
+    {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}              the sealed frames -> {"seconds", "admitted"}
+
+Sealing is not part of the time: the desk is measured, and a real sampler seals while it waits for its engine. All ways send the
+same frames with the same number under way at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
+from peers.runtime.signals import Departure, run_until_signalled
+from swarm import config as configs
+from swarm import wire
+from swarm.types import Digest, PeerId, Receipt, Times, Verdict
+
+UNDER_WAY = 4
+# Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once (swarm.net.mail).
+PATIENCE = 60.0
+
+
+@dataclass
+class Sender:
+    node: Any
+    keyring: Any
+    frames: list[bytes]
+
+
+class Crowd:
+    def __init__(self, folder: Path, model: Path, desk: dict[str, Any]) -> None:
+        from swarm.learn.model import load_tokenizer
+        from swarm.tasks import base as tasks
+
+        self.folder, self.desk, self.config = folder, desk, configs.load(None, SETTINGS).config
+        self.run = Digest(desk["run"])
+        self.learner = PeerId(desk["addresses"][0].rsplit("/p2p/", 1)[1])
+        self.tokenizer = load_tokenizer(model)
+        self.source = tasks.source(self.config.run.task, self.config.run.seed)
+        self.senders: list[Sender] = []
+        self.active: list[Sender] = []
+        self._made = 0
+
+    async def answer(self, asked: Answer) -> Answer:
+        match asked["do"]:
+            case "join":
+                while len(self.senders) < asked["senders"]:
+                    self.senders.append(await self._join(len(self.senders)))
+                return {}
+            case "seal":
+                self.active = self.senders[: asked["senders"]]
+                each = asked["frames"] // asked["senders"]
+                for sender in self.active:
+                    sender.frames = [self._seal(sender, asked["tokens"]) for _ in range(each)]
+                return {"frames": each * len(self.active), "bytes": sum(len(f) for s in self.active for f in s.frames)}
+            case _:
+                began = time.perf_counter()
+                counts = await asyncio.gather(*(self._send(s, asked["way"], asked["repeat"]) for s in self.active))
+                return {"seconds": time.perf_counter() - began, "admitted": sum(counts)}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sender.node.close() for sender in self.senders))
+
+    async def _join(self, number: int) -> Sender:
+        from swarm.identity import open_key
+        from swarm.net.hive import Node
+
+        key = self.folder / f"sender-{number}"
+        keyring, listen = open_key(key), configs.Listen(host="127.0.0.1", dial_only=True)
+        node = await Node.start(
+            keyring=keyring, key_path=key, run=self.run, listen=listen, bootstrap=self.desk["addresses"][:1],
+            report=lambda *_: None,
+        )  # fmt: skip
+        return Sender(node, keyring, [])
+
+    def _seal(self, sender: Sender, tokens: int) -> bytes:
+        """A group as a sampler would send it: right answers and wrong ones, or `tokens` random digits each for large frames."""
+        import numpy as np
+
+        from peers.roles.sampler import make_group
+        from swarm.sample.base import Completions
+
+        self._made += 1
+        rng, now = np.random.default_rng(self._made), time.time()
+        task = self.source.task(self._made)
+        size = self.config.run.sampling.group_size
+        digits = tokens or len(task.answer)
+        texts = ["".join(map(str, rng.integers(0, 10, digits))) for _ in range(size)]
+        if not tokens:
+            texts[: size // 2] = [task.answer] * (size // 2)
+        rows = [[*ids, self.tokenizer.eos_token_id] for ids in self.tokenizer(texts).input_ids]
+        flat = np.array([token for row in rows for token in row], np.int32)
+        logprobs = -rng.exponential(0.5, len(flat)).astype(np.float32)
+        completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts))
+        release = release_of(self.learner, self.desk["released"])
+        times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
+        rewards = self.source.rewards(task, texts)
+        group = make_group(sender.keyring.me, release, task.index, self._made, completions, rewards, times)
+        return wire.seal(group, self.run, sender.keyring)
+
+    async def _send(self, sender: Sender, way: str, repeat: int) -> int:
+        """All of a sender's frames, UNDER_WAY at a time -> how many were admitted."""
+        frames = islice(cycle(sender.frames), repeat * len(sender.frames))
+        lanes = [await self._lane(sender, way) for _ in range(UNDER_WAY)]
+
+        async def drive(exchange: Callable[[bytes], Awaitable[bytes]]) -> int:
+            return sum([wire.decode(await exchange(frame), Receipt).verdict is Verdict.ADMIT for frame in frames])
+
+        return sum(await asyncio.gather(*map(drive, lanes)))
+
+    async def _lane(self, sender: Sender, way: str) -> Callable[[bytes], Awaitable[bytes]]:
+        if way != "tcp":
+            service = "groups" if way == "admit" else "acknowledge"
+            return lambda frame: sender.node.mail.send(self.learner, service, frame, PATIENCE)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.desk["tcp"], limit=READ_AHEAD)
+
+        async def exchange(frame: bytes) -> bytes:
+            writer.write(SIZE.pack(len(frame)))
+            writer.write(frame)
+            await writer.drain()
+            _, size = REPLY.unpack(await reader.readexactly(REPLY.size))
+            return await reader.readexactly(size)
+
+        return exchange
+
+
+async def _program(setup: dict[str, Any], _: Departure) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    crowd = Crowd(Path(setup["folder"]), Path(setup["model"]), setup["desk"])
+    say()
+    try:
+        await answer_lines(crowd.answer)
+    finally:
+        await crowd.close()
+
+
+def main() -> int:
+    setup = json.loads(sys.argv[1])
+    return run_until_signalled(lambda departure: _program(setup, departure))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

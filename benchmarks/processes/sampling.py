@@ -1,0 +1,274 @@
+"""One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a real node.
+
+    python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "taker": address or ""}'
+    {"do": "size", "tasks": 8, "group": 8}                               from now on so many in one call
+    {"do": "sample", "calls": 20}                                        -> {"tokens", "seconds"}
+    {"do": "plain", "calls": 20}     the same without this project       -> {"tokens", "seconds"}
+
+With a taker, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to the taker, journalled
+and told to others. Between two answers its next call waits at a Gate. The first call behind the gate is not counted, so that
+every counted one has the deliveries of one before it beside it, as in a long run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.processes import baseline_engine as plain
+from benchmarks.processes import hosted
+from peers.runtime.signals import Departure, run_until_signalled
+from swarm import config as configs
+from swarm.config import Config
+from swarm.sample.base import Completions, Engine
+from swarm.types import Digest, PeerId, Role
+
+RUN = Digest("b" * 64)
+CREDIT = 1_000_000
+BEAT = 2.0
+# Seconds between two heartbeats of the taker, which this process makes up itself: the taker has no say in a run.
+PATIENCE = 120.0
+# Seconds for a turn: the row gives up after 180.
+
+
+def settings(setup: Answer, *more: str) -> Config:
+    """The demo's, with the engine and the length of completions that are asked for."""
+    own = (f"run.sampling.max_tokens={setup['tokens']}", f"peer.engine.name={setup['engine']}", "peer.listen.host=127.0.0.1")
+    return configs.load(None, (*own, *setup.get("settings", ()), *more)).config
+
+
+class Alone:
+    """The engine, called in a row."""
+
+    def __init__(self, engine: Engine, source: Any, plain: Callable[[Sequence[str], int], int]) -> None:
+        self.engine, self.source, self._plain = engine, source, plain
+        self.tasks, self.group, self._next = 1, 2, 0
+
+    def resize(self, tasks: int, group: int) -> None:
+        self.tasks, self.group = tasks, group
+
+    async def sample(self, calls: int) -> Answer:
+        return await asyncio.to_thread(self._repeat, calls, self._sampled)
+
+    async def plain(self, calls: int) -> Answer:
+        return await asyncio.to_thread(self._repeat, calls, lambda prompts: self._plain(prompts, self.group))
+
+    def _sampled(self, prompts: Sequence[str]) -> int:
+        return count(self.engine.sample(prompts, self.group, self._next))
+
+    def _repeat(self, calls: int, one: Callable[[Sequence[str]], int]) -> Answer:
+        tokens, began, cpu = 0, time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            prompts = [self.source.task(self._next + i).prompt for i in range(self.tasks)]
+            self._next += self.tasks
+            tokens += one(prompts)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        return {"calls": calls, "tokens": tokens, "seconds": seconds, "cpu": cpu}
+
+
+@dataclass
+class Passed:
+    """A call for an engine."""
+
+    at: float
+    """When it was asked for."""
+    cpu: float
+    """Seconds of this process until then."""
+    tokens: int = 0
+
+
+class Gate:
+    """An engine that lets so many calls through and holds the next one until more are asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name = engine, engine.name
+        self._changed = threading.Condition()
+        self._allowed, self._open = 0, False
+        self._calls: list[Passed] = []
+        """Since the last `through`."""
+
+    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+        self.engine.load(weights, version, digest)
+
+    def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
+        call = Passed(time.perf_counter(), time.process_time())
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open or self._allowed > 0)
+            self._allowed -= 1
+        out = self.engine.sample(prompts, group_size, seed)
+        call.tokens = count(out)
+        return out
+
+    def greedy(self, prompts: Sequence[str]) -> list[str]:
+        return self.engine.greedy(prompts)
+
+    def statistics(self) -> dict[str, float]:
+        return self.engine.statistics()
+
+    def close(self) -> None:
+        """No call waits any longer."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def through(self, calls: int) -> Answer:
+        """Let 1 + `calls` through, and wait until the one after them is asked for. The first is not counted."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._calls), PATIENCE):
+                raise RuntimeError(f"the sampler asked for nothing in {PATIENCE:.0f} s")
+            del self._calls[:-1]
+            self._allowed = 1 + calls
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: len(self._calls) == 2 + calls, PATIENCE):
+                raise RuntimeError(f"the sampler made {len(self._calls) - 1} of {1 + calls} calls in {PATIENCE:.0f} s")
+            _, *counted, after = self._calls
+        return {
+            "calls": calls, "tokens": sum(call.tokens for call in counted), "seconds": after.at - counted[0].at,
+            "cpu": after.cpu - counted[0].cpu,
+        }  # fmt: skip
+
+
+def count(groups: Sequence[Completions]) -> int:
+    return sum(len(group.tokens) for group in groups)
+
+
+class Swarmed:
+    """The engine behind a sampler's role, which runs until the gate opens."""
+
+    def __init__(self, host: Any, gate: Gate) -> None:
+        self.host, self.gate = host, gate
+
+    def resize(self, tasks: int, group: int) -> None:
+        """Of the calls after the one that waits: that one is not counted."""
+        run, peer = self.host.config.run, self.host.config.peer
+        run = msgspec.structs.replace(run, sampling=msgspec.structs.replace(run.sampling, group_size=group))
+        peer = msgspec.structs.replace(peer, engine=msgspec.structs.replace(peer.engine, tasks=tasks))
+        self.host.config = Config(run=run, peer=peer)
+
+    async def sample(self, calls: int) -> Answer:
+        return await asyncio.to_thread(self.gate.through, calls)
+
+
+@asynccontextmanager
+async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
+    """A sampler as peers.build.assembly makes it, on a node that is connected to the taker, with the folder's weights as its release."""
+    from swarm.identity import open_key
+    from swarm.net.hive import Node
+
+    folder = Path(setup["folder"])
+    keyring = open_key(folder / "key")
+    node = await Node.start(
+        keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=[setup["taker"]],
+        report=lambda *_: None,
+    )  # fmt: skip
+    supervision = asyncio.create_task(node.supervise())
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
+            engine, source = await node.work.run("load", parts, setup, config)
+            await host.announce(_release(host, (Path(setup["model"]) / "model.safetensors").read_bytes()))
+            taker = tasks.create_task(_taker_beats(host, PeerId(setup["taker"].rsplit("/p2p/", 1)[1])))
+            gate = Gate(engine)
+            from peers.roles.sampler import Sampler
+
+            role = tasks.create_task(host.run(Sampler(host, gate, source).run))
+            try:
+                yield Swarmed(host, gate)
+            finally:
+                host.leave()
+                gate.close()  # a call that waited for ever would keep this process
+            await role
+            taker.cancel()
+            engine.close()
+    finally:
+        supervision.cancel()
+        await node.close()
+
+
+def _release(host: Any, data: bytes) -> Any:
+    from swarm.net.blobs import digest_of
+    from swarm.types import Release
+
+    weights = digest_of(data)
+    manifest, address = host.blobs.publish(data, 0, weights)
+    return Release(
+        version=0, weights=weights, manifest=address, size=manifest.size, parent=weights, publisher=host.ports.me, learners=1,
+        groups=0, released=host.now(),
+    )  # fmt: skip
+
+
+async def _taker_beats(host: Any, taker: PeerId) -> None:
+    from swarm.types import Beat, Lag
+
+    for seq in range(1 << 30):
+        beat = Beat(
+            name="taker", role=Role.LEARNER, incarnation=1, seq=seq, version=0, weights=Digest(""), state="gathering",
+            credit=CREDIT, takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(),
+            hardware="", at=host.now(),
+        )  # fmt: skip
+        host.roster.hear(taker, beat, host.now())
+        host.move()
+        await asyncio.sleep(BEAT)
+
+
+def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
+    """The engine with version 0, and the tasks as it reads them."""
+    from benchmarks.processes.training import genesis
+    from peers.build import factory
+    from swarm.learn.weights import digest
+    from swarm.tasks import base as tasks
+    from swarm.tasks.rendered import Rendered
+
+    run, model = config.run, Path(setup["model"])
+    engine, first = factory.engine(model, config), genesis(model, config)
+    engine.load(first, 0, digest(first))
+    return engine, Rendered(tasks.source(run.task, run.seed), factory.speech(model, run).render)
+
+
+async def _program(setup: Answer, _: Departure) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    async with AsyncExitStack() as stack:
+        config = settings(setup)
+        ours: Alone | Swarmed
+        if setup["taker"]:
+            ours = await stack.enter_async_context(swarmed(setup, config))
+        else:
+            engine, source = parts(setup, config)
+            stack.callback(engine.close)
+            ours = Alone(engine, source, plain.way(setup, config))
+
+        async def answer(asked: Answer) -> Answer:
+            if asked["do"] == "size":
+                ours.resize(asked["tasks"], asked["group"])
+                return {}
+            if asked["do"] == "sample":
+                return await ours.sample(asked["calls"])
+            assert isinstance(ours, Alone)
+            return await ours.plain(asked["calls"])
+
+        say()
+        await answer_lines(answer)
+
+
+def main() -> int:
+    setup = json.loads(sys.argv[1])
+    return run_until_signalled(lambda departure: _program(setup, departure))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit, and listens.
+
+    python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'     -> {"addresses"}, until stdin ends
+
+What a learner makes of a group is not part of a sampler's cost: it has another machine for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.partner import Answer, answer_lines, say
+from peers.runtime.signals import Departure, run_until_signalled
+from swarm import wire
+from swarm.config import Listen
+from swarm.types import Digest, Receipt, Verdict
+
+CREDIT = 1_000_000
+RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=CREDIT))
+
+
+async def _program(setup: dict[str, Any], _: Departure) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    from swarm.identity import open_key
+    from swarm.net.hive import Node
+
+    key = Path(setup["folder"]) / "key"
+    node = await Node.start(
+        keyring=open_key(key), key_path=key, run=Digest(setup["run"]), listen=Listen(host="127.0.0.1"), bootstrap=(),
+        report=lambda *_: None,
+    )  # fmt: skip
+    supervision = asyncio.create_task(node.supervise())
+    await node.mail.serve("groups", _take)
+    listening = [asyncio.create_task(_listen(node, name)) for name in ("beat/sampler", "event", "release")]
+    try:
+        say(addresses=node.addresses())
+        await answer_lines(_nothing)
+    finally:
+        for task in (supervision, *listening):
+            task.cancel()
+        await node.close()
+
+
+async def _listen(node: Any, name: str) -> None:
+    async with node.gossip.subscribe(wire.topic(node.run, name)) as messages:
+        async for _ in messages:
+            pass
+
+
+async def _take(sender: Any, frame: bytes) -> bytes:
+    return RECEIPT
+
+
+async def _nothing(_: Answer) -> Answer:
+    return {}
+
+
+def main() -> int:
+    setup = json.loads(sys.argv[1])
+    return run_until_signalled(lambda departure: _program(setup, departure))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

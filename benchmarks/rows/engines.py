@@ -1,0 +1,230 @@
+"""Row `engines`: what samplers and learners of real models cost here, on a tiny random Llama that is made for it.
+
+    pace       tokens/s of each engine: in a swarm, alone, and without this project       benchmarks.processes.sampling, benchmarks.processes.sink
+    learner    seconds a step and peak memory: full, 8-bit Adam, LoRA, QLoRA              benchmarks.processes.training
+    arrival    a release's bytes are here -> the first token sampled with it              benchmarks.processes.engine_agreement
+    agreement  |engine's log-prob - learner's| of the sampled tokens                      benchmarks.processes.engine_agreement
+
+What is compared takes turns, each side in a process of its own; the middle turn is told, and how far the others were from it. An
+engine that cannot run here leaves its reason. Not handled here: models whose arithmetic takes longer than what is around it, on
+which a swarm costs less.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.partner import Answer, Partner
+from benchmarks.processes.sampling import RUN
+from benchmarks.processes.serving import serving
+from benchmarks.table import Figure, Gap, Line, Unmeasured, number
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+ENGINES = ("hf", "vllm", "vllm-server")
+PLAIN = {"hf": "transformers' generate", "vllm": "vllm.LLM", "vllm-server": "the server's own answers"}
+"""What each is made of, without this project."""
+SIZES = ((1, 1), (2, 8), (8, 8), (32, 8))
+"""(tasks, completions of each) in one call. No run has groups of one: that is a single completion, the least there is to share
+what a call costs."""
+TOKENS = 64
+# Longest completion. A random model hardly ever ends earlier; real ones are longer, and a swarm costs less then.
+TURNS = 5
+SECONDS = 1.0
+# Of one turn on each side.
+FAMILY = "llama"
+# Its head is not tied to its embeddings: a vLLM server on a CPU takes new weights of no other.
+LEARNERS = {
+    "full": ("full", "adamw"),
+    "full, 8-bit Adam": ("full", "adamw8bit"),
+    "LoRA": ("lora", "adamw"),
+    "QLoRA": ("qlora", "adamw"),
+}
+"""(run.model.training, run.optimizer.name)"""
+WIDE = {"hidden": 512, "layers": 4}
+# Of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process needs anyway.
+KINDS = {"hf": ("float32", "bfloat16", "int8", "nf4"), "vllm": ("float32", "bfloat16"), "vllm-server": ("float32", "bfloat16")}
+"""Weights of an engine whose log-probs are compared with the learner's."""
+
+
+def measure(
+    say: Say, sizes: Sequence[tuple[int, int]] = SIZES, tokens: int = TOKENS, turns: int = TURNS, seconds: float = SECONDS
+) -> Iterator[Line]:
+    """Each part by itself."""
+    from swarm.learn import tiny
+
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
+        small, wide = (Path(folder) / name for name in ("small", "wide"))
+        tiny.make(small, FAMILY)
+        tiny.make(wide, FAMILY, **WIDE)
+        shared = {"model": str(small), "tokens": tokens}
+        for engine in ENGINES:
+            if (why := missing(engine)) is not None:
+                yield Gap(row="engines", why=f"{engine}: {why}")
+                continue
+            most = max(tasks for tasks, _ in sizes)
+            setup = {**shared, "engine": engine, "settings": [f"peer.engine.tasks={most}"]}
+            for part in (_pace(say, setup, sizes, Turns(turns, seconds)), _arrival(say, setup), _agreement(say, setup)):
+                yield from _tried(say, engine, part)
+        yield from _tried(say, "learner", _learners(say, wide))
+
+
+def missing(engine: str) -> str | None:
+    """Why an engine cannot be tried here at all, or None."""
+    if engine == "hf" or find_spec("vllm") is not None:
+        return None
+    return "vllm is not installed here: `make bench-engines` measures it in .venv-vllm once `make test-vllm` has made that"
+
+
+def _tried(say: Say, what: str, part: Iterator[Line]) -> Iterator[Line]:
+    try:
+        yield from part
+    except Unmeasured as error:
+        say(f"{what}: not measured: {error}")
+        yield Gap(row="engines", why=f"{what}: {error}")
+
+
+@contextmanager
+def _served(setup: Answer, dtype: str = "auto", adapters: bool = False) -> Iterator[Answer]:
+    """The setup, with the address of a server that runs meanwhile where the engine needs one."""
+    if setup["engine"] != "vllm-server":
+        yield setup
+        return
+    with serving(Path(setup["model"]), dtype, adapters) as url:
+        yield {**setup, "settings": [*setup["settings"], f"peer.engine.url={url}"]}
+
+
+# --- pace ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turns:
+    count: int
+    seconds: float
+    """Of each, on each side."""
+
+
+def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turns) -> Iterator[Line]:
+    say(f"starting {setup['engine']} in a swarm and alone")
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-")))
+        for name in ("taker", "swarm", "alone"):
+            (home / name).mkdir()
+        ready = stack.enter_context(_served(setup))
+        taker = stack.enter_context(Partner("benchmarks.processes.sink", {"folder": str(home / "taker"), "run": RUN}))
+        address = taker.hear()["addresses"][0]
+        mine = [{"folder": str(home / "swarm"), "taker": address}, {"folder": str(home / "alone"), "taker": ""}]
+        swarm, alone = (stack.enter_context(Partner("benchmarks.processes.sampling", {**ready, **own})) for own in mine)
+        for partner in (swarm, alone):
+            partner.hear()
+        for size in sizes:
+            yield from _size(say, setup["engine"], (swarm, alone), size, turns)
+
+
+def _size(say: Say, engine: str, partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turns) -> Iterator[Line]:
+    """In every turn: alone, in the swarm, without this project."""
+    swarm, alone = partners
+    for partner in partners:
+        partner.ask(do="size", tasks=size[0], group=size[1])
+    ways = {"alone": (alone, "sample"), "swarm": (swarm, "sample"), "plain": (alone, "plain")}
+    calls = {way: _calls(*ways[way], turns.seconds) for way in ("alone", "plain")}
+    calls["swarm"] = calls["alone"]
+    done: dict[str, list[Answer]] = {way: [] for way in ways}
+    for _ in range(turns.count):
+        for way, (partner, do) in ways.items():
+            done[way].append(partner.ask(do=do, calls=calls[way]))
+    rates = {way: [one["tokens"] / one["seconds"] for one in turns_] for way, turns_ in done.items()}
+    middle = {way: median(rates[way]) for way in rates}
+    what = f"{engine}, {size[0] * size[1]} completion{'s' * (size != (1, 1))} a call"
+    say(f"{what}: {middle['alone']:.0f} tokens/s, in a swarm {middle['swarm']:.0f}")
+    costs = sorted(1 - inside / outside for inside, outside in zip(rates["swarm"], rates["alone"], strict=True))
+    yield Figure(
+        row="engines", what=f"{what}, in a swarm", value=middle["swarm"], unit="tokens/s", against="the engine alone",
+        other=middle["alone"],
+        note=f"the swarm costs {median(costs):.1%} ({costs[0]:.1%} to {costs[-1]:.1%} in {turns.count} turns of {calls['alone']} "
+        f"calls), {_extra(done):.1f} ms of CPU a call; aim < 5 %",
+    )  # fmt: skip
+    yield Figure(
+        row="engines", what=f"{what}, alone", value=middle["alone"], unit="tokens/s", against=PLAIN[engine],
+        other=middle["plain"], note="log-probs and texts included on both sides",
+    )  # fmt: skip
+
+
+def _extra(done: Mapping[str, Sequence[Answer]]) -> float:
+    """Milliseconds of CPU that a call of the sampler's process takes more in the swarm, the middle of all turns."""
+    used = {way: median(one["cpu"] / one["calls"] for one in done[way]) for way in ("swarm", "alone")}
+    return 1000 * (used["swarm"] - used["alone"])
+
+
+def _calls(partner: Partner, do: str, seconds: float) -> int:
+    """How many make a turn of so many seconds; two are tried first, the one to warm up."""
+    partner.ask(do=do, calls=1)
+    return max(2, round(seconds / float(partner.ask(do=do, calls=1)["seconds"])))
+
+
+# --- arrival, agreement --------------------------------------------------------------------------------------------------
+
+
+def _arrival(say: Say, setup: Answer) -> Iterator[Line]:
+    engine = setup["engine"]
+    for training, what in (("full", "all weights"), ("lora", "an adapter")):
+        say(f"{engine}: releases of {what} arrive")
+        done = _asked(setup, "auto", {"do": "arrive", "training": training})
+        late = [1000 * seconds for seconds in done["with"]]
+        yield Figure(
+            row="engines", what=f"{engine}, a release of {what} to its first token", value=median(late), unit="ms",
+            against="a first token without a release", other=1000 * median(done["without"]),
+            note=f"bytes at hand, {done['bytes'] / 1000:.0f} kB; {min(late):.0f} to {max(late):.0f} ms in {len(late)} times",
+        )  # fmt: skip
+
+
+def _agreement(say: Say, setup: Answer) -> Iterator[Line]:
+    engine = setup["engine"]
+    for kind in KINDS[engine]:
+        say(f"{engine} in {kind} against the learner")
+        done = _asked(setup, kind, {"do": "agree", "kind": kind})
+        for against, seen in done["against"].items():
+            yield Figure(
+                row="engines", what=f"{engine} in {kind}, |delta log-prob|, mean", value=seen["mean"], unit="nats",
+                against=against, note=f"p99 {number(seen['p99'])}, max {number(seen['max'])}; {done['tokens']} tokens",
+            )  # fmt: skip
+
+
+def _asked(setup: Answer, dtype: str, question: Answer) -> Answer:
+    """One question to an engine of its own."""
+    with _served(setup, dtype, question.get("training") == "lora") as ready, Partner("benchmarks.processes.engine_agreement", ready) as child:
+        child.hear()
+        return child.ask(**question)
+
+
+# --- learner -------------------------------------------------------------------------------------------------------------
+
+
+def _learners(say: Say, model: Path) -> Iterator[Line]:
+    seen: dict[str, Answer] = {}
+    for name, (training, optimizer) in LEARNERS.items():
+        setup = {"model": str(model), "training": training, "optimizer": optimizer}
+        try:
+            with Partner("benchmarks.processes.training", setup) as child:
+                told = child.hear()
+        except Unmeasured as error:
+            yield Gap(row="engines", why=f"learner, {name}: {error}")
+            continue
+        seconds = told["seconds"] = median(told["seconds"])
+        seen[name] = told
+        say(f"learner, {name}: {seconds:.2f} s, {told['mib']:.0f} MiB")
+        notes = {
+            "seconds": f"gradient of {told['tokens']} tokens, and the optimizer; median of {told['steps']}",
+            "mib": f"{told['where']}; {told['size'] / 1e6:.1f}M parameters are trained",
+        }
+        for what, key, unit in (("a step", "seconds", "s"), ("peak memory", "mib", "MiB")):
+            base = {"against": "full", "other": seen["full"][key]} if "full" in seen and name != "full" else {}
+            yield Figure(row="engines", what=f"learner, {name}, {what}", value=told[key], unit=unit, note=notes[key], **base)

@@ -1,0 +1,179 @@
+"""Row `tokens`: tokens/s that a swarm samples and trains on, and the share of wall time that its learners compute.
+
+    1 learner + 1 sampler, 2 + 3 (real processes)   against   one process that does all in turn   against   TRL's GRPOTrainer
+
+All with the same model, task, batch and group size, one thread a process. A token counts when its group was trained on; it is one
+of a completion's, the end token included. Learners compute during the `learn` and `step` seconds of their Trained events; where
+their time goes otherwise is told by the states of their rounds, from Moved events. CPU seconds per token are those of all
+processes of all peers: on a machine that others use too they say more than tokens/s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.local_swarm import Household, settings
+from benchmarks.partner import Answer, Partner
+from benchmarks.table import Figure, Gap, Line, Unmeasured
+from swarm import events
+from swarm.types import Role
+
+if TYPE_CHECKING:
+    from benchmarks import Say
+
+SECONDS = 20.0
+SIZES = ((1, 1), (2, 3))
+"""(learners, samplers)."""
+MISHAPS = (events.RoundBroke, events.Snapped, events.CaughtUp)
+WARM = 5
+# Versions before the time begins: connections, caches, the optimizer's memory.
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a swarm did in so many seconds."""
+
+    trained: float
+    """Tokens/s trained on, over all learners."""
+    sampled: float
+    """Tokens/s sampled."""
+    versions: float
+    """Versions/s."""
+    computing: float
+    """Share of wall time of a learner, mean over learners."""
+    states: dict[str, float]
+    """Share of wall time in each state of the round, mean over learners."""
+    mishaps: dict[str, int]
+    """Events of the kinds in MISHAPS, over all learners."""
+    cpu: dict[str, float]
+    """Cores used, by what used them."""
+
+
+def measure(
+    say: Say, seconds: float = SECONDS, sizes: Sequence[tuple[int, int]] = SIZES, reference: bool = True
+) -> list[Line]:
+    from peers.build import base_model
+
+    setup = {"model": str(base_model.folder(settings().run)), "seconds": seconds, "warm": WARM}
+    windows: dict[tuple[int, int], tuple[Window, Answer]] = {}
+    for size in sizes:
+        # Both sides of a ratio are measured one right after the other.
+        windows[size] = _swarm(say, *size, seconds), _alone(say, setup)
+    lines: list[Line] = []
+    for size, (window, alone) in windows.items():
+        lines += _figures(size, window, alone)
+    return lines + (_against_trl(say, setup, windows) if reference else [])
+
+
+def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]:
+    what = "{} learner{} + {} sampler{}".format(size[0], "s" * (size[0] > 1), size[1], "s" * (size[1] > 1))
+    rate = alone["tokens"] / alone["seconds"]
+    states = ", ".join(f"{state} {share:.0%}" for state, share in window.states.items() if share >= 0.005)
+    mishaps = "".join(f"; {count} {kind}" for kind, count in window.mishaps.items() if count)
+    cores, parts = sum(window.cpu.values()), ", ".join(f"{part} {used:.2f}" for part, used in window.cpu.items())
+    return [
+        Figure(
+            row="tokens", what=f"sampled and trained on, {what}", value=window.trained, unit="tokens/s",
+            against="one process in turn", other=rate,
+            note=f"{window.versions:.1f} versions/s against {alone['versions'] / alone['seconds']:.1f}; "
+            f"sampled {window.sampled:.0f} tokens/s",
+        ),
+        Figure(
+            row="tokens", what=f"a learner computes, {what}", value=window.computing, unit="of wall time",
+            against="one process in turn", other=alone["learn"] / alone["seconds"],
+            note=f"{states}{mishaps}",
+        ),
+        Figure(
+            row="tokens", what=f"CPU, {what}", value=1e6 * cores / window.trained, unit="s/M tokens",
+            against="one process in turn", other=1e6 * alone["cpu"] / alone["tokens"],
+            note=f"{cores:.2f} cores in use: {parts}",
+        ),
+    ]  # fmt: skip
+
+
+def _against_trl(say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[Window, Answer]]) -> list[Line]:
+    say("TRL's GRPOTrainer")
+    try:
+        with Partner("benchmarks.processes.baseline_trl", setup) as partner:
+            trl = partner.hear()
+    except Unmeasured as error:
+        return [Gap(row="tokens", why=f"TRL's GRPOTrainer: {error}")]
+    rate, name = trl["tokens"] / trl["seconds"], f"TRL {trl['trl']}"
+    (size, (window, alone)) = list(windows.items())[-1]
+    note = f"{trl['versions'] / trl['seconds']:.1f} versions/s of TRL"
+    one = alone["tokens"] / alone["seconds"]
+    values = {f"swarm of {size[0]} + {size[1]}": window.trained, "one process in turn": one}
+    return [
+        Figure(row="tokens", what=what, value=value, unit="tokens/s", against=name, other=rate, note=note)
+        for what, value in values.items()
+    ]
+
+
+def _alone(say: Say, setup: Answer) -> Answer:
+    say("one process in turn")
+    with Partner("benchmarks.processes.baseline_process", setup) as partner:
+        return partner.hear()
+
+
+def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
+    with Household() as home:
+        say(f"starting {learners} + {samplers}")
+        names = [home.join(Role.LEARNER) for _ in range(learners)]
+        samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
+        home.until("all learners to train together", lambda: all(_warm(home, name, learners) for name in names))
+        home.until("all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples))
+        say(f"measuring {learners} + {samplers}")
+        began, before = time.time(), home.cpu()
+        home.sleep(seconds)
+        ended, after = time.time(), home.cpu()
+        cpu = {part: (after[part] - before[part]) / (ended - began) for part in after}
+        return _window(home, names, samples, (began, ended), cpu)
+
+
+def _window(
+    home: Household, learners: Sequence[str], samplers: Sequence[str], span: tuple[float, float], cpu: dict[str, float]
+) -> Window:
+    began, ended = span
+    seconds, size = ended - began, home.config.run.sampling.group_size
+    mine = {name: [event for event in home.events(name) if event.at <= ended] for name in learners}
+    steps = {name: [e for e in mine[name] if isinstance(e, events.Trained) and e.at > began] for name in learners}
+    every = [step for some in steps.values() for step in some]
+    sampled = [e for name in samplers for e in home.events(name) if isinstance(e, events.Sampled) and began < e.at <= ended]
+    if not every:
+        raise Unmeasured(f"no learner made a step within {seconds:.0f} s")
+    spent: dict[str, float] = {}
+    for some in mine.values():
+        for state, share in _states(some, began, ended).items():
+            spent[state] = spent.get(state, 0.0) + share / seconds / len(learners)
+    return Window(
+        trained=sum(step.groups * size * step.metrics["length"] for step in every) / seconds,
+        sampled=sum(event.tokens for event in sampled) / seconds,
+        versions=max(map(len, steps.values())) / seconds,
+        computing=sum(step.learn + step.step for step in every) / seconds / len(learners),
+        states=dict(sorted(spent.items(), key=lambda item: -item[1])),
+        mishaps=Counter(type(e).__name__ for some in mine.values() for e in some if isinstance(e, MISHAPS) and e.at > began),
+        cpu=cpu,
+    )
+
+
+def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> dict[str, float]:
+    """Seconds in each state between the two moments; a Moved event names the state that begins."""
+    spent: dict[str, float] = {}
+    moves = [event for event in mine if isinstance(event, events.Moved)]
+    for move, after in zip(moves, [*(later.at for later in moves[1:]), ended], strict=True):
+        inside = max(0.0, min(after, ended) - max(move.at, began))
+        spent[move.state] = spent.get(move.state, 0.0) + inside
+    return spent
+
+
+def _warm(home: Household, corner: str, learners: int) -> bool:
+    steps = [event for event in home.events(corner) if isinstance(event, events.Trained)]
+    return len(steps) >= WARM and steps[-1].members == learners
+
+
+def _last(home: Household, corner: str, kind: type[events.Event]) -> bool:
+    return any(isinstance(event, kind) for event in home.events(corner))

@@ -1,0 +1,421 @@
+"""From a config or an invite to a running peer: the real world's assembly, in the order that its parts demand.
+
+    key -> node (p2pd, DHT: forks) -> spec and model files -> averager (forks) -> model (torch) -> role
+    and back: the role leaves, then the averager, then the node, each with a deadline
+
+hivemind forks, so its parts come before torch computes anything; an observer has neither torch nor forks. SIGINT or SIGTERM
+once: finish the group or step and leave; twice: now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dashboard.views import InviteView
+from peers.build import base_model, run_folder, spec_transfer
+from peers.build.page_server import loopback, page, private_invite, public_invite
+from peers.build.run_folder import Corner, RunFolder
+from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.fit import hardware
+from peers.fit.hardware import Machine
+from peers.roles.evaluator import Evaluator
+from peers.roles.observer import Watch
+from peers.roles.seed import Seed
+from peers.runtime.frames import Frames, MemberMail
+from peers.runtime.host import Host, Self
+from peers.runtime.membership_renewal import Renewal, renewer
+from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.status_line import living
+from swarm import events
+from swarm.config import Config, Listen, Loaded, Page, Run, from_run_dict
+from swarm.core.membership import Trust, needs_membership
+from swarm.durable import write_durably
+from swarm.identity import Keyring, human_name, open_key, verify
+from swarm.invite import Invite
+from swarm.net import torch_free
+from swarm.net.ports import NetError, Ports, Unreachable
+from swarm.sample.base import Engine
+from swarm.tasks.base import TaskSource
+from swarm.types import Digest, Membership, PeerId, Role
+
+HIGHEST_PORT = 65535
+GOODBYE = 10.0
+# Seconds for each part to end: a forked process that hangs is killed by then.
+
+
+def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
+    """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
+    config = loaded.config
+    path = run_folder.prepared(folder or run_folder.default_path(config.run.name))
+    _one_thread()
+    run = run_folder.opened(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
+    return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
+
+
+def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> int:
+    """`swarm join`: take part in the run that the invite names. Returns an exit code."""
+    invite = run_folder.entry(word, folder, time.time())
+    path = _folder_of(invite, folder)
+    chosen = role or invite.role or Role.SAMPLER
+    if chosen in (Role.OBSERVER, Role.SEED):
+        raise WrongUsage(f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm")
+    machine = hardware.machine() if role is None else None
+    return run_until_signalled(lambda departure: _join(invite, chosen, loaded.config, path, departure, machine))
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a program that watches a swarm is given."""
+
+    watch: Watch
+    invite: Invite
+    run: Run
+    told: bool
+    """Somebody told what happened before."""
+    leaving: asyncio.Event
+    """A signal came. A run that is complete goes on being watched."""
+
+
+def observe(word: str, folder: Path | None, config: Config, look: Callable[[Window], Awaitable[None]]) -> int:
+    """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
+    invite = run_folder.entry(word, folder, time.time())
+    path = _folder_of(invite, folder)
+
+    async def program(departure: Departure) -> None:
+        with _place(run_folder.free_corner(path, Role.OBSERVER)) as place:
+            async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
+                run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
+                host = _host(place, run, Role.OBSERVER, config, node, Nobody(), _membership(invite, Role.OBSERVER, run, place))
+                watch, leaving = Watch(host, place.folder), asyncio.Event()
+                departure.leave = leaving.set
+
+                async def role() -> None:
+                    told = await watch.catch_up(_peers_of(invite))
+                    await look(Window(watch, invite, host.config.run, told, leaving))
+
+                async with watch.kept(), Renewal(host, place.folder).kept():
+                    await host.run(role)
+
+    return run_until_signalled(program)
+
+
+def _folder_of(invite: Invite, folder: Path | None) -> Path:
+    """Where this machine keeps the invite's run."""
+    path = folder or run_folder.default_path(invite.run[:12])
+    if (here := run_folder.read(path)) is not None and here.digest != invite.run:
+        raise Refusal(
+            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder"
+        )
+    return run_folder.prepared(path)
+
+
+def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
+    """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not enough."""
+    membership = invite.admit(place.keyring.me) if invite.role is role else None
+    renewed = run_folder.membership(place.folder)
+    if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
+        membership = max((membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0)
+    if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
+        one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
+        raise Refusal(f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role {role.value}`)")
+    return membership
+
+
+def _peers_of(invite: Invite) -> list[PeerId]:
+    return [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
+
+
+# --- the parts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """A peer's corner of a run folder, and its journal."""
+
+    folder: Path
+    keyring: Keyring
+    bus: events.Bus
+
+    def keep(self, path: Path, text: str, otherwise: str) -> None:
+        """Write what makes a later start easier; a disk that takes no more costs that, and not the peer."""
+        try:
+            write_durably(path, text.encode())
+        except OSError as error:
+            self.report("disk", f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
+
+    def report(self, part: str, detail: str, seconds: float | None) -> None:
+        """Faults and recoveries of the node's and the averager's processes, as events."""
+        about: dict[str, Any] = {"at": time.time(), "peer": self.keyring.me, "part": part}
+        if seconds is None:
+            self.bus.emit(events.Faulted(detail=events.cut(detail), **about))
+        else:
+            self.bus.emit(events.Recovered(seconds=round(seconds, 2), **about))
+
+
+@contextlib.contextmanager
+def _place(corner: Corner) -> Iterator[Place]:
+    with corner:
+        journal = events.Journal(corner.path / "journal.jsonl")
+        bus = events.Bus()
+        bus.add(journal)
+        try:
+            yield Place(corner.path, open_key(corner.path / "key"), bus)
+        finally:
+            journal.close()
+            if journal.lost:
+                print(f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr)
+
+
+@asynccontextmanager
+async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False) -> AsyncIterator[Any]:
+    """A running node under supervision; a `light` one is without torch."""
+    if light:
+        torch_free.enter()
+    else:
+        _one_thread()
+    from swarm.net.hive import Node
+
+    listen = _kept_port(listen, place.folder / "port")
+    try:
+        node = await Node.start(
+            keyring=place.keyring, key_path=place.folder / "key", run=run, listen=listen, bootstrap=bootstrap, report=place.report
+        )
+    except Unreachable:
+        raise
+    except NetError as error:  # a port, an address, a clock: this machine's
+        raise CannotHere(str(error)) from error
+    if not listen.dial_only:
+        place.keep(place.folder / "port", str(node.port), "it takes another port when it is started again")
+    supervision = asyncio.create_task(node.supervise())
+    try:
+        yield node
+    finally:
+        supervision.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(node.close(), GOODBYE)
+
+
+def _one_thread() -> None:
+    """Before torch computes anything: threads of its own do not survive the forks to come."""
+    import torch
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
+
+
+def _kept_port(listen: Listen, path: Path) -> Listen:
+    """The port of the last time, so that old invites and remembered addresses go on working."""
+    said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
+    if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
+        return msgspec.structs.replace(listen, port=int(said))
+    return listen
+
+
+def _host(
+    place: Place, run: RunFolder, role: Role, config: Config, node: Any, averager: Any, membership: Membership | None
+) -> Host:
+    """The peer's Host over real ports."""
+    spec = run.spec
+    config = Config(run=from_run_dict(spec.run), peer=config.peer)
+    trust = _trust(run)
+    frames = Frames(run.digest, place.keyring, membership, config.run.private)
+    mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
+    ports = Ports(
+        clock=node.clock, board=node.board, gossip=node.gossip, mail=mail, averager=averager, work=node.work,
+        keyring=place.keyring, addresses=node.addresses, relayed=node.relayed,
+    )  # fmt: skip
+    who = Self(
+        name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
+        hardware=hardware.describe(),
+        membership=membership, observes=role in (Role.SEED, Role.OBSERVER), genesis=run.spec.genesis,
+    )  # fmt: skip
+    shelf = place.folder / "blobs" if role is Role.SEED else None
+    host = Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
+    node.mail.prefer(host.regular)
+    return host
+
+
+def _trust(run: RunFolder) -> Trust:
+    return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)
+
+
+async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
+    with _place(run.corner("seed")) as place:
+        async with _node(place, run.digest, config.peer.listen, ()) as node:
+            host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
+            for damage in await spec_transfer.serve(node.mail, run):
+                print(damage, file=sys.stderr, flush=True)
+                host.emit(events.Noted, level="error", text=damage)
+            departure.leave = host.leave
+            watch, settings = Watch(host, place.folder), config.peer.page
+            renewal = Renewal(host, place.folder, renewer(run.owner(), run.name))
+            shown = _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
+            async with watch.kept(), renewal.kept(), shown:
+                _print_invites(place, run, node.addresses())
+                await host.run(Seed(host, _genesis(run, host), place.folder).run)
+
+
+def _genesis(run: RunFolder, host: Host) -> bytes | None:
+    """A damaged one costs version 0 and not the seed: it may hold later releases, and peers can find each other."""
+    try:
+        return run.genesis()
+    except CannotHere as error:
+        print(error, file=sys.stderr, flush=True)
+        host.emit(events.Noted, level="error", text=str(error))
+        return None
+
+
+def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
+    """Words for every role, on the disk; the two that people need, on the screen."""
+    words = {role: run.invite(role, addresses) for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)}
+    for role, word in words.items():
+        place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
+    print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
+    for role in (Role.SAMPLER, Role.LEARNER):
+        print(f"to join as a {role.value}:\n  swarm join {words[role]}", flush=True)
+
+
+@asynccontextmanager
+async def _page(place: Place, run: RunFolder, addresses: Sequence[str], watch: Watch, settings: Page) -> AsyncIterator[None]:
+    """The page in the seed's own process."""
+    async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
+        place.keep(run.path / "page", url, f"the page is at {url}")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a disk that fails must not hide why the seed ends
+                (run.path / "page").unlink(missing_ok=True)
+
+
+def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
+    """In a private run the word makes members: it is for the page of this machine's own browser alone."""
+    if not settings.invite:
+        return None
+    if not run.spec.run["private"]:
+        return public_invite(run.digest, addresses)
+    alone = loopback(settings.host) and not settings.hosts
+    return private_invite(run.invite(Role.SAMPLER, addresses), time.time()) if alone else None
+
+
+async def _join(
+    invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
+) -> None:
+    """`machine` is given where the role and its precision are what fits it."""
+    with _place(run_folder.free_corner(path, role)) as place:
+        async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
+            model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
+            run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)
+            if machine is not None:
+                role, config = _fitting(invite, run, config, machine)
+            membership = _membership(invite, role, run, place)
+            await spec_transfer.serve(node.mail, run)
+            who = f"{role.value} {human_name(place.keyring.me)}"
+            what = f"run {run.spec.run['name']} {run.digest[:12]}"
+            print(f"joined {what} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+            await _act(place, run, role, config, node, membership, departure)
+
+
+def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
+    """The role that this machine can take by the invite, and the settings it takes it with. Raises CannotHere."""
+    from peers.fit import fits
+
+    settings = from_run_dict(run.spec.run)
+    mine = invite.role if invite.delegate is not None else None
+    admitted = [role for role in Role if role is mine or not needs_membership(role, settings.private)]
+    case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
+    choice = fits.choose(case, invite.role, admitted)
+    if choice.said:
+        print(choice.said, file=sys.stderr, flush=True)
+    return choice.role, msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=choice.engine))
+
+
+async def _act(
+    place: Place, run: RunFolder, role: Role, config: Config, node: Any, membership: Membership | None, departure: Departure
+) -> None:
+    """Build the role's engine or learner, and run it."""
+    from peers.build import factory
+    from peers.roles.learner import LearnerPeer
+    from peers.roles.sampler import Sampler
+
+    if role is Role.LEARNER:
+        async with _averager(place, run, node) as averager:
+            host = _host(place, run, role, config, node, averager, membership)
+            departure.leave = host.leave
+            learner, speech = await node.work.run("load", factory.learner, run.model, host.config)
+            async with _source(run, host, node) as source:
+                async with living(host), Renewal(host, place.folder).kept():
+                    await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
+        return
+    host = _host(place, run, role, config, node, Nobody(), membership)
+    departure.leave = host.leave
+    async with _engine(run, host, node) as engine, _source(run, host, node) as source:
+        program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
+        async with living(host), Renewal(host, place.folder).kept():
+            await host.run(program)
+
+
+@asynccontextmanager
+async def _engine(run: RunFolder, host: Host, node: Any) -> AsyncIterator[Engine]:
+    """What samples here; which one, and why, is said once."""
+    from peers.build import factory
+
+    told: list[str] = []
+    engine = await node.work.run("load", factory.engine, run.model, host.config, told.append)
+    print(*told, sep="\n", file=sys.stderr, flush=True)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@asynccontextmanager
+async def _source(run: RunFolder, host: Host, node: Any) -> AsyncIterator[TaskSource]:
+    """The run's tasks as its model reads them; what a person should know of them is said once."""
+    from peers.build import factory
+
+    told: list[str] = []
+    source = await node.work.run("load", factory.source, run, host.config, told.append)
+    for line in told:
+        print(line, file=sys.stderr, flush=True)
+        host.emit(events.Noted, level="warning", text=line)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@asynccontextmanager
+async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[Any]:
+    from peers.build import factory
+    from swarm.net.averager import HiveAverager
+    from swarm.net.guard import averaging_prefix
+
+    settings = from_run_dict(run.spec.run)
+    averager = HiveAverager(
+        daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest),
+        numel=factory.size(run.model, settings), groups=settings.batch.groups, settings=settings.averaging, report=place.report,
+    )  # fmt: skip
+    await averager.start()
+    try:
+        yield averager
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(averager.close(), GOODBYE)
+
+
+class Nobody:
+    """The averager of a peer that averages nothing."""
+
+    async def average(self, *_: Any) -> None:
+        raise RuntimeError("only a learner averages")

@@ -1,0 +1,115 @@
+"""Which engine a sampler or an evaluator gets, and why: `auto` takes vLLM where it is installed and a GPU has room for it.
+
+Everything that decides is an argument, so that the sentence a person reads follows from what was seen and nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from peers.errors import CannotHere, WrongUsage
+from peers.fit.hardware import Gpu
+from swarm.config import Engine
+
+ROOM = 1.3
+# Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its start.
+INSTALL = "pip install 'gepo-swarm[vllm]'"
+
+
+class Choice(NamedTuple):
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"engine {self.name}: {self.reason}"
+
+
+class Seen(NamedTuple):
+    """What this machine and this run have to do with it."""
+
+    vllm: bool
+    """It can be imported."""
+    gpus: tuple[Gpu, ...]
+    parameters: int
+    """Of the whole model."""
+    quantize: str
+    """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
+
+
+def installed() -> bool:
+    return find_spec("vllm") is not None
+
+
+def choose(settings: Engine, seen: Seen) -> Choice:
+    """Raises CannotHere or WrongUsage when what was asked for cannot be had, with what to do."""
+    match settings.name:
+        case "hf":
+            return Choice("hf", "peer.engine.name asks for it")
+        case "vllm":
+            return _vllm(seen)
+        case "vllm-server":
+            if not settings.url:
+                raise WrongUsage("peer.engine.name is vllm-server: set peer.engine.url too, to http://127.0.0.1:8000 or so")
+            if seen.quantize != "none":
+                raise WrongUsage(f"a server cannot be told to hold its weights in {seen.quantize}: set peer.engine.name to hf")
+            return Choice("vllm-server", f"peer.engine.name asks for it, at {settings.url}")
+        case "toy":
+            raise WrongUsage("engine 'toy' is for simulations: a language model needs auto, hf, vllm or vllm-server")
+    return Choice("vllm", why) if (why := _suits(settings, seen)) else Choice("hf", _instead(settings, seen))
+
+
+def _vllm(seen: Seen) -> Choice:
+    if not seen.vllm:
+        raise CannotHere(
+            f"peer.engine.name is vllm, which is not installed here: {INSTALL} (without a GPU: `make test-vllm` shows how), "
+            "or set it to auto"
+        )
+    if seen.quantize == "int8":
+        raise WrongUsage("vLLM cannot quantize to int8 while it loads: set peer.engine.quantize to nf4, or the name to hf")
+    if seen.quantize == "nf4" and not seen.gpus:
+        raise WrongUsage("vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too")
+    return Choice("vllm", "peer.engine.name asks for it")
+
+
+def _suits(settings: Engine, seen: Seen) -> str:
+    """Why `auto` is vLLM, or nothing."""
+    gpu = _gpu(settings, seen)
+    if not seen.vllm or gpu is None or seen.quantize == "int8" or _lacks(settings, seen, gpu):
+        return ""
+    return f"vLLM is installed, and the {gpu.name} has room for it"
+
+
+def _instead(settings: Engine, seen: Seen) -> str:
+    """Why `auto` is hf."""
+    gpu = _gpu(settings, seen)
+    if gpu is None:
+        where = "there is no GPU" if not seen.gpus else f"peer.engine.device is {settings.device}"
+        return where + (", where vLLM has to be asked for: peer.engine.name = vllm" if seen.vllm else "")
+    if not seen.vllm:
+        return f"vLLM is not installed; {INSTALL} samples faster on this GPU"
+    if seen.quantize == "int8":
+        return "vLLM cannot quantize to int8 while it loads"
+    return _lacks(settings, seen, gpu)
+
+
+def _lacks(settings: Engine, seen: Seen, gpu: Gpu) -> str:
+    """What of the GPU's memory vLLM would miss, or nothing."""
+    claim = settings.memory * gpu.total
+    need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)
+    if gpu.free < claim:
+        return f"vLLM would take {_gib(claim)} GB of the {gpu.name}, {_gib(gpu.free)} GB are free: lower peer.engine.memory"
+    if claim < need:
+        return f"the model needs {_gib(need)} GB in vLLM, which may take {_gib(claim)} GB of the {gpu.name}"
+    return ""
+
+
+def _gpu(settings: Engine, seen: Seen) -> Gpu | None:
+    kind, _, number = settings.device.partition(":")
+    if kind not in ("auto", "cuda") or not seen.gpus:
+        return None
+    return seen.gpus[int(number)] if number.isdigit() and int(number) < len(seen.gpus) else seen.gpus[0]
+
+
+def _gib(count: float) -> str:
+    return f"{count / (1 << 30):.1f}"

@@ -1,0 +1,196 @@
+"""What a role works with, from a run's model folder: engines for samplers and evaluators, a learner, the run's speech.
+
+This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, which do not know each other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peers.build import base_model, engine_choice, vllm_folder
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, WrongUsage
+from peers.fit import fits, hardware
+from peers.fit.model_shape import examine
+from swarm.config import Config, Run
+from swarm.learn import adapters, quantized, weights
+from swarm.learn import speech as speeches
+from swarm.learn.fsdp.driver import RankLost
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learner import Learner
+from swarm.learn.microbatch import ran_out
+from swarm.learn.model import config_of, load_policy
+from swarm.learn.policy import LanguageModel
+from swarm.learn.speech import Speech
+from swarm.sample.base import Engine, EngineError
+from swarm.sample.hf import HfEngine
+from swarm.sample.server import ServerEngine
+from swarm.sample.vllm import Recipe, VllmEngine
+from swarm.tasks import base as tasks
+from swarm.tasks.base import Say, TaskSource
+from swarm.tasks.rendered import Rendered
+
+
+def speech(model: Path, run: Run) -> Speech:
+    """The run's tokenizer and chat template. Raises ModelError."""
+    return speeches.load(model, run.model.template, run.task.system)
+
+
+def size(model: Path, run: Run) -> int:
+    """Numbers that are trained in the model of this folder, without allocating them. Raises ModelError."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config_of(model))
+        trained = empty if run.model.training == "full" else adapters.wrap(empty, run.lora, run.seed)
+    return sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
+
+
+def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Speech]:
+    """A learner whose weights mean nothing until it takes a release, and what admission needs of its tokenizer.
+
+    Raises UserError and ModelError when this machine cannot have it.
+    """
+    run, settings = config.run, config.peer.learner
+    spoken = speech(model, run)
+    if (gpus := learner_gpus(model, config)) > 1:
+        try:
+            devices = [f"cuda:{index}" for index in range(gpus)]
+            return ShardedLearner(model, run, devices, settings, base_model.base(model, run)), spoken
+        except (ValueError, RankLost) as error:
+            raise CannotHere(f"no learner on {gpus} GPUs: {error}") from error
+    quantize = "nf4" if run.model.training == "qlora" else "none"
+    policy = _policy(model, run, _device(settings.device), settings.dtype, quantize)
+    try:
+        return Learner(LanguageModel(policy, spoken), run, settings, ram=lambda: hardware.memory()[1]), spoken
+    except ValueError as error:
+        raise CannotHere(str(error)) from error
+
+
+def learner_gpus(model: Path, config: Config) -> int:
+    """GPUs that share a learner's model; 1 also where there is none. Raises CannotHere when there are fewer than asked for.
+
+    Without `peer.learner.gpus`: one if the model fits there by `swarm fit`'s estimate, else all; what cannot be split takes one.
+    """
+    run, settings = config.run, config.peer.learner
+    there = torch.cuda.device_count() if settings.device in ("auto", "cuda") else 1
+    if settings.gpus > max(there, 1):
+        raise CannotHere(
+            f"peer.learner.gpus is {settings.gpus}, and peer.learner.device = {settings.device!r} is {there} here: "
+            "set gpus to 0 and device to auto for what there is"
+        )
+    if settings.gpus > 0 or there < 2:
+        return max(settings.gpus, 1)
+    if run.model.training == "qlora" or run.optimizer.name != "adamw":
+        return 1
+    wanted = fits.row(fits.Case.of(model, config, hardware.machine()), fits.LEARNER, run.model.training).gpus
+    return min(there, max(1, wanted))
+
+
+def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
+    """The run's tasks, their prompts as its model reads them. Raises TaskError, WrongUsage for an unfit template.
+
+    Reward code that came with the run is run as `peer.rewards.code` says; where the run was started it is the owner's own.
+    """
+    task, folder = config.run.task, run.path / "task"
+    code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
+    plain = tasks.source(task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say)
+    try:
+        render = speech(run.model, config.run).render
+        return Rendered(plain, render, say)
+    except ValueError as error:
+        plain.close()
+        raise WrongUsage(str(error)) from error
+
+
+def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
+    """What `[peer.engine]` asks for, or what `auto` takes here, which is said with the reason. Its policy is still to come.
+
+    Raises UserError and ModelError when this machine, or this run, cannot have it.
+    """
+    run, asked = config.run, config.peer.engine
+    gpus = hardware.machine().gpus
+    parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
+    choice = engine_choice.choose(asked, engine_choice.Seen(engine_choice.installed(), gpus, parameters, quantization(config)))
+    say(str(choice))
+    if choice.name == "hf":
+        return hf(model, config)
+    recipe = _recipe(model, config)
+    if choice.name == "vllm":
+        return VllmEngine(recipe)
+    small = run.model.training == "full" and vllm_folder.size(model) <= vllm_folder.REFERENCE
+    try:
+        server = ServerEngine(recipe, run.model.name, vllm_folder.score if small else None)
+        server.check()
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
+    except EngineError as error:
+        raise CannotHere(str(error)) from error
+    return server
+
+
+def _recipe(model: Path, config: Config) -> Recipe:
+    """What both engines over vLLM are made from."""
+    run, spoken = config.run, speech(model, config.run)
+    quantize = quantization(config) != "none"
+    if run.model.training == "full":
+        return Recipe(config.peer.engine, run.sampling, spoken, spoken.vocabulary, vllm_folder.whole(model), quantize=quantize)
+    return Recipe(
+        config.peer.engine, run.sampling, spoken, spoken.vocabulary, vllm_folder.adapter(model, run.lora),
+        base=base_model.base(model, run), rank=run.lora.rank, quantize=quantize,
+    )  # fmt: skip
+
+
+def hf(model: Path, config: Config) -> HfEngine:
+    """An engine over transformers whose policy means nothing until it loads a release.
+
+    Raises UserError and ModelError when this machine, or this run, cannot have it.
+    """
+    run, asked = config.run, config.peer.engine
+    quantize = quantization(config)
+    policy = _policy(model, run, _device(asked.device), asked.dtype, quantize)
+    put = quantized.load_into if quantize != "none" and run.model.training == "full" else weights.load_into
+    return HfEngine(policy, speech(model, run), put, run.sampling.max_tokens, run.sampling.temperature)
+
+
+def quantization(config: Config) -> str:
+    """What the policy's linear layers are sampled in: `none`, `int8` or `nf4`. Raises WrongUsage where the run does not allow it.
+
+    The base of a qlora run is NF4 for everybody: that is its policy.
+    """
+    asked, own = config.peer.engine.quantize, "nf4" if config.run.model.training == "qlora" else "none"
+    if asked in ("none", own):
+        return own
+    if not config.run.sampling.quantized:
+        raise WrongUsage(
+            f"this run does not allow to sample with {asked} weights (its run.sampling.quantized is false): "
+            "set peer.engine.quantize to none"
+        )
+    return asked
+
+
+def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Any:
+    """The run's model, or its adapter on a base, for weights that are still to come."""
+    lora = None if run.model.training == "full" else run.lora
+    try:
+        return load_policy(base_model.base(model, run), device, dtype, quantize=quantize, lora=lora)
+    except ImportError as error:
+        raise CannotHere(str(error)) from error
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
+        raise CannotHere(
+            f"the model does not fit into the memory of {device}: `swarm fit {run.model.name}` shows what does on this machine"
+        ) from error
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.zeros(0, device=name).device)
+    except (RuntimeError, AssertionError) as error:
+        raise CannotHere(f"device {name!r} is not here ({error}): use auto or cpu") from error

@@ -1,0 +1,1 @@
+"""Commands: what a line that somebody types does."""

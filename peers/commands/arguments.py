@@ -1,0 +1,104 @@
+"""From a command's words to what it works on: settings, an invite that can be read, a run's folder.
+
+All of it is offline, and wrong words end the command before anything slow is imported. Not handled here: which words there are
+(peers.cli).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peers.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from swarm.config import Loaded
+
+COMPLETION = 512
+# Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's.
+
+
+def load(args: argparse.Namespace, path: Path | None) -> Loaded:
+    from swarm import config
+
+    sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
+    return config.load(path, sets, os.environ)
+
+
+def load_task(args: argparse.Namespace) -> Loaded:
+    """The settings of `swarm task try`: a file of settings, or the defaults with a task of that name."""
+    if args.task.endswith(".toml"):
+        return load(args, Path(args.task))
+    args.set.append(f"run.task.name={args.task}")
+    return load(args, None)
+
+
+def refuse_run_settings(loaded: Loaded) -> None:
+    """A joiner's run half comes from the swarm; only where its model lies may differ."""
+    for key, origin in loaded.origins.items():
+        if key.startswith("run.") and origin != "default" and key != "run.model.name":
+            raise WrongUsage(f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out")
+
+
+def load_fit(args: argparse.Namespace) -> Loaded:
+    """The settings of a config, or the defaults with a model's name and completions as long as its users ask for."""
+    if args.model_or_config.endswith(".toml"):
+        return load(args, Path(args.model_or_config))
+    args.set[:0] = [f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"]
+    return load(args, None)
+
+
+def read_invite(word: str, folder: Path | None) -> None:
+    import time
+
+    from peers.build import run_folder
+
+    run_folder.entry(word, folder, time.time())
+
+
+def check_objective(loaded: Loaded) -> None:
+    from swarm.learn import objectives as methods
+    from swarm.settings import ConfigError
+
+    chosen = loaded.config.run.objective
+    try:
+        methods.trainable(chosen.name, chosen.options)
+    except ValueError as error:
+        raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
+
+
+def folder_of(args: argparse.Namespace, loaded: Loaded) -> Path:
+    from peers.build.run_folder import default_path
+
+    return args.folder or default_path(loaded.config.run.name)
+
+
+def only_folder(args: argparse.Namespace) -> Path:
+    """`--folder`, or the one run that lives on this machine."""
+    from peers.build.run_folder import default_path
+
+    runs = default_path("any").parent
+    if args.folder is not None:
+        if not args.folder.is_dir():
+            raise WrongUsage(f"there is no run folder {args.folder}: `swarm start` and `swarm join` make one")
+        return Path(args.folder)
+    found = sorted(spec.parent for spec in runs.glob("*/spec"))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise WrongUsage(f"no run on this machine (looked in {runs}): name its folder with --folder")
+    names = ", ".join(path.name for path in found)
+    raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
+
+
+def load_window(args: argparse.Namespace) -> Loaded:
+    """The settings of a page: a port that was asked for is that port or none."""
+    if args.host is not None:
+        args.set.append(f"peer.page.host={args.host}")
+    if args.port is not None:
+        args.set += [f"peer.page.port={args.port}", "peer.page.free=false"]
+    loaded = load(args, None)
+    refuse_run_settings(loaded)
+    return loaded

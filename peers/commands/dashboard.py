@@ -1,0 +1,90 @@
+"""`swarm dashboard` and `swarm replay`: the page over a swarm of others, or over the journal of a run that has ended.
+
+    invite  -> an observer (peers.build.assembly) -> Watch -> page        journal -> Replay -> page
+
+Both serve until a signal. Not handled here: the page of a run on this machine, which its seed serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dashboard.views import InviteView
+from peers.build import assembly, run_folder
+from peers.build.page_server import page, public_invite
+from peers.errors import WrongUsage
+from peers.runtime.signals import Departure, run_until_signalled
+from swarm.config import Config, Page, Run, from_run_dict
+from swarm.events import from_line
+
+
+def dashboard(word: str, config: Config, folder: Path | None) -> int:
+    """Join as an observer and serve the page until a signal. Returns an exit code."""
+    from dashboard import app, server  # noqa: F401 (slow to import: before anybody is connected)
+
+    async def look(window: assembly.Window) -> None:
+        print(f"watching run {window.run.name} {window.invite.run[:12]} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+        async with page(window.watch.feed, config.peer.page, _invite_shown(window, config.peer.page)):
+            await window.leaving.wait()
+
+    return assembly.observe(word, folder, config, look)
+
+
+def _invite_shown(window: assembly.Window, settings: Page) -> InviteView | None:
+    """Of a private run no word can be shown: the one that made this window makes windows."""
+    return public_invite(window.invite.run, window.invite.addresses) if settings.invite and not window.run.private else None
+
+
+def replay(path: Path, config: Config, speed: float) -> int:
+    """Serve the page over a journal until a signal. Raises WrongUsage when it is none. Returns an exit code."""
+    from dashboard.replay import Replay
+
+    journal = _journal_in(path)
+    try:
+        source = Replay(journal, _run_of(journal) or config.run, config.peer.history)
+    except msgspec.DecodeError as error:
+        raise WrongUsage(f"{journal} is no journal of this program: {_first_strange_line(journal)}") from error
+    if source.span.last == 0.0:
+        raise WrongUsage(f"{journal} is no journal: it has no whole line")
+
+    async def program(departure: Departure) -> None:
+        leaving = asyncio.Event()
+        departure.leave = leaving.set
+        async with page(source, config.peer.page, None, f"?speed={speed:g}"):
+            await leaving.wait()
+
+    return run_until_signalled(program)
+
+
+def _journal_in(path: Path) -> Path:
+    """The file itself, or what a run's or a peer's folder has: the seed's before others', for it heard everybody."""
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise WrongUsage(f"there is no {path}: name a journal, or a run's folder")
+    own = [path / "peers" / "seed" / "journal.jsonl", path / "journal.jsonl"]
+    found = [file for file in (*own, *sorted(path.glob("peers/observer-*/journal.jsonl"))) if file.is_file()]
+    if not found:
+        raise WrongUsage(f"{path} has no journal of a seed or an observer: name a file, such as a learner's journal.jsonl")
+    return found[0]
+
+
+def _first_strange_line(journal: Path) -> str:
+    with open(journal, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                from_line(line)
+            except msgspec.DecodeError as error:
+                return f"line {number} is no event ({error})"
+    return "it changed while it was read"
+
+
+def _run_of(journal: Path) -> Run | None:
+    """Of the run folder that the journal lies in, as `peers/<name>/journal.jsonl`."""
+    corner = journal.resolve().parent
+    run = run_folder.read(corner.parent.parent) if corner.parent.name == "peers" else None
+    return from_run_dict(run.spec.run) if run is not None else None

@@ -1,0 +1,263 @@
+"""A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not the command.
+
+    Job --stdin, JSON--> `python -m peers.commands.fit_probe` (rlimit, first to be killed when memory runs out) --stdout, JSON--> Outcome
+
+`speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk; `sampler`, `evaluator`
+and `learner` build what such a peer builds and let it work twice: the first time warms up, the second is timed. Not handled:
+averaging and releases, whose memory is counted and not measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from swarm.config import Config
+from swarm.types import Array, Digest, Group, PeerId, Struct, Times
+
+if TYPE_CHECKING:
+    import torch
+
+PDEATHSIG = 1
+FIRST_TO_GO = "1000"
+# The kernel's out-of-memory killer takes the process with the highest score: a measurement rather than anything else.
+SIZE = 1 << 25
+# Values that are copied to time the memory: 128 MiB, far beyond any cache.
+ROWS = 256
+# Of the left matrix of a timed product: a batch of samplers and a small chunk of a learner.
+ENOUGH = 0.25
+# Seconds of repetitions for one figure: three of them stay near a second.
+SPREAD = 0.02
+# Standard deviation of made-up weights, as models are initialised.
+
+
+class Job(Struct):
+    what: Literal["speed", "weights", "sampler", "evaluator", "learner"]
+    folder: str
+    """The model's; `weights` are written there."""
+    config: Config = Config()
+    dtype: str = "float32"
+    """Of a timed product."""
+    shape: tuple[int, int] = (64, 64)
+    """Of its right matrix."""
+    prompt: int = 0
+    """Tokens."""
+    ram: int = 0
+    """Bytes that the process may have; 0: no limit."""
+    gpu: float = 1.0
+    """Share of the GPU's memory that it may have; 0: it sees none."""
+
+
+class Outcome(Struct):
+    failed: Literal["", "memory", "time", "other"] = ""
+    detail: str = ""
+    seconds: float = 0.0
+    """Of the timed call."""
+    tokens: int = 0
+    """Sampled, or trained on with their prompts."""
+    peak: int = 0
+    """Bytes that the work took: of the GPU's memory what torch reserved, else what of the process became resident."""
+    flops: float = 0.0
+    bandwidth: float = 0.0
+    launch: float = 0.0
+
+
+def run(job: Job, timeout: float) -> Outcome:
+    """The outcome of `job`, also when its process died or took longer than `timeout` seconds."""
+    environ = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TOKENIZERS_PARALLELISM": "false"}
+    if job.gpu == 0:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "peers.commands.fit_probe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+    )
+    try:
+        said, complaint = child.communicate(msgspec.json.encode(job), timeout)
+    except subprocess.TimeoutExpired:
+        return Outcome(failed="time", detail=f"stopped after {timeout:.0f} s")
+    finally:
+        child.kill()
+        child.wait()
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(said, type=Outcome)
+    if child.returncode == -signal.SIGKILL:
+        return Outcome(failed="memory", detail="killed by the system")
+    last = (complaint.decode(errors="replace").strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+    return Outcome(failed="other", detail=last[:200])
+
+
+def main() -> int:
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    out = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not reach the parent as an answer
+    _submit(job)
+    try:
+        outcome = {"speed": _speed, "weights": _weights, "learner": _learner}.get(job.what, _sampler)(job)
+    except Exception as error:
+        outcome = _failure(error)
+    os.write(out, msgspec.json.encode(outcome))
+    return 0
+
+
+def _submit(job: Job) -> None:
+    """To the parent's death, to the memory limit, and to the system's choice of whom to kill."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+    import torch
+
+    torch.set_num_threads(1)  # as in every peer
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu))
+    elif job.ram:
+        # Data, not address space: shared libraries and files that are mapped take none of the memory that matters.
+        resource.setrlimit(resource.RLIMIT_DATA, (job.ram, job.ram))
+
+
+def _failure(error: Exception) -> Outcome:
+    import torch
+
+    said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    names = {kind.__name__ for kind in type(error).__mro__} | {type(error.__cause__).__name__}
+    short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "OutOfMemory" in names or "OutOfMemoryError" in names
+    return Outcome(failed="memory" if short or re.search("allocate|out of memory", said, re.IGNORECASE) else "other", detail=said)
+
+
+def _speed(job: Job) -> Outcome:
+    """Products of the model's own size, copies of much memory, and the smallest operation."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, job.dtype)
+    left, right = torch.ones(ROWS, job.shape[0], device=device, dtype=dtype), torch.ones(job.shape, device=device, dtype=dtype)
+    source, small = torch.ones(SIZE, device=device), torch.ones(8, device=device)
+    target = torch.empty_like(source)
+    product = _each(lambda: left @ right, device)
+    copy = _each(lambda: target.copy_(source), device)
+    return Outcome(
+        flops=2 * ROWS * job.shape[0] * job.shape[1] / product,
+        bandwidth=2 * source.nbytes / copy,
+        launch=_each(lambda: small.add_(1.0), device),
+    )
+
+
+def _each(work: Callable[[], object], device: str) -> float:
+    """Seconds of one `work`, after one that does not count."""
+    work()
+    _wait(device)
+    began, times = time.perf_counter(), 0
+    while (spent := time.perf_counter() - began) < ENOUGH:
+        for _ in range(1 << min(times.bit_length(), 8)):
+            work()
+            times += 1
+        _wait(device)
+    return spent / times
+
+
+def _wait(device: str) -> None:
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _weights(job: Job) -> Outcome:
+    """Random bfloat16 weights for the config in the folder, of a million values over and over: only their number costs time."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(job.folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    some = (torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * SPREAD).to(torch.bfloat16)
+    made = {name: _filled(tensor.shape, some) for name, tensor in model.named_parameters()}  # tied ones once
+    save_file(made, folder / "model.safetensors", metadata={"format": "pt"})
+    return Outcome()
+
+
+def _filled(shape: torch.Size, some: torch.Tensor) -> torch.Tensor:
+    count = shape.numel()
+    return some.repeat(-(-count // some.numel()))[:count].reshape(shape).clone()
+
+
+def _sampler(job: Job) -> Outcome:
+    """One call for `peer.engine.tasks` groups, or for as many greedy answers."""
+    from peers.build import factory
+
+    base = _peak()
+    engine = factory.engine(Path(job.folder), job.config)
+    tasks, group = job.config.peer.engine.tasks, job.config.run.sampling.group_size
+    prompts = [_prompt(job)] * tasks
+    tokens = 0
+    for seed in (1, 2):
+        before, began = engine.statistics()["tokens"], time.perf_counter()
+        if job.what == "sampler":
+            engine.sample(prompts, group, seed)
+            tokens = int(engine.statistics()["tokens"] - before)
+        else:
+            engine.greedy(prompts)
+            tokens = tasks * job.config.run.sampling.max_tokens
+    seconds = time.perf_counter() - began
+    engine.close()
+    return Outcome(seconds=seconds, tokens=tokens, peak=_peak() - base)
+
+
+def _learner(job: Job) -> Outcome:
+    """Two steps on one made-up group."""
+    import numpy as np
+
+    from peers.build import factory
+
+    base = _peak()
+    learner, speech = factory.learner(Path(job.folder), job.config)
+    size, length = job.config.run.sampling.group_size, job.config.run.sampling.max_tokens
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, speech.vocabulary, size * length).astype("<i4")
+    logprobs = np.full(size * length, -np.log(speech.vocabulary), "<f4")
+    group = Group(
+        id="0" * 32, sampler=PeerId("me"), task=0, version=0, weights=Digest("0" * 64), lease="", seed=0,
+        lengths=(length,) * size, tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
+        logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()),
+        rewards=tuple(float(i % 2) for i in range(size)),
+        times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
+    )  # fmt: skip
+    for _ in range(2):
+        began = time.perf_counter()
+        gradient = learner.gradient([group], [_prompt(job)], [group.rewards], time.time())
+        learner.step(gradient.vector)
+    return Outcome(seconds=time.perf_counter() - began, tokens=size * (length + job.prompt), peak=_peak() - base)
+
+
+def _prompt(job: Job) -> str:
+    """A text of about `job.prompt` tokens."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(job.folder)
+    ids = tokenizer(" and".join("7" * job.prompt)).input_ids
+    return str(tokenizer.decode(ids[: max(1, job.prompt)], skip_special_tokens=True))
+
+
+def _peak() -> int:
+    import torch
+
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_reserved())
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""`swarm sim`: the roles that ship, on a simulated network.
+
+A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of memory and time is
+virtual. The policy is a table for the task `toy` and a language model for every other one: it is really computed, and what it
+costs in virtual time is the scenario's price. What a real peer reads from a run folder is made here from the scenario's seed, so
+that the same seed gives the same journal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from peers.build import base_model
+from peers.roles.evaluator import Evaluator
+from peers.roles.learner import LearnerPeer
+from peers.roles.learner_inbox import Speech
+from peers.roles.sampler import Sampler
+from peers.roles.seed import Seed
+from peers.runtime.frames import Frames
+from peers.runtime.host import Host, Self
+from swarm.config import Config
+from swarm.core.membership import Trust
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learner import Learner
+from swarm.learn.rates import Unknown, settled
+from swarm.learn.tabular import Tabular
+from swarm.learn.weights import from_bytes
+from swarm.sample.base import Engine
+from swarm.sample.toy import ToyEngine
+from swarm.sim import report, scenario
+from swarm.sim.world import SimPeer, World
+from swarm.tasks import base as tasks
+from swarm.tasks.toy import Toy
+from swarm.types import Delegation, Digest, Membership, PeerId, Role
+
+RUN = Digest("5" * 64)
+"""All simulated runs have one digest: a simulation is one run."""
+ALPHABET = 8
+"""Letters of the table policy and its task, where the scenario does not say."""
+
+
+def simulate(path: Path, seed: int | None, out: Path | None) -> int:
+    """Run a scenario; the summary goes to stdout, its journal to `out` when given. Returns an exit code."""
+    import torch
+
+    torch.set_num_threads(1)
+    loaded = scenario.load(path)
+    if seed is not None:
+        loaded = msgspec.structs.replace(loaded, seed=seed)
+    if out is not None:
+        out.unlink(missing_ok=True)
+    summary = report.Summary()
+    outcome = World(loaded, spawn, sinks=[summary], journal=out).run()
+    print(summary.text())
+    print(f"journal sha256 {outcome.sha256} ({outcome.events} events)")
+    print(f"{outcome.virtual / 3600:.1f} virtual hours in {outcome.wall:.1f} s", file=sys.stderr)
+    return 0
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The speech of a table."""
+
+    vocabulary: int
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(chr(ord("a") + token) for token in tokens)
+
+
+class Kit(NamedTuple):
+    """What roles work with."""
+
+    engine: Callable[[], Engine]
+    learner: Callable[[], tuple[Learner | ShardedLearner, Speech]]
+
+
+def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+    """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no known learning rate."""
+    try:
+        run = settled(peer.config.run, 0)[0]
+    except Unknown as error:
+        raise scenario.ScenarioError(str(error)) from error
+    peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
+    return live(peer, kit(peer.config))
+
+
+def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
+    """A simulated peer's whole life, with what it is given."""
+    run = peer.config.run
+    who = Self(
+        name=peer.name, role=peer.role, run=RUN, incarnation=1 + peer.life, hardware="simulated",
+        membership=_membership(peer), observes=peer.role in (Role.SEED, Role.OBSERVER),
+    )  # fmt: skip
+    # Memory ports know who calls, so any signature will do here.
+    trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
+    frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
+    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
+    return host.run(_role(host, kit))
+
+
+def _role(host: Host, kit: Kit) -> Callable[[], Coroutine[Any, Any, None]]:
+    run = host.config.run
+    source = tasks.source(run.task, run.seed)
+    match host.who.role:
+        case Role.SAMPLER:
+            return Sampler(host, kit.engine(), source).run
+        case Role.LEARNER:
+            learner, speech = kit.learner()
+            return LearnerPeer(host, learner, source, speech, None).run
+        case Role.EVALUATOR:
+            return Evaluator(host, kit.engine(), source).run
+        case Role.SEED:
+            return Seed(host, kit.learner()[0].weights(), None).run
+    raise ValueError(f"a {host.who.role.value} is not simulated")
+
+
+def kit(config: Config) -> Kit:
+    """A table for the task `toy`, a language model for every other one."""
+    return _table(config) if config.run.task.name == Toy.environment else _model(config)
+
+
+def _table(config: Config) -> Kit:
+    run = config.run
+    options = {name: int(size) for name, size in run.task.options.items()}
+    speech = Letters(options.get("alphabet", ALPHABET))
+    return Kit(
+        engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
+        learner=lambda: (Learner(Tabular(**options), run), speech),
+    )
+
+
+def _model(config: Config) -> Kit:
+    from peers.build import factory  # transformers takes seconds to import, and most scenarios have a table
+
+    folder = base_model.folder(config.run)
+    here = msgspec.structs.replace(config.peer.engine, name="hf")
+    mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
+    return Kit(engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config))
+
+
+def _membership(peer: SimPeer) -> Membership:
+    delegation = Delegation(role=peer.role, expires=1 << 40, key=b"", signature=b"")
+    return Membership(peer=PeerId(peer.ports.me), delegation=delegation, signature=b"")

@@ -1,0 +1,195 @@
+"""Commands that look at a run or end it on this machine: `status`, `leave`, `export`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from dashboard.state import State, fold
+from dashboard.terminal import render
+from peers.build import run_folder
+from peers.build.run_folder import RELEASES, RunFolder
+from peers.commands.up import Tail
+from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.runtime.frames import Frames
+from swarm import wire
+from swarm.config import Config, Run, from_run_dict
+from swarm.core.releases import rank
+from swarm.identity import open_key
+from swarm.types import Manifest, Release
+
+LISTEN = 5.0
+# Seconds that an observer listens when nobody tells it what was: two heartbeats of every peer.
+LOOK = 0.5
+# Seconds between two pictures.
+LEAVE_PATIENCE = 20.0
+
+
+def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
+    """What the run on this machine is doing, from its journals; with an invite, what a swarm elsewhere is doing."""
+    if word is not None:
+        return _observe(word, folder, config, watch, as_json)
+    assert folder is not None
+    run = run_folder.read(folder)
+    if run is None:
+        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+    state = State(from_run_dict(run.spec.run), config.peer.history)
+    seed = folder / "peers" / "seed" / "journal.jsonl"
+    tails = [Tail(seed)] if seed.exists() else [Tail(path) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
+
+    def read() -> None:
+        for tail in tails:
+            for event in tail.news():
+                fold(state, event)
+
+    read()
+    if not watch:
+        _show(state, as_json)
+        return 0
+    with Live(console=Console(), refresh_per_second=4) as live:
+        while True:
+            live.update(render(state, time.time(), live.console.width))
+            time.sleep(LOOK)
+            read()
+
+
+def _show(state: State, as_json: bool) -> None:
+    now = time.time()
+    if as_json:
+        print(msgspec.json.encode(state.view(now, quiet=max(now - state.last, 0.0))).decode())
+    else:
+        console = Console()
+        console.print(render(state, now, console.width))
+
+
+def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
+    """Join as an observer: show what a seed tells, or what is heard in LISTEN seconds; with `watch` until a signal."""
+    from peers.build import assembly
+
+    async def look(window: assembly.Window) -> None:
+        if watch:
+            with Live(console=Console(), refresh_per_second=4) as live:
+                while not window.leaving.is_set():
+                    live.update(render(window.watch.state, time.time(), live.console.width))
+                    await _wait(window.leaving, LOOK)
+        elif not window.told:
+            await _wait(window.leaving, LISTEN)
+        _show(window.watch.state, as_json)
+
+    return assembly.observe(word, folder, config, look)
+
+
+async def _wait(leaving: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(leaving.wait(), seconds)
+
+
+def leave(folder: Path) -> int:
+    """Ask the peers of this folder to finish and leave; wait until they have."""
+    peers = run_folder.running(folder)
+    if not peers:
+        print(f"no peer of {folder} is running", file=sys.stderr)
+        return 0
+    # `swarm up` looks after its children: asked to leave, it asks them.
+    asked = {"up": peers["up"]} if "up" in peers else peers
+    for pid in asked.values():
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + LEAVE_PATIENCE
+    while (left := run_folder.running(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left:
+        names = ", ".join(f"{name} (process {pid})" for name, pid in left.items())
+        raise CannotHere(f"{names} did not leave within {LEAVE_PATIENCE:.0f} s: end them with `kill -9`")
+    print(f"left: {', '.join(peers)}", file=sys.stderr)
+    return 0
+
+
+def export(folder: Path, target: Path) -> int:
+    """Write the newest policy that this machine holds as a Hugging Face folder; of an adapter's run merged, and beside it as
+    `adapter/`, which PeftModel and vLLM load on the base.
+    """
+    run = run_folder.read(folder)
+    if run is None:
+        raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
+    if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
+        raise WrongUsage(f"{target} is not empty and not a model folder: name another one")
+    version, weights = newest_weights(folder, run)
+    settings = from_run_dict(run.spec.run)
+    if settings.model.training == "full":
+        _write_policy(run.model, run.model, weights, target)
+    else:
+        _write_merged(run.model, settings, weights, target)
+    print(target)
+    print(
+        f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r}) loads it",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:
+    """Weights of the architecture in `base`, with all that `model` has beside weights."""
+    from swarm.learn.model import load_policy
+
+    load_policy(base, dtype="bfloat16", data=weights).save_pretrained(target)
+    for name in run_folder.MODEL_FILES:
+        if name != "config.json" and (model / name).exists():
+            shutil.copyfile(model / name, target / name)
+
+
+def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
+    from peers.build import base_model
+    from swarm.learn import adapters
+    from swarm.learn.model import load_policy
+
+    base = base_model.base(model, run)
+    _write_policy(model, base, adapters.merged(load_policy(base), run.lora, weights), target)
+    name = run.model.name if base_model.from_hub(run) else str(base.resolve())
+    adapters.folder(target / "adapter", weights, run.lora, name)
+    print(f"the adapter alone, for {name}: {target / 'adapter'}", file=sys.stderr)
+
+
+def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
+    """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises UserError."""
+    seed = folder / "peers" / "seed"
+    for release in _kept(seed, run):
+        if (weights := _whole(seed / "blobs", release)) is not None:
+            return release.version, weights
+        print(f"release {release.version} in {seed} is damaged: the next best is taken", file=sys.stderr)
+    if (genesis := run.genesis()) is not None:
+        return 0, genesis
+    raise Refusal(f"{folder} holds no release: only the machine that started the run keeps them; export there")
+
+
+def _kept(seed: Path, run: RunFolder) -> list[Release]:
+    """What a seed keeps the word of, best first."""
+    if not (seed / "key").exists():
+        return []
+    frames, found = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"])), []
+    for path in sorted((seed / RELEASES).glob("*")):
+        try:
+            found.append(wire.decode(frames.open(path.read_bytes(), wire.RELEASE_LIMIT).body, Release))
+        except wire.WireError as error:
+            print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
+    return sorted(found, key=rank, reverse=True)
+
+
+def _whole(blobs: Path, release: Release) -> bytes | None:
+    """Its bytes; None when some are missing or damaged."""
+    try:
+        manifest = wire.decode((blobs / release.manifest).read_bytes(), Manifest)
+        weights = b"".join((blobs / chunk).read_bytes() for chunk in manifest.chunks)
+    except (FileNotFoundError, wire.WireError):
+        return None
+    return weights if hashlib.sha256(weights).hexdigest() == release.weights else None

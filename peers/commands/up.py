@@ -1,0 +1,307 @@
+"""`swarm up`: a whole swarm as separate processes on this machine, watched and looked after, until the run is complete.
+
+    swarm start --> seed --> invites --> swarm join (learners, samplers, evaluators)
+    seed's journal --> State --> live view, and at the end the summary
+
+Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its corner, identity and
+checkpoint up again); one that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message. Ctrl-C asks all to leave,
+twice kills them. Not handled here: peers of other machines, which come and go as they like.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from dashboard.state import State, fold
+from dashboard.terminal import render, summary
+from peers.build.run_folder import Corner, prepared, read
+from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
+from peers.runtime.signals import PARENT, endings
+from swarm import config as configs
+from swarm.config import Config, Loaded, from_run_dict
+from swarm.durable import write_durably
+from swarm.events import AnyEvent, from_line
+
+LOOK = 0.25
+# Seconds between two looks at the children and the journal.
+LINE_EVERY = 5.0
+# Seconds between two lines where there is no terminal.
+SEED_PATIENCE = 300.0
+# Seconds for the seed to make the model and print its invites; a large model is copied by then.
+LEAVE_PATIENCE = 20.0
+# Seconds for all children to leave before they are killed.
+BACKOFF = 1.0
+BACKOFF_LONGEST = 15.0
+# Seconds before a dead child is started again, doubled with each death until it has lived for SETTLED.
+SETTLED = 60.0
+# Seconds: a child that cannot run says so within them, on a busy machine too.
+HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
+# By the exit code: what a second start cannot change, unless the child has run before.
+
+
+def up(loaded: Loaded, folder: Path) -> int:
+    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a child cannot run."""
+    folder = prepared(folder.resolve())
+    with Corner(folder / "peers" / "up"):
+        write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
+        write_durably(folder / "peer.toml", configs.dump(loaded.config, "peer").encode())
+        household = Household(folder, loaded.config)
+        try:
+            household.live()
+        finally:
+            household.end()
+        return household.farewell()
+
+
+@dataclass
+class Child:
+    name: str
+    words: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    born: float = 0.0
+    deaths: int = 0
+    due: float = 0.0
+    """When it is to be started (again)."""
+    done: bool = False
+    proven: bool = False
+    """It has lived for SETTLED seconds in one of its lives: what ends it now may pass, as a full disk does."""
+
+    def start(self) -> None:
+        with _opened(self.log) as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "peers.cli", *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env=_environment(),
+            )  # fmt: skip
+        self.born = time.monotonic()
+
+    def look(self) -> int | None:
+        """The exit code of a child that has just died."""
+        if self.process is None or (code := self.process.poll()) is None:
+            return None
+        self.process = None
+        lived = time.monotonic() - self.born
+        self.proven = self.proven or lived >= SETTLED
+        self.deaths = self.deaths + 1 if lived < SETTLED else 1
+        self.due = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
+        return code
+
+    def last_words(self) -> str:
+        try:
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        except OSError as error:
+            return f"{self.log} cannot be read: {error.strerror}"
+        return lines[-1].removeprefix("swarm: ") if lines else "it said nothing"
+
+
+def _opened(log: Path) -> IO[bytes]:
+    try:
+        return open(log, "ab")
+    except OSError:  # the disk fails: a child without a log is better than none
+        return open(os.devnull, "ab")
+
+
+def _environment() -> Mapping[str, str]:
+    own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}  # they are in config.toml already
+    return own | {PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass
+class Household:
+    folder: Path
+    config: Config
+    children: dict[str, Child] = field(default_factory=dict)
+    signalled: int | None = None
+    signals: int = 0
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        self.state = State(self.config.run)
+        self.journal = Tail(self.folder / "peers" / "seed" / "journal.jsonl")
+        (self.folder / "logs").mkdir(exist_ok=True)
+        self.console = Console(stderr=True)
+        self._line_due = 0.0
+        self._blind = False
+
+    def live(self) -> None:
+        """Until the run is complete, or a signal."""
+        for which in endings():
+            signal.signal(which, self._on_signal)
+        self._add("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
+        self._wait_for_invites()
+        if self.signalled is not None:
+            return
+        if self.config.run.optimizer.lr == 0.0 and (run := read(self.folder)) is not None:
+            lr = from_run_dict(run.spec.run).optimizer.lr
+            said = f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
+            self.console.print(said, style="dim", highlight=False, soft_wrap=True)
+        if (page := self.folder / "page").exists():  # the seed writes it before its invites
+            self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
+        for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):
+            for number in range(getattr(self.config.peer.swarm, count)):
+                word = (self.folder / "invites" / role).read_text()
+                own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]
+                self._add(f"{role}-{number + 1}", ["join", word, "--as", role, *own])
+        with self._screen() as show:
+            while self.signalled is None and not self.complete:
+                time.sleep(LOOK)
+                self._look()
+                show()
+
+    def end(self) -> None:
+        """Ask everybody to leave; kill whoever has not by LEAVE_PATIENCE, or at a second signal."""
+        asked = time.monotonic()
+        running = [child.process for child in self.children.values() if child.process is not None]
+        for process in running:
+            if not self.complete:
+                process.terminate()
+        while any(process.poll() is None for process in running):
+            time.sleep(LOOK / 5)
+            if self.signals > 1 or time.monotonic() - asked > LEAVE_PATIENCE:
+                for process in running:
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+        self._read()
+
+    def farewell(self) -> int:
+        """Export, print the summary."""
+        if self.signalled is not None:
+            self.console.print(summary(self.state, time.time(), None, self.journal.path))
+            raise Interrupted(self.signalled)
+        model = self.folder / "exported"
+        exported = subprocess.run(
+            [sys.executable, "-m", "peers.cli", "export", str(model), "--folder", str(self.folder)],
+            check=False,
+            capture_output=True,
+        )
+        if exported.returncode:
+            self.console.print(exported.stderr.decode(), end="", markup=False)
+        # In a file or a pipe a path must stay in one piece: whoever reads it there copies it, or searches for it.
+        screen = Console(width=None if sys.stdout.isatty() else 240)
+        screen.print(summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path))
+        return exported.returncode
+
+    # --- watching -------------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.signalled = number
+        self.signals += 1
+
+    def _add(self, name: str, words: list[str]) -> None:
+        child = self.children[name] = Child(name, words, self.folder / "logs" / f"{name}.log")
+        child.start()
+
+    def _wait_for_invites(self) -> None:
+        invite, since, deadline = self.folder / "invites" / "observer", time.time() - 1, time.monotonic() + SEED_PATIENCE
+        self.console.print("starting the seed", style="dim")
+        while not (invite.exists() and invite.stat().st_mtime > since):
+            time.sleep(LOOK)
+            self._look()
+            if self.signalled is not None:
+                return
+            if time.monotonic() > deadline:
+                raise CannotHere(f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children['seed'].log}")
+
+    def _look(self) -> None:
+        self._read()
+        for child in self.children.values():
+            code = child.look()
+            if code == 0:
+                child.done = True
+                self.complete = self.complete or child.name == "seed"
+            elif code in HOPELESS and not child.proven:
+                raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
+            elif code is not None:
+                why = f": {child.last_words()}" if code in HOPELESS else ""
+                self.console.print(f"{child.name} died ({_how(code)}{why}) and is started again", style="yellow", highlight=False)
+            if child.process is None and not child.done and time.monotonic() >= child.due:
+                child.start()
+
+    def _read(self) -> None:
+        try:
+            for event in self.journal.news():
+                fold(self.state, event)
+        except OSError as error:  # the view stands still, and the swarm goes on
+            if not self._blind:
+                self.console.print(f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False)
+            self._blind = True
+
+    def _screen(self) -> AbstractContextManager[Callable[[], None]]:
+        return _Screen(self) if self.console.is_terminal else nullcontext(self._print_line)
+
+    def _print_line(self) -> None:
+        """One line every LINE_EVERY seconds, for logs."""
+        if time.monotonic() < self._line_due:
+            return
+        self._line_due = time.monotonic() + LINE_EVERY
+        self.console.print(headline(self.state, time.time()), markup=False, highlight=False, soft_wrap=True)
+
+
+class _Screen:
+    """The live view of a terminal."""
+
+    def __init__(self, household: Household) -> None:
+        self._household = household
+        self._live = Live(console=household.console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Callable[[], None]:
+        self._live.__enter__()
+        return self._show
+
+    def __exit__(self, *exit: Any) -> None:
+        self._live.__exit__(*exit)
+
+    def _show(self) -> None:
+        household = self._household
+        self._live.update(render(household.state, time.time(), household.console.width))
+
+
+class Tail:
+    """A journal that another process writes: the whole lines that are new. CannotHere at a line that is no event."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = 0
+
+    def news(self) -> Iterator[AnyEvent]:
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    event = from_line(line)
+                except msgspec.DecodeError as error:
+                    raise CannotHere(
+                        f"{self.path} is damaged at byte {self._at} ({error}): stop its peer and move the file away"
+                    ) from error
+                self._at += len(line)
+                yield event
+
+
+def headline(state: State, now: float) -> str:
+    """The swarm in one line."""
+    head = state.head(now)
+    accuracy = f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
+    reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
+    peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
+    return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

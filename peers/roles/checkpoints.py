@@ -1,0 +1,65 @@
+"""A learner's checkpoints: what it goes on from after a restart.
+
+Not handled here: the files themselves (swarm.learn.checkpoint), what the learner makes of its old version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.admission import Admission
+from swarm.learn.fsdp.driver import RankLost
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learner import Learner
+from swarm.types import Digest, Struct
+
+
+class Progress(Struct):
+    """What a learner's checkpoint holds besides weights and optimizer."""
+
+    seen: tuple[str, ...]
+    """Ids of consumed groups."""
+    parent: Digest
+
+
+class Checkpoints:
+    def __init__(self, host: Host, learner: Learner | ShardedLearner, admission: Admission, folder: Path | None) -> None:
+        """`folder` is where they live; None keeps none."""
+        self._host, self._learner, self._admission, self._folder = host, learner, admission, folder
+
+    def resume(self) -> Digest | None:
+        """Go on from the checkpoint; says the parent of its version, None when there is none.
+
+        One that cannot be used costs the optimizer's moments, not the learner.
+        """
+        if self._folder is None or not self._folder.exists():
+            return None
+        try:
+            held = msgspec.convert(self._learner.restore(self._folder), Progress)
+        except (FileNotFoundError, ValueError, RankLost) as error:
+            text = f"{error}: going on from the newest release with a fresh optimizer"
+            self._host.emit(events.Noted, level="warning", text=text)
+            return None
+        self._admission.restore(held.seen)
+        return held.parent
+
+    async def save(self, parent: Digest) -> None:
+        """Write one; a disk that is full costs the checkpoint, not the training."""
+        host, learner = self._host, self._learner
+        if self._folder is None or learner.version < 0:
+            return
+        start = host.now()
+        progress = Progress(seen=tuple(self._admission.seen()), parent=parent)
+        try:
+            await host.ports.work.run("save", learner.save, self._folder, msgspec.to_builtins(progress))
+        except OSError as error:
+            host.emit(events.Faulted, part="disk", detail=f"no checkpoint of version {learner.version}: {error.strerror}")
+            return
+        except RankLost as error:
+            host.emit(events.Faulted, part="learner", detail=f"no checkpoint of the last version: {error}")
+            return
+        host.emit(events.Saved, version=learner.version, seconds=round(host.now() - start, 3))

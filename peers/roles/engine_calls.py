@@ -1,0 +1,53 @@
+"""Calls of an engine whose failures are told and waited out: the role goes on when it works again.
+
+    call -> Work port -> result        EngineError -> Faulted, and raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
+                                       the first call of its kind that works after it -> Recovered
+
+However often it fails, the peer goes on trying: what is missing (memory, a server) may come back, and it says each minute that it
+has not. Not handled here: restarts, which are the engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from peers.runtime.faults import Setback
+from peers.runtime.host import Host
+from swarm.sample.base import EngineError
+
+T = TypeVar("T")
+
+PART = "engine"
+WAIT, LONGEST = 1.0, 30.0
+# Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a person.
+
+
+class Tended:
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._wait = WAIT
+        self._setback = Setback(host, PART)
+        self._kind = ""
+        """Of the call that failed last. That a release loads does not mean that it can be sampled."""
+
+    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+        """`function(*args)` on the Work port. Raises EngineError, told."""
+        try:
+            result = await self.host.ports.work.run(kind, function, *args)
+        except EngineError as error:
+            self._kind = kind
+            self._setback.tell(str(error))
+            raise
+        if self._kind == kind:
+            self._setback.over()
+            self._kind, self._wait = "", WAIT
+        return result
+
+    async def wait(self) -> None:
+        """After a failure; not longer than until the peer is asked to stop."""
+        host, end = self.host, self.host.now() + self._wait
+        host.vitals.state = "engine is away"
+        self._wait = min(2 * self._wait, LONGEST)
+        while not host.stop.is_set() and (left := end - host.now()) > 0:
+            await host.changed(left)

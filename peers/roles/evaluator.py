@@ -1,0 +1,101 @@
+"""The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
+
+It always takes the newest release that can be had, so that a slow evaluator skips versions instead of falling behind. Answers
+whose rewards cannot be computed are left out of the accuracy, with an event; when none can, there is no accuracy of that version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from peers.roles.engine_calls import Tended
+from peers.roles.reward_calls import Scorer
+from peers.runtime.host import Host
+from swarm import events
+from swarm.sample.base import Engine, EngineError
+from swarm.tasks.base import RewardError, TaskSource
+from swarm.types import Task
+
+GIVE_UP = 8
+# Failures in a row after which the rest is not scored either: each may take the whole of `run.task.timeout`.
+
+
+class Evaluator:
+    def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
+        self.host, self.engine, self.source = host, engine, source
+        self.scorer = Scorer(host, source)
+        self.tended = Tended(host)
+        self._last: int | None = None
+
+    async def run(self) -> None:
+        """Until the host is asked to stop; then once more for the last release, so that the run's final accuracy is known."""
+        while not self.host.stop.is_set():
+            try:
+                if not await self._turn(self.host.config.run.evaluation.every):
+                    self.host.vitals.state = "waiting for a release"
+                    await self.host.changed(self.host.config.run.pace.beat)
+            except EngineError:
+                await self.tended.wait()
+        with contextlib.suppress(EngineError):  # told; there is no time to wait for it
+            await self._turn(1)
+
+    async def _turn(self, every: int) -> bool:
+        host, evaluation = self.host, self.host.config.run.evaluation
+        if (found := await host.obtain(() if self._last is None else (self._last + every,))) is None:
+            return False
+        host.vitals.state = "evaluating"
+        newest, weights = found
+        fetched = host.now()
+        with host.vitals.computing(host.now):
+            try:
+                await self.tended.run("load", self.engine.load, weights, newest.version, newest.weights)
+            except ValueError as error:
+                self._note("error", f"release {newest.version} cannot be evaluated: {error}")
+                host.releases.refuse(newest)
+                return True
+            now = host.now()
+            host.emit(
+                events.Adopted, version=newest.version, weights=newest.weights, fetch=round(fetched - newest.released, 3),
+                load=round(now - fetched, 3), age=round(now - newest.released, 3),
+            )  # fmt: skip
+            try:
+                tasks = await self.scorer.held_out(evaluation.tasks)
+            except RewardError as error:
+                self._note("warning", f"version {newest.version} has no accuracy: {error}")
+                self._last = newest.version
+                return True
+            prompts = [task.prompt for task in tasks]
+            answers = await self.tended.run("evaluate", self.engine.greedy, prompts) if prompts else []
+        self._last = newest.version
+        rewards = await self._score(tasks, answers, newest.version)
+        host.vitals.version, host.vitals.weights = newest.version, newest.weights
+        host.vitals.finished(1, 0, host.now())
+        if rewards:
+            right = sum(reward >= evaluation.right for reward in rewards)
+            host.emit(events.Evaluated, version=newest.version, accuracy=right / len(rewards), tasks=len(rewards))
+        return True
+
+    async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:
+        """Rewards of those answers that can be scored; says how many cannot."""
+        rewards: list[float] = []
+        why, in_a_row = "", 0
+        for task, text in zip(tasks, answers, strict=True):
+            try:
+                rewards += await self.scorer.rewards(task, [text])
+                in_a_row = 0
+            except RewardError as error:
+                why, in_a_row = str(error), in_a_row + 1
+                if in_a_row == GIVE_UP:
+                    break
+        if not tasks:
+            why = "the task has no held-out exercises (run.task.options.held_out)"
+            self._note("info", f"version {version} has no accuracy: {why}")
+        elif len(rewards) < len(tasks):
+            what = "has no accuracy" if not rewards else "is judged without them"
+            lost = f"{len(tasks) - len(rewards)} of {len(tasks)} held-out answers could not be scored"
+            self._note("warning", f"version {version} {what}: {lost}: {why}")
+        return rewards
+
+    def _note(self, level: str, text: str) -> None:
+        self.host.emit(events.Noted, level=level, text=text)

@@ -1,0 +1,455 @@
+"""The learner: groups in, new policies out, in rounds with whoever else is there.
+
+    peers.roles.learner_inbox: stream "groups" -> batches                                                  beside the loop
+    peers.roles.next_release: a better release than mine -> its bytes, here                             beside the loop
+    loop: the round's table commands, one coroutine each runs it, what came of it is the next cause
+
+        gather -> learn -> average -> step -> (publish) -> gather ...        fetch: the swarm is ahead, take its release
+
+Invariants: the released weights are the truth: after every version this learner's digest is the release's, or it snaps to it.
+Groups of a batch that was overtaken go back to the batcher: nothing is lost, nothing trained twice. Not handled here: what the
+gradient is (swarm.learn), how members find each other (the Averager port).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from peers.roles.batch_closing import Closing
+from peers.roles.checkpoints import Checkpoints
+from peers.roles.learner_inbox import Intake, Speech
+from peers.roles.next_release import Arrivals
+from peers.roles.other_learners import Company
+from peers.roles.state_transfer import Twins
+from peers.runtime.faults import Setbacks
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.admission import staleness
+from swarm.core.batcher import Waiting
+from swarm.core.belief import Odds
+from swarm.core.releases import publishers, rank
+from swarm.core.rounds import Cause, Command, Round, State
+from swarm.learn.fsdp.driver import RankLost
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learner import Gradient, Learner
+from swarm.learn.microbatch import OutOfMemory
+from swarm.net.blobs import Cut, cut
+from swarm.net.ports import NetError, RoundLost
+from swarm.tasks.base import TaskSource
+from swarm.types import Digest, PeerId, Release
+
+BREAKS = 3
+# Averagings of one version that may break before a learner goes on alone: each costs at most the round's deadline.
+RETRY = 0.5
+# Seconds after a release could not be taken: a rank that was lost is started again by then.
+SELDOM = 20.0
+# Times the seconds that a twin's state took in vain until one is asked for again: so long the release alone will do. A twentieth
+# of the time may be lost for it, while the others wait for this learner and then go on without it.
+SETTLE = 2.0
+# Seconds a learner waits at its start to hear of a release newer than its own checkpoint.
+
+
+class LearnerPeer:
+    def __init__(
+        self, host: Host, learner: Learner | ShardedLearner, source: TaskSource, speech: Speech, folder: Path | None
+    ) -> None:
+        """`folder` is where checkpoints live; None keeps none."""
+        run = host.config.run
+        self.host, self.learner = host, learner
+        self.learner.version = -1
+        self.round = Round()
+        self.company = Company(host, lambda: learner.version)
+        self._window = run.window
+        self.intake = Intake(host, source, speech, lambda: learner.version, self.company.learners)
+        self.twins = Twins(host, learner)
+        self._untwinned = -math.inf
+        """Until then no state is asked for."""
+        self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
+        self._batch: list[Waiting] = []
+        self._gradient: Gradient | None = None
+        self._odds: dict[str, Odds] = {}
+        """Of the batch's groups, by id."""
+        self.closing = Closing(host, self.company.others)
+        self._members: frozenset[PeerId] = frozenset()
+        self._breaks = 0
+        self._arrivals = Arrivals(host, self._above, lambda: self.round.state is State.GATHERING)
+        self._weights = Digest("")
+        self._parent = Digest("")
+        self._mine: Release | None = None
+        """The release of my version as I would publish it."""
+        self._due: float | None = None
+        """When it is my turn to publish it."""
+        self._spent: dict[str, float] = {}
+        self._setbacks = Setbacks(host)
+
+    async def run(self) -> None:
+        """Take the swarm's policy, then go round until the host is asked to stop."""
+        await self.intake.serve()
+        await self.twins.serve()
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(self._arrivals.run())
+            await self._begin()
+            await self._go_round()
+            refresh.cancel()
+        await self.checkpoints.save(self._parent)
+        self.intake.report()
+
+    async def _go_round(self) -> None:
+        command = Command.GATHER
+        act: dict[Command, Callable[[], Awaitable[Cause]]] = {
+            Command.GATHER: self.gather, Command.LEARN: self.learn, Command.AVERAGE: self.average, Command.STEP: self.step,
+            Command.AWAIT: self.wait, Command.PUBLISH: self.publish, Command.FETCH: self.fetch,
+        }  # fmt: skip
+        while command is not Command.FLUSH:
+            try:
+                cause = await act[command]()
+            except RankLost as error:
+                cause = self._without_policy(error)
+            command = self.round.advance(cause)
+            self.company.told(self.round.state)
+            self.host.emit(events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value)
+
+    async def _begin(self) -> None:
+        if (parent := self.checkpoints.resume()) is not None:
+            self._parent = parent
+            await self._take_stock()
+            # A crash may have come between a checkpoint and its release: then it is for me to release it.
+            self._due = self.host.now() + self.host.config.run.release.timeout
+        wait_until = self.host.now() + SETTLE
+        while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
+            if self._ahead():
+                return
+            await self.host.ask_newest([peer for peer, _ in self.host.roster])
+            await self.host.changed(SETTLE / 4)
+
+    # --- the round ------------------------------------------------------------------------------------------------------
+
+    def _above(self) -> tuple[Any, ...]:
+        """The rank of my version as it is released; while it is not, every release of it ranks above."""
+        mine = self.host.releases.named(self.learner.version, self._weights)
+        return rank(mine) if mine is not None else (self.learner.version,)
+
+    def _ahead(self) -> bool:
+        return self._arrivals.better((self.learner.version + 1,))
+
+    def _differs(self) -> bool:
+        return self._arrivals.better(self._above())
+
+    def _made_by_my_round(self) -> bool:
+        """The release ahead is the next one, by another member of the round whose average I have: my step makes the same bytes.
+        Without it my moments would lack a step, and the batch, which the release has in it, would be trained twice."""
+        release = self._arrivals.awaited((self.learner.version + 1,))
+        if release is None or release.version != self.learner.version + 1 or release.parent != self._weights:
+            return False
+        return release.publisher in self._members - {self.host.ports.me} and release.learners == len(self._members)
+
+    def _overtaken(self) -> bool:
+        return self._ahead() or self._differs()
+
+    def _settled(self) -> bool:
+        """My version is released, and mine is the release: only then it is what I say I have, and what I learn on."""
+        mine = self.host.releases.named(self.learner.version, self._weights)
+        if mine is None or self._differs():
+            return False
+        self.host.releases.hold(mine)
+        self._due = None
+        self.host.vitals.version, self.host.vitals.weights = mine.version, mine.weights
+        return True
+
+    async def gather(self) -> Cause:
+        """Wait for a batch, a turn to publish, a release that is ahead or different, or the end."""
+        start = self.host.now()
+        while True:
+            now, settled = self.host.now(), self._settled()
+            if (cause := self._interrupted(settled, now)) is not None:
+                return cause
+            if settled and self._fill(now):
+                self._spent = {"gather": self.host.now() - start}
+                return Cause.BATCH_READY
+            self.intake.credit()
+            self.intake.report(after=2 * self.host.config.run.pace.beat)  # who refuses all groups makes no step that would tell
+            await self.host.changed(self._idle_time(settled, now))
+
+    async def wait(self) -> Cause:
+        """Wait until my version is released by the one whose turn it is, or it is mine."""
+        while True:
+            now, settled = self.host.now(), self._settled()
+            if (cause := self._interrupted(settled, now)) is not None:
+                return cause
+            if settled:
+                return Cause.PUBLISHED
+            self.intake.credit()
+            await self.host.changed(self._idle_time(settled, now))
+
+    def _interrupted(self, settled: bool, now: float) -> Cause | None:
+        """What ends any waiting."""
+        if self.host.stop.is_set() or (settled and self._complete()):
+            return Cause.STOP
+        if self._overtaken():
+            return Cause.AHEAD_SEEN
+        return Cause.PUBLISHER_SILENT if self._due is not None and now >= self._due else None
+
+    def _idle_time(self, settled: bool, now: float) -> float:
+        """Seconds until something is due by the clock alone; what others do wakes me earlier."""
+        waits = [self.host.config.run.pace.beat]
+        if self._due is not None:
+            waits.append(self._due - now)
+        if self._batch:
+            waits.append(self.company.turns.wait(now))
+        elif settled and (closes := self.intake.closes(now)):
+            waits.append(closes)
+        return min(waits)
+
+    def _fill(self, now: float) -> bool:
+        """Is there a batch to learn on? One whose gradient was kept is one when it is its turn, or company is there."""
+        if self._batch and any(staleness(item.group, self._window, self.learner.version, now) for item in self._batch):
+            self.intake.batcher.give_back(self._batch)  # its gradient was kept until it was too old
+            self._forget_batch()
+        if self._batch:
+            return self.company.turns.ready(bool(self.company.others()), now)
+        closes = self.intake.closes(now)
+        if closes is None or (closes > 0.0 and not self.company.called()):
+            return False
+        self._batch = self.intake.take(now)
+        return bool(self._batch)
+
+    def _complete(self) -> bool:
+        last = self.host.config.run.stop.versions
+        return 0 < last <= self.learner.version
+
+    async def learn(self) -> Cause:
+        host, began, groups = self.host, self.host.now(), [item.group for item in self._batch]
+        exercises = [self.intake.exercise(group) for group in groups]
+        prompts, rewards = [e.task.prompt for e in exercises], [e.rewards for e in exercises]
+        self.closing.tell(groups, rewards)
+        # Who waited for its turn steps by what it has.
+        others_changed = not self.company.turns.waited and await self.closing.hear(self.learner.version)
+        start = host.now()
+        self._spent["gather"] = self._spent.get("gather", 0.0) + start - began
+        if self._gradient is None or others_changed:
+            room = self._room()
+            try:
+                with host.vitals.computing(host.now):
+                    self._gradient = await host.ports.work.run(
+                        "learn", self.learner.gradient, groups, prompts, rewards, start, tuple(self.closing.heard.values())
+                    )
+            except OutOfMemory as error:
+                return self._out_of_memory(error)
+            if not self._believed():
+                return Cause.BATCH_REFUSED
+            if room != (now := self._room()):
+                host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
+        self._spent["learn"] = host.now() - start
+        self._breaks = 0
+        return Cause.GRADIENT_READY
+
+    def _believed(self) -> bool:
+        """Leave what is not believed out of the batch, as it is left out of the gradient. False when nothing is left of it."""
+        assert self._gradient is not None
+        self._odds = {item.group.id: odds for item, odds in zip(self._batch, self._gradient.odds, strict=True)}
+        self._batch = self.intake.doubt(self._batch, self._gradient.odds)
+        if not self._batch:
+            self.host.emit(events.Noted, level="warning", text="a batch is dropped: none of its groups is believed")
+            self._drop_batch()
+        return bool(self._batch)
+
+    async def average(self) -> Cause:
+        """The mean gradient over whoever came, each with its weight; mine alone when nobody is there, or it is my turn."""
+        host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
+        assert self._gradient is not None
+        others = self.company.others()
+        if self._overtaken():  # a gradient of other weights than the release's is of no use to the others
+            return Cause.AHEAD_SEEN
+        self._members = frozenset([host.ports.me])
+        if not others:
+            self._spent["average"] = 0.0
+            return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
+        self.company.turns.begin(self.company.abreast())
+        if self._breaks > BREAKS or self.company.turns.waited:
+            return await self._without_round()
+        try:
+            outcome = await host.ports.averager.average(
+                self.learner.version, [self._gradient.vector], self._gradient.weight, others, settings.deadline
+            )
+        except RoundLost as error:
+            self._breaks += 1
+            host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
+            return Cause.AHEAD_SEEN if self._ahead() else Cause.ROUND_BROKE
+        self._spent["average"] = self._spent.get("average", 0.0) + host.now() - start
+        if outcome is None:
+            return await self._without_round()
+        self._members = outcome.members
+        host.traffic.averaged(outcome.exchanged)
+        host.emit(
+            events.Averaged,
+            version=self.learner.version,
+            members=tuple(sorted(outcome.members)),
+            seconds=round(outcome.seconds, 3),
+            scaled={peer: float(f"{share:.3g}") for peer, share in sorted(outcome.scaled.items())},
+        )
+        return Cause.AVERAGED
+
+    async def _without_round(self) -> Cause:
+        """Others are there, and no round came about: one of us steps alone, the others keep their gradient."""
+        mine = not self._overtaken() and await self.company.my_turn()
+        if self._overtaken():
+            return Cause.AHEAD_SEEN
+        return Cause.ALONE if mine else Cause.NOBODY_CAME
+
+    async def step(self) -> Cause:
+        host, gradient = self.host, self._gradient
+        assert gradient is not None
+        await self.company.give_way(self._members, self._ahead)
+        if self._ahead() and not self._made_by_my_round():  # a second release of one version would be of no use
+            return Cause.AHEAD_SEEN
+        start, self._parent = host.now(), self._weights
+        with host.vitals.computing(host.now):
+            try:
+                metrics = await host.ports.work.run("step", self.learner.step, gradient.vector)
+            except ValueError as error:
+                host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
+                self._drop_batch()
+                return Cause.ROUND_BROKE
+            except OutOfMemory as error:
+                return self._out_of_memory(error)
+        groups = len(self._batch) * len(self._members)
+        self._account(gradient, metrics, start)
+        await self._take_stock(groups)
+        order = publishers([(self.company.incarnation(peer), peer) for peer in self._members])
+        turn = order.index(host.ports.me)
+        if turn == 0:
+            return Cause.STEPPED_AS_PUBLISHER
+        self._due = host.now() + turn * host.config.run.release.timeout
+        if self.learner.version % host.config.run.release.checkpoint_every == 0:
+            await self.checkpoints.save(self._parent)
+        return Cause.STEPPED
+
+    def _without_policy(self, error: RankLost) -> Cause:
+        """The version is -1 until the newest release is taken again; the batch is given back then."""
+        self._setbacks.tell("learner", f"{error}: going on from the newest release with a fresh optimizer")
+        return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
+
+    def _out_of_memory(self, error: OutOfMemory) -> Cause:
+        """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched again."""
+        self._setbacks.tell("memory", f"a batch of {len(self._batch)} groups is dropped: {error}")
+        self._drop_batch()
+        return Cause.OUT_OF_MEMORY
+
+    def _room(self) -> str:
+        """What memory lets through at a time, in words."""
+        told = self.learner.statistics()
+        kept = "activations recomputed" if told.get("recomputed") else "activations kept"
+        return f"at most {told.get('micro', 0):g} groups at a time, {kept}"
+
+    def _account(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
+        """Events and tallies of a step that was taken."""
+        host, version = self.host, self.learner.version
+        self._setbacks.over()
+        for item in self._batch:
+            self.intake.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
+            self.intake.weigh(item.group.sampler, self._odds[item.group.id])
+        self.intake.show(self._batch[0].group, gradient.advantages, gradient.weights)
+        tokens = sum(sum(item.group.lengths) for item in self._batch)
+        host.vitals.finished(len(self._batch), tokens, host.now())
+        host.vitals.lags(
+            versions=gradient.metrics.get("lag_versions", 0.0),
+            inbox=sum(start - item.admitted for item in self._batch) / len(self._batch),
+        )
+        spent = {name: round(self._spent.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
+        host.emit(
+            events.Trained, version=version, groups=len(self._batch), members=len(self._members),
+            metrics={name: round(value, 6) for name, value in (gradient.metrics | metrics).items() if math.isfinite(value)},
+            step=round(host.now() - start, 4), **spent,
+        )  # fmt: skip
+        self.closing.note(version, self._members)
+        self._drop_batch()
+        self.intake.report()
+
+    def _drop_batch(self) -> None:
+        self.intake.consumed(self._batch)
+        self._forget_batch()
+
+    def _forget_batch(self) -> None:
+        self._batch, self._gradient = [], None
+        self.company.turns.forget()
+        self.closing.forget()
+
+    async def _take_stock(self, groups: int = 0) -> None:
+        """My weights as bytes: their digest, their chunks for others, the release that I would sign."""
+        host, version = self.host, self.learner.version
+        manifest, address = host.blobs.hold(await host.ports.work.run("pack", self._pack, version))
+        self._weights = manifest.weights
+        self._mine = Release(
+            version=version, weights=self._weights, manifest=address, size=manifest.size, parent=self._parent,
+            publisher=host.ports.me, learners=len(self._members), groups=groups, released=host.now(),
+        )  # fmt: skip
+
+    def _pack(self, version: int) -> Cut:
+        """Off the loop: a large model's bytes take seconds to hash."""
+        return cut(self.learner.weights(), version)
+
+    async def publish(self) -> Cause:
+        host = self.host
+        assert self._mine is not None
+        self._due = host.now() + host.config.run.release.timeout  # unless it is announced now, or another one can be had
+        if self._overtaken():
+            return Cause.AHEAD_SEEN
+        if self.company.turns.fresh(self.company.coming(self.learner.version)):  # another one is released, and I shall hear of it
+            return Cause.TIMEOUT
+        try:
+            await host.announce(self._mine)
+        except NetError as error:
+            host.emit(events.Noted, level="warning", text=f"release {self._mine.version} is not announced yet: {error}")
+            return Cause.TIMEOUT
+        self._due = None
+        if self.learner.version % host.config.run.release.checkpoint_every == 0:
+            await self.checkpoints.save(self._parent)
+        return Cause.PUBLISHED
+
+    async def fetch(self) -> Cause:
+        """Take the swarm's release: I am behind it, or differ from it."""
+        host, mine, had = self.host, self._weights, self.learner.version
+        behind = await self._twin() or await self._load()
+        self.intake.batcher.give_back(self._batch)
+        self._forget_batch()
+        if behind is None:
+            return Cause.FETCH_FAILED
+        self._parent = behind.parent
+        await self._take_stock()
+        self._due = None
+        if behind.version == had:
+            host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
+        else:
+            host.emit(events.CaughtUp, version=behind.version, behind=behind.version - had)
+        host.beat_now()
+        return Cause.LOADED
+
+    async def _twin(self) -> Release | None:
+        """A better release of my own version, with its publisher's whole state; None when that is not to be had."""
+        release, start = self._arrivals.awaited(self._above()), self.host.now()
+        if release is None or release.version != self.learner.version or start < self._untwinned:
+            return None
+        taken = await self.twins.take(release)
+        if not taken or self._ahead():  # whoever is behind again makes other bytes than its publisher does by now
+            self._untwinned = self.host.now() + SELDOM * (self.host.now() - start)
+        return release if taken else None
+
+    async def _load(self) -> Release | None:
+        """The better release whose bytes are here, or come while they are worth waiting for; None when none came."""
+        host = self.host
+        if (arrived := await self._arrivals.wait()) is None:
+            return None
+        release, data = arrived
+        try:
+            await host.ports.work.run("load", self.learner.load, data, release.version)
+        except (ValueError, RankLost) as error:
+            host.emit(events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}")
+            if isinstance(error, ValueError):  # nobody can use such bytes; a rank that is lost says nothing of them
+                host.releases.refuse(release)
+            await host.ports.clock.sleep(RETRY)
+            return None
+        return release

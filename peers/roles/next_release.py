@@ -1,0 +1,56 @@
+"""The release that a learner takes next, on its way here beside the round.
+
+    run    what ranks above mine -> Host.obtain -> its bytes, ready     while the round waits for it, or has nothing to do
+    wait   the round, until they are ready or not worth waiting for
+
+A release that is announced is waited for as long as swarm.core.releases says. Then the learner goes on from what it has, and is
+told by `better` when the bytes are here after all. Not handled here: what the learner makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peers.runtime.host import Host
+from swarm.core.releases import rank
+from swarm.types import Release
+
+
+class Arrivals:
+    def __init__(self, host: Host, above: Callable[[], tuple[Any, ...]], idle: Callable[[], bool]) -> None:
+        """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to do."""
+        self._host, self._above, self._idle = host, above, idle
+        self._ready: tuple[Release, bytes] | None = None
+        self._waited = False
+
+    def better(self, above: tuple[Any, ...]) -> bool:
+        """A release that ranks above is here, or worth waiting for."""
+        ready = self._ready is not None and rank(self._ready[0]) > above
+        return ready or self.awaited(above) is not None
+
+    def awaited(self, above: tuple[Any, ...]) -> Release | None:
+        return self._host.releases.awaited(above, self._host.now())
+
+    async def run(self) -> None:
+        """For ever, beside the round: what the round waits for, or anything better than mine while there is nothing to do."""
+        host = self._host
+        while True:
+            above, pause = self._above(), host.config.run.pace.beat
+            if self._ready is not None and rank(self._ready[0]) <= above:
+                self._ready = None  # the learner is beyond it by now
+            if self._ready is None and (self._waited or (self._idle() and self.awaited(above) is None)):
+                if (found := await host.obtain(above)) is not None:
+                    self._ready = found
+                    host.move()
+                pause = min(pause, host.lull(above))
+            await host.changed(pause)
+
+    async def wait(self) -> tuple[Release, bytes] | None:
+        """A better release and its bytes; None when none is worth waiting for any more, or the learner is asked to stop."""
+        host, above, self._waited = self._host, self._above(), True
+        host.move()
+        while not host.stop.is_set() and self._ready is None and self.awaited(above) is not None:
+            await host.changed(host.config.run.pace.beat)
+        ready, self._waited, self._ready = self._ready, False, None
+        return ready if ready is not None and rank(ready[0]) > above else None

@@ -1,0 +1,59 @@
+"""How a role gets its tasks and scores completions: quick sources at once, slow ones off the loop; what fails is told.
+
+In come a task and the texts of one group, out come its rewards, or RewardError: the group is lost and the role goes on. The
+first failure is a Faulted event (part `rewards`), the first success after it a Recovered one. A quick source is scored without
+giving way to anybody, so that a simulation's journal does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from peers.runtime.faults import Setback
+from peers.runtime.host import Host
+from swarm.tasks.base import RewardError, TaskError, TaskSource
+from swarm.types import Task
+
+T = TypeVar("T")
+PART = "rewards"
+
+
+class Scorer:
+    def __init__(self, host: Host, source: TaskSource) -> None:
+        self.host, self.source = host, source
+        self._setback = Setback(host, PART)
+
+    async def tasks(self, indices: Sequence[int]) -> list[Task]:
+        """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""
+        return await self._made("draw", lambda: [self.source.task(index) for index in indices])
+
+    async def exercise(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
+        """A training task that somebody else sampled, and what its completions are worth. Raises RewardError.
+
+        One piece of work, of the kind that does not wait for what a learner computes.
+        """
+        task, rewards = await self._made("score", self._regenerated, index, texts)
+        self._setback.over()
+        return task, tuple(rewards)
+
+    async def held_out(self, n: int) -> list[Task]:
+        """Raises RewardError as `tasks` does."""
+        return await self._made("draw", self.source.held_out, n)
+
+    async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
+        """One for each text. Raises RewardError."""
+        rewards = await self._made("score", self.source.rewards, task, texts)
+        self._setback.over()
+        return tuple(rewards)
+
+    def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, list[float]]:
+        task = self.source.task(index)
+        return task, self.source.rewards(task, texts)
+
+    async def _made(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+        try:
+            return await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
+        except (RewardError, TaskError) as error:
+            self._setback.tell(str(error))
+            raise RewardError(str(error)) from error

@@ -1,0 +1,307 @@
+"""The sampler: adopt the newest policy, draw tasks, sample groups, score them, seal them, deliver them.
+
+    refresh   best release to be had -> (injected delay) -> ready        one at a time, beside the rest
+    draw      ready policy adopted between groups only
+              wait for credit -> tasks -> engine.sample -> completions
+    score     rewards -> groups                                          slow ones beside the rest, in order
+    deliver   (injected delay) -> learner -> receipt                     many at once, bounded
+
+Invariant: all completions of a group come from one version. What becomes of a group after each try to deliver it is a table
+(swarm.core.deliveries); a learner that does not take what is sent is left alone for a while. A group that outgrew the window is
+dropped, and so is one whose rewards cannot be computed. Not handled here: what learners make of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from peers.roles.engine_calls import Tended
+from peers.roles.reward_calls import Scorer
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.core import deliveries
+from swarm.core.admission import group_id, staleness
+from swarm.core.curriculum import Curriculum
+from swarm.core.delays import draw
+from swarm.core.deliveries import Loss, Outcome, Then
+from swarm.core.releases import rank
+from swarm.net.ports import Busy, NetError, Refused, Silent
+from swarm.sample.base import Completions, Engine, EngineError
+from swarm.tasks.base import RewardError, TaskSource
+from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
+
+OUTBOX = 1024
+# Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler waits.
+LEAVE = 5.0
+# Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this long.
+
+
+class Damaged(NetError):
+    """An answer that is no receipt."""
+
+
+LOSSES: dict[type[NetError], Loss] = {Refused: Loss.REFUSED, Busy: Loss.REFUSED, Silent: Loss.SILENT, Damaged: Loss.DAMAGED}
+"""What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it is."""
+
+
+class Drawn(NamedTuple):
+    """Completions of a task, before they are scored."""
+
+    task: Task
+    seed: int
+    completions: Completions
+    policy: tuple[Release, float]
+    """And when its bytes were here."""
+    used: float
+    """When sampling began."""
+
+
+class Sampler:
+    def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
+        self.host, self.engine, self.source = host, engine, source
+        self.scorer = Scorer(host, source)
+        self.tended = Tended(host)
+        self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
+        self._ready: tuple[Release, bytes, float] | None = None
+        self._policy: tuple[Release, float] | None = None
+        self._outbox = asyncio.Semaphore(OUTBOX)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._scoring = 0
+        """Groups to be: sampled and not yet scored."""
+        self._queue = asyncio.Lock()
+        """Groups that no learner has room for: they leave one by one, before new ones are drawn."""
+
+    async def run(self) -> None:
+        """Until the host is asked to stop; groups at hand are delivered first, for LEAVE seconds at most."""
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(self._refresh())
+            while not self.host.stop.is_set():
+                try:
+                    await self._turn(tasks)
+                except EngineError:
+                    await self.tended.wait()
+            refresh.cancel()
+            if self._deliveries:
+                _, late = await asyncio.wait(self._deliveries, timeout=LEAVE)
+                for delivery in late:
+                    delivery.cancel()
+
+    # --- adopt ----------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        """Bring the best release here whenever it is better than mine, late by the injected delay."""
+        host = self.host
+        while True:
+            above = self._above()
+            if (found := await host.obtain(above)) is None:
+                await host.changed(host.lull(above))
+                continue
+            await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
+            self._ready = (*found, host.now())
+            host.move()
+
+    def _above(self) -> tuple[Any, ...]:
+        """The rank of the release that I have, or will have next."""
+        mine = self._ready or self._policy
+        return rank(mine[0]) if mine is not None else ()
+
+    async def _adopt(self) -> None:
+        """Raises EngineError; the release, or a newer one, is tried again before anything is sampled."""
+        assert self._ready is not None
+        ready, start = self._ready, self.host.now()
+        release, weights, fetched = ready
+        try:
+            await self.tended.run("load", self.engine.load, weights, release.version, release.weights)
+        except ValueError as error:
+            self._done_with(ready)
+            self.host.releases.refuse(release)
+            self.host.emit(events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}")
+            return
+        self._done_with(ready)
+        now = self.host.now()
+        self._policy = (release, fetched)
+        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
+        self.host.vitals.lags(versions=0.0)
+        self.host.emit(
+            events.Adopted, version=release.version, weights=release.weights, fetch=round(fetched - release.released, 3),
+            load=round(now - start, 3), age=round(now - release.released, 3),
+        )  # fmt: skip
+
+    def _done_with(self, ready: tuple[Release, bytes, float]) -> None:
+        if self._ready is ready:  # else a newer one came meanwhile
+            self._ready = None
+
+    # --- draw, sample, score, seal --------------------------------------------------------------------------------------
+
+    async def _turn(self, tasks: asyncio.TaskGroup) -> None:
+        """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is sampled."""
+        host = self.host
+        if self._ready is not None:
+            await self._adopt()
+        if self._policy is None:
+            return await self._idle("waiting for a policy")
+        credit = host.roster.credit(host.now()) - self._scoring
+        count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
+        if count <= 0:
+            return await self._idle("waiting for credit")
+        host.vitals.state = "sampling"
+        draws = [self.curriculum.next() for _ in range(count)]
+        try:
+            exercises = await self.scorer.tasks([draw.task for draw in draws])
+        except RewardError:
+            return await self._idle("waiting for tasks")
+        for drawn in await self._sample(exercises, draws[0].seed):
+            if self.source.slow:
+                self._scoring += 1
+                await self._send_off(tasks, self._score_and_deliver(drawn))
+            elif (group := await self._seal(drawn)) is not None:
+                await self._send_off(tasks, self._deliver(group))
+
+    async def _send_off(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+        await self._outbox.acquire()
+        delivery = tasks.create_task(work)
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._delivered)
+
+    async def _idle(self, why: str) -> None:
+        self.host.vitals.state = why
+        await self.host.changed(self.host.config.run.pace.beat)
+
+    async def _sample(self, tasks: Sequence[Task], seed: int) -> list[Drawn]:
+        host, run = self.host, self.host.config.run
+        assert self._policy is not None
+        used = host.now()
+        with host.vitals.computing(host.now):
+            sampled = await self.tended.run(
+                "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, seed
+            )
+        finished = host.now()
+        release, fetched = self._policy
+        host.vitals.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
+        host.vitals.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
+        pairs = enumerate(zip(tasks, sampled, strict=True))
+        return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
+
+    async def _seal(self, drawn: Drawn) -> Group | None:
+        """Score it and make a group of it; None when its rewards cannot be computed."""
+        host, task, (release, fetched) = self.host, drawn.task, drawn.policy
+        try:
+            rewards = await self.scorer.rewards(task, drawn.completions.texts)
+        except RewardError:
+            return None
+        now = host.now()
+        times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
+        group = make_group(host.ports.me, release, task.index, drawn.seed, drawn.completions, rewards, times)
+        host.emit(
+            events.Sampled, group=group.id, task=task.index, version=release.version, seconds=round(now - drawn.used, 3),
+            tokens=len(drawn.completions.tokens), reward=sum(rewards) / len(rewards),
+        )  # fmt: skip
+        return group
+
+    async def _score_and_deliver(self, drawn: Drawn) -> None:
+        try:
+            group = await self._seal(drawn)
+        finally:
+            self._scoring -= 1
+        if group is not None:
+            await self._deliver(group)
+
+    # --- deliver --------------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, group: Group) -> None:
+        host, wait = self.host, 0.0
+        await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
+        learner = await self._destination(group, None)
+        while learner is not None:
+            sent = host.now()
+            outcome, why = await self._send(group, learner)
+            then = deliveries.TABLE[outcome]
+            if then in (Then.DONE, Then.DROPPED):
+                host.roster.release(learner, sent)
+                host.vitals.admitted += then is Then.DONE
+                host.vitals.refused += then is Then.DROPPED
+                return
+            if host.roster.hold(learner, sent, host.now()):
+                level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
+                host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
+            wait = deliveries.pause(wait, host.rng)
+            await host.ports.clock.sleep(wait)
+            learner = None if self._late(group) else await self._destination(group, learner if then is Then.AGAIN else None)
+        host.vitals.refused += 1
+
+    async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
+        """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else to a learner with
+        credit. None: the group became too old meanwhile, or there is no such learner and the sampler was asked to stop."""
+        host = self.host
+        while bound is not None and bound in host.roster:
+            if host.roster.fly(bound, host.now()):
+                return bound
+            if not await self._outlasted(group):
+                return None
+        async with self._queue:
+            while (learner := host.roster.choose(host.now())) is None:
+                if host.stop.is_set() or not await self._outlasted(group):
+                    return None
+            return learner
+
+    async def _outlasted(self, group: Group) -> bool:
+        """Wait for something to move; False when the group is too old then."""
+        await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
+        return not self._late(group)
+
+    def _late(self, group: Group) -> bool:
+        held = self.host.releases.held
+        version = max(group.version, held.version if held else 0)
+        return staleness(group, self.host.config.run.window, version, self.host.now()) is not None
+
+    async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
+        """What came of it, and why."""
+        host, receipt = self.host, None
+        times = msgspec.structs.replace(group.times, sent=host.now())
+        try:
+            frame = host.seal(msgspec.structs.replace(group, times=times))
+            receipt = _receipt(await host.ports.mail.send(learner, "groups", frame))
+        except NetError as error:
+            return LOSSES.get(type(error), Loss.UNREACHABLE), str(error)
+        except wire.WireError as error:
+            text = f"a group is dropped: {error}; a run of smaller run.sampling.group_size or max_tokens could send it"
+            host.emit(events.Noted, level="error", text=text)
+            return Loss.TOO_LARGE, str(error)
+        finally:
+            host.roster.land(learner, receipt.credit if receipt is not None else None)
+            host.move()
+        host.vitals.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
+        if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
+            host.vitals.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
+        return receipt.verdict, receipt.detail
+
+    def _delivered(self, delivery: asyncio.Task[None]) -> None:
+        self._deliveries.discard(delivery)
+        self._outbox.release()
+        self.host.vitals.inbox = len(self._deliveries)
+
+
+def _receipt(answer: bytes) -> Receipt:
+    """Raises Damaged."""
+    try:
+        return wire.decode(answer, Receipt)
+    except wire.WireError as error:
+        raise Damaged(str(error)) from error
+
+
+def make_group(
+    sampler: PeerId, release: Release, task: int, seed: int, completions: Completions, rewards: Sequence[float], times: Times
+) -> Group:
+    """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the same."""
+    tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
+    total = len(completions.tokens)
+    return Group(
+        id=group_id(sampler, release.version, task, seed, tokens, logprobs), sampler=sampler, task=task,
+        version=release.version, weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
+        tokens=Array(dtype="int32", shape=(total,), data=tokens), logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
+        rewards=tuple(rewards), times=times,
+    )  # fmt: skip

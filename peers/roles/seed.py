@@ -1,0 +1,120 @@
+"""The seed: where others find the run, and what remembers it.
+
+It publishes version 0 and holds the newest releases for everybody, on disk: their bytes in `blobs`, and in `releases` each one
+as its publisher signed it, so that a swarm whose peers all died goes on from the last released version, or from the one before
+where its bytes are damaged. It observes: its journal has every event of the swarm. It also says when the run is complete.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peers.build.run_folder import RELEASES
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.releases import rank
+from swarm.durable import write_durably
+from swarm.net.blobs import digest_of
+from swarm.types import Digest, Release
+
+FAREWELL = 5.0
+# Seconds that a complete run's seed stays, so that every peer hears it say so.
+
+
+class Seed:
+    def __init__(self, host: Host, genesis: bytes | None, folder: Path | None) -> None:
+        """`genesis` is version 0 as a release's bytes, where the run was started; `folder` keeps what publishers signed."""
+        self.host, self._genesis, self.folder = host, genesis, folder
+        self._held = -1
+        self._accuracy = 0.0
+        host.bus.add(self._watch)
+
+    async def run(self) -> None:
+        await self._begin()
+        while not self.host.stop.is_set():
+            self.host.vitals.state = "complete" if self._complete() else "serving"
+            if self._complete():
+                return await self._end()
+            if not await self._hold():
+                held = self.host.releases.held
+                await self.host.changed(min(self.host.config.run.pace.beat, self.host.lull(rank(held) if held else ())))
+
+    async def _begin(self) -> None:
+        """Offer the best release that is whole on the disk, or version 0."""
+        host = self.host
+        self._remember()
+        if (held := host.releases.held) is not None:
+            self._settle(held)
+        elif self._genesis is not None:
+            weights = digest_of(self._genesis)
+            manifest, address = host.blobs.publish(self._genesis, 0, weights)
+            release = Release(
+                version=0, weights=weights, manifest=address, size=manifest.size, parent=weights,
+                publisher=host.ports.me, learners=0, groups=0, released=host.now(),
+            )  # fmt: skip
+            await host.announce(release)
+            self._keep(release)
+            self._settle(release)
+        self._genesis = None
+        self._tell_what_is_missing()
+
+    def _remember(self) -> None:
+        """Hear of the releases that the disk has the word of; a word that is damaged is told and gone."""
+        for path in sorted((self.folder / RELEASES).glob("*")) if self.folder is not None else ():
+            if not self.host.remember(path.read_bytes()):
+                self._warn(f"{path} is damaged: its release is left out until a peer that holds it tells of it")
+                path.unlink()
+
+    def _tell_what_is_missing(self) -> None:
+        host, held = self.host, self.host.releases.held
+        lost = host.releases.awaited(rank(held) if held is not None else (), host.now())
+        offered = f"version {held.version} is offered" if held is not None else "nothing can be offered"
+        if lost is not None:
+            self._warn(f"release {lost.version} is not whole on this disk: {offered} until a peer that holds the other is heard")
+        elif held is None:
+            self._warn(f"no release is whole on this disk: {offered} until a peer that holds one is heard")
+
+    async def _hold(self) -> bool:
+        """Fetch a better release for others. False when there is none to be had now."""
+        host = self.host
+        held = host.releases.held
+        if (found := await host.obtain(rank(held) if held is not None else ())) is None:
+            return False
+        release, _ = found
+        self._keep(release)
+        self._settle(release)
+        return True
+
+    def _keep(self, release: Release) -> None:
+        """The word of its publisher beside its bytes; words of releases whose bytes are not here any more go."""
+        if self.folder is None:
+            return
+        host, words = self.host, self.folder / RELEASES
+        try:
+            write_durably(words / release.manifest, host.releases.sealed(release))
+            for path in words.iterdir():
+                if host.blobs.get(Digest(path.name)) is None:
+                    path.unlink()
+        except OSError as error:
+            host.emit(events.Faulted, part="disk", detail=f"release {release.version} is not on the disk: {error.strerror}")
+
+    def _warn(self, text: str) -> None:
+        self.host.emit(events.Noted, level="warning", text=text)
+
+    def _settle(self, release: Release) -> None:
+        self._held = release.version
+        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
+        self.host.vitals.finished(1, 0, self.host.now())
+
+    def _watch(self, event: events.Event) -> None:
+        if isinstance(event, events.Evaluated):
+            self._accuracy = event.accuracy
+
+    def _complete(self) -> bool:
+        stop = self.host.config.run.stop
+        return 0 < stop.versions <= self._held or 0 < stop.accuracy <= self._accuracy
+
+    async def _end(self) -> None:
+        self.host.emit(events.Noted, level="info", text="the run is complete")
+        self.host.beat_now()
+        await self.host.ports.clock.sleep(FAREWELL)

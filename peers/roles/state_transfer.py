@@ -1,0 +1,153 @@
+"""How learners become the same to the last bit: one takes over another's whole state, not only its release.
+
+A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A learner that only
+loads releases would differ from the others in every version and snap every time. So, once after it fell in with a round, it asks
+the publisher for the state behind the release (service `state`), checks that its bf16 weights are exactly the release's, and from
+then on makes the same bytes itself. When the publisher has moved on, the release alone will do until the next time.
+
+    asks   state --> copy of the state, between steps -> hashed and cut, beside them --> offer
+           states --> chunks, from a store of one entry, which is dropped when nobody asks for its chunks any more
+
+Only learners are served: a state is six times as large as a release, and moments cannot be checked against anything. Whoever asks
+waits by size, and no longer: a learner that waits does not learn. Not handled: a state from several learners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.learn.fsdp.driver import RankLost
+from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.learner import Learner
+from swarm.learn.weights import digest
+from swarm.net.blobs import STATES, Blobs, cut
+from swarm.net.ports import Busy, NetError, Refused
+from swarm.types import Digest, PeerId, Release, Struct
+
+TIMES = 16
+# Bytes of a state at most for each of its release's: fp32 weights and two moments are 6, the largest optimizers below 12.
+SMALL = 1 << 20
+# Bytes of a state beside that: names, settings, counts.
+PATIENCE = 30.0
+# Seconds that any state may take: the publisher may be in the middle of a batch.
+MADE, CARRIED = 50e6, 12.5e6
+# Bytes a second at which a state is copied, hashed and cut at least, an eighth of what one core does; and at which it travels,
+# 100 Mbit/s: over a slower line it would come when the swarm is many versions further, and the release alone will do.
+HELD = 60.0
+# Seconds for which a state is held after somebody asked for a part of it.
+TAKEN = 15.0
+# Seconds without a question for a part of it after which nobody takes it any more: a fetch asks every few seconds.
+
+
+class Offer(Struct):
+    """A learner's state, as blobs."""
+
+    digest: Digest
+    manifest: Digest
+    size: int
+
+
+class Twins:
+    def __init__(self, host: Host, learner: Learner | ShardedLearner) -> None:
+        self._host, self._learner = host, learner
+        self._states = self._store()
+        self._offered: tuple[str, Offer, PeerId] | None = None
+        """Of which weights the state is held, how it is offered, and who asked for it last."""
+        self._one = asyncio.Lock()
+
+    async def serve(self) -> None:
+        await self._states.serve()
+        await self._host.ports.mail.serve("state", self._offer)
+
+    def _store(self) -> Blobs:
+        host = self._host
+
+        def blame(holder: PeerId, reason: str) -> None:
+            host.emit(events.Rejected, sender=holder, kind=STATES, reason=reason)
+
+        return Blobs(host.ports.mail, service=STATES, keep=1, rng=host.rng, on_bad=blame)
+
+    async def _offer(self, sender: PeerId, request: bytes) -> bytes:
+        """`request` is the weights' digest of the release whose state is wanted."""
+        if sender not in self._host.roster.learners():
+            raise Refused("only learners of this run are given a learner's state")
+        wanted, loop = request.decode(errors="replace"), asyncio.get_running_loop()
+        async with self._one:
+            held = self._offered
+            if held is not None and held[0] == wanted:
+                offer = held[1]
+            elif held is not None and held[2] != sender and loop.time() < self._states.asked + TAKEN:
+                raise Busy("another learner takes an earlier state over: try later")
+            else:
+                offer = await self._make(wanted)
+                if self._offered is None:
+                    loop.call_later(HELD, self._expire)
+            self._offered, self._states.asked = (wanted, offer, sender), loop.time()
+            return wire.encode(offer)
+
+    async def _make(self, wanted: str) -> Offer:
+        """The state of now in the store, in place of the last one."""
+        work = self._host.ports.work
+        try:
+            version, state = await work.run("pack", self._snapshot, wanted)
+        except RankLost as error:
+            raise Refused(f"this learner has no state now: {error}") from error
+        if state is None:
+            raise Refused(f"this learner is at version {version} by now")
+        parts = await work.run("cut", cut, state, version)
+        self._states.clear()
+        manifest, address = self._states.hold(parts)
+        return Offer(digest=manifest.weights, manifest=address, size=manifest.size)
+
+    def _snapshot(self, wanted: str) -> tuple[int, bytes | None]:
+        right = digest(self._learner.weights()) == wanted
+        return self._learner.version, self._learner.state() if right else None
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._states.asked + HELD:
+            loop.call_at(self._states.asked + HELD, self._expire)
+        else:
+            self._states.clear()
+            self._offered = None
+
+    async def take(self, release: Release) -> bool:
+        """Become its publisher's twin. False when that was not to be had in time; the learner is as before then."""
+        host = self._host
+        most = TIMES * release.size + SMALL
+        waits = PATIENCE + most / MADE
+        try:
+            answer = await host.ports.mail.send(release.publisher, "state", release.weights.encode(), waits)
+            offer = wire.decode(answer, Offer)
+            if offer.size > most:
+                raise ValueError(f"a state of {offer.size} bytes is offered behind a release of {release.size}")
+            async with asyncio.timeout(PATIENCE + offer.size / CARRIED):
+                state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
+            await host.ports.work.run("load", self._become, state, release)
+        except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
+            return False
+        return True
+
+    def _become(self, state: bytes, release: Release) -> None:
+        """Raises ValueError, with the old state back, when the state is not that of the release."""
+        before = self._learner.state()
+        self._learner.become(state)
+        if self._learner.version != release.version or digest(self._learner.weights()) != release.weights:
+            self._learner.become(before)
+            raise ValueError(f"the state is not that of release {release.version}")
+
+
+def _as_release(offer: Offer, release: Release) -> Release:
+    return Release(
+        version=release.version,
+        weights=offer.digest,
+        manifest=offer.manifest,
+        size=offer.size,
+        parent=release.weights,
+        publisher=release.publisher,
+        learners=release.learners,
+        groups=release.groups,
+        released=release.released,
+    )

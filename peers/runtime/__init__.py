@@ -1,0 +1,1 @@
+"""What every peer does, whatever its role is."""

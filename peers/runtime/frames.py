@@ -1,0 +1,83 @@
+"""A run's frames: what `swarm.wire` seals, and in a private run also encrypts, so that only the invited can read it.
+
+The key of a private run follows from its digest, which only invites carry: peers that are merely connected see topic names with
+a part of it and ciphertext. Mail is asked and answered over libp2p's encrypted streams, but anybody may dial; MemberMail adds to
+every request the sender's membership and answers members alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from swarm import wire
+from swarm.core.membership import Trust
+from swarm.core.slots import largest
+from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
+from swarm.net.turns import Turns
+from swarm.types import Digest, Membership, PeerId
+
+_NONCE = 12
+OVERHEAD = _NONCE + 16
+"""Bytes that encryption adds to a frame: the nonce and the tag."""
+
+
+class Frames:
+    """Seals and opens the frames of one run as one peer."""
+
+    def __init__(self, run: Digest, keyring: Keyring, membership: Membership | None, private: bool) -> None:
+        self._run, self._keyring = run, keyring
+        self.membership = membership
+        """Goes with every frame from now on; a renewed one takes its place."""
+        key = hashlib.blake2b(bytes.fromhex(run), digest_size=32, person=b"swarm-frames").digest()
+        self._cipher = ChaCha20Poly1305(key) if private else None
+
+    def seal(self, noun: object, limit: wire.Limit = wire.MAIL_LIMIT) -> bytes:
+        """A noun -> bytes for the network. Raises WireError when they would be more than `limit`."""
+        if self._cipher is None:
+            return wire.seal(noun, self._run, self._keyring, self.membership, limit)
+        nonce = os.urandom(_NONCE)
+        within = limit._replace(sealed=limit.sealed - OVERHEAD)
+        return nonce + self._cipher.encrypt(nonce, wire.seal(noun, self._run, self._keyring, self.membership, within), None)
+
+    def open(self, data: bytes, limit: wire.Limit) -> wire.Opened:
+        """Raises WireError for everything that must not be believed."""
+        if self._cipher is not None:
+            if not OVERHEAD < len(data) <= limit.sealed:
+                raise wire.WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")
+            try:
+                data = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], None)
+            except InvalidTag as error:
+                raise wire.WireError("not encrypted with this run's key") from error
+        return wire.unseal(data, self._run, self._keyring, limit)
+
+
+class MemberMail:
+    """The Mail of a private run: requests are frames, and only members' are answered."""
+
+    def __init__(self, mail: Mail, frames: Frames, trust: Trust, clock: Clock) -> None:
+        self._mail, self._frames, self._trust, self._clock = mail, frames, trust, clock
+
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+        return await self._mail.send(to, service, self._frames.seal(data), timeout, idle)
+
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+        most = largest(service)
+        limit = wire.Limit(most, most + wire.HEAD)
+
+        async def members_only(sender: PeerId, message: bytes) -> bytes:
+            try:
+                opened = self._frames.open(message, limit)
+                request = wire.decode(opened.body, bytes)
+            except wire.WireError as error:
+                raise Refused(f"this run is private: {error}") from error
+            role = opened.membership.delegation.role if opened.membership is not None else None
+            why = self._trust.objection(sender, role, opened.membership, self._clock.now()) if role else "you have no membership"
+            if opened.sender != sender or why is not None:
+                raise Refused(f"this run is private, and {why or 'you speak for somebody else'}: ask its owner for an invite")
+            return await handler(sender, request)
+
+        await self._mail.serve(service, members_only, turns)

@@ -1,0 +1,137 @@
+"""How long a peer may act as what it is, and how that goes on: memberships end, and are renewed while the run's owner allows it.
+
+    member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
+           <-- a new one, for invite.LIFE from now --   -> frames, corner/membership
+
+A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its corner, so that it comes back with
+the word that it came with, though that has ended by then. Nobody renews what the owner gave as final (`swarm invite --expires`),
+nor what has ended. From WARN seconds before the end on, the page and the terminal say so. Not handled here: revoking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from peers.build.run_folder import MEMBERSHIP
+from peers.runtime.faults import Setback
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm import invite as invites
+from swarm.core.membership import needs_membership
+from swarm.durable import write_durably
+from swarm.identity import Keyring
+from swarm.net.ports import NetError, Refused
+from swarm.types import Membership, PeerId, Role
+
+DAY = 86400.0
+RENEW = 10 * DAY
+WARN = 7 * DAY
+# Before the end: three days of a seed that is away cost no warning, and a week is time to find its owner.
+CHECK = 3600.0
+# Seconds between two looks, and two tries.
+SERVICE = "renew"
+
+Renews = Callable[[PeerId, Membership, float], Membership]
+"""(member, its good membership, now) -> a new one. Raises Refused."""
+
+
+def renewer(owner: Keyring, run_name: str) -> Renews:
+    """What the owner's machine answers with."""
+
+    def renew(peer: PeerId, old: Membership, now: float) -> Membership:
+        if old.delegation.final:
+            raise Refused("the run's owner gave this membership an end of its own")
+        return invites.admit(invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFE)), peer)
+
+    return renew
+
+
+class Renewal:
+    """One peer's membership, looked after. `renews` is given where the owner's key is."""
+
+    def __init__(self, host: Host, corner: Path, renews: Renews | None = None) -> None:
+        self._host, self._file, self._renews = host, corner / MEMBERSHIP, renews
+        self._setback = Setback(host, "membership")
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Renew, and answer others, while the body runs."""
+        if self._renews is not None:
+            await self._host.ports.mail.serve(SERVICE, self._answer)
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look_forever())
+            try:
+                yield
+            finally:
+                looking.cancel()
+
+    async def _look_forever(self) -> None:
+        host = self._host
+        while host.frames.membership is not None:
+            if host.frames.membership.delegation.expires - host.now() < RENEW:
+                await self._renew(host.frames.membership)
+            await host.ports.clock.sleep(CHECK * host.rng.uniform(0.75, 1.25))
+
+    async def _renew(self, old: Membership) -> None:
+        host = self._host
+        try:
+            new = await self._ask(old)
+        except (NetError, wire.WireError) as error:
+            if (left := old.delegation.expires - host.now()) < WARN:
+                self._setback.tell(f"{_end(left)}: {error}")
+            return
+        host.frames.membership = new
+        self._setback.over()
+        host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
+        try:
+            await host.ports.work.run("save", write_durably, self._file, wire.encode(new))
+        except OSError as error:
+            host.emit(events.Faulted, part="disk", detail=f"the new membership is not on the disk: {error.strerror}")
+
+    async def _ask(self, old: Membership) -> Membership:
+        """A good one that ends later. Raises NetError or WireError with why there is none."""
+        host = self._host
+        if self._renews is not None:
+            return self._renews(host.ports.me, old, host.now())
+        why = "no seed is here that could renew it"
+        for peer in [peer for peer, beat in host.roster if beat.role is Role.SEED]:
+            try:
+                new = wire.decode(await host.ports.mail.send(peer, SERVICE, wire.encode(old)), Membership)
+            except NetError as error:
+                why = f"{peer} did not renew it: {error}"
+                continue
+            objection = host.trust.objection(host.ports.me, host.who.role, new, host.now())
+            if objection is None and new.delegation.expires > old.delegation.expires:
+                return new
+            why = f"what {peer} gave is no better: {objection or 'it ends no later'}"
+        raise Refused(why)
+
+    async def _answer(self, sender: PeerId, message: bytes) -> bytes:
+        host = self._host
+        assert self._renews is not None
+        try:
+            old = wire.decode(message, Membership)
+        except wire.WireError as error:
+            raise Refused(str(error)) from error
+        role = old.delegation.role
+        if not needs_membership(role, host.config.run.private):  # and so nobody looks at its signatures either
+            raise Refused(f"a {role.value} needs no membership in this run")
+        if (why := host.trust.objection(sender, role, old, host.now())) is not None:
+            raise Refused(why)
+        return wire.encode(self._renews(sender, old, host.now()))
+
+
+def ending(membership: Membership | None, now: float) -> str:
+    """What to say of it beside everything else: nothing before the last week."""
+    if membership is None or membership.delegation.expires - now >= WARN:
+        return ""
+    return f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or join with a new invite"
+
+
+def _end(left: float) -> str:
+    if left < 0:
+        return "has ended"
+    return f"ends in {left / DAY:.0f} days" if left >= 2 * DAY else f"ends in {left / 3600:.0f} hours"

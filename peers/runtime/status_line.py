@@ -1,0 +1,92 @@
+"""The living line of `swarm join`: what this peer is doing, in one sentence, for whoever looks at its terminal.
+
+    Vitals --sentence--> "version 41, 312 groups admitted, 1.2 versions behind, 5,400 tokens/s; sampling"
+
+On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe there is one at the
+start, one with the first policy and one every minute. The page and `swarm status` say more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from peers.errors import say
+from peers.runtime.host import Host
+from peers.runtime.membership_renewal import ending
+from peers.runtime.status import Vitals
+from swarm.types import Role
+
+EVERY = 1.0
+# Seconds between two looks: a person sees it live, and a line costs nothing.
+REPEATED = 60.0
+# Seconds between two lines of a log.
+
+WHY = {
+    "waiting for a policy": "no peer has given a policy yet",
+    "waiting for credit": "no learner asks for groups now",
+    "waiting for tasks": "the task source gives none",
+    "waiting for a release": "nothing new is released",
+    "engine is away": "it is started again",
+    "catching up": "the swarm has a newer policy",
+}
+"""What a state that is not work means for whoever waits."""
+
+
+def sentence(vitals: Vitals, role: Role, now: float) -> str:
+    """Version, what it has given so far, how far behind it is, how fast; then what it does, or why it is idle."""
+    done = {
+        Role.SAMPLER: f"{vitals.admitted:,} groups admitted" + (f", {vitals.refused:,} refused" if vitals.refused else ""),
+        Role.LEARNER: f"{vitals.admitted:,} groups admitted, {vitals.done:,} trained",
+    }.get(role, f"{vitals.done:,} versions evaluated")
+    told = [f"version {vitals.version}" if vitals.version >= 0 else "no policy yet", done]
+    if vitals.lag.versions > 0:
+        told.append(f"{vitals.lag.versions:.1f} versions behind")
+    if rate := vitals.tokens.rate(now):
+        told.append(f"{rate:,.0f} tokens/s")
+    why = WHY.get(vitals.state)
+    return f"{', '.join(told)}; {vitals.state}" + (f": {why}" if why else "")
+
+
+@asynccontextmanager
+async def living(host: Host) -> AsyncIterator[None]:
+    """Show the line on stderr while the body runs."""
+    async with asyncio.TaskGroup() as tasks:
+        showing = tasks.create_task(_show(host))
+        try:
+            yield
+        finally:
+            showing.cancel()
+
+
+async def _show(host: Host) -> None:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return await _print(host)
+    # Without a thread that refreshes it: processes are forked while it lives.
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            line = Text(_line(host), no_wrap=True, overflow="ellipsis")
+            live.update(line, refresh=True)
+            await host.ports.clock.sleep(EVERY)
+
+
+def _line(host: Host) -> str:
+    told = (sentence(host.vitals, host.who.role, host.now()), ending(host.frames.membership, host.now()))
+    return "; ".join(filter(None, told))
+
+
+async def _print(host: Host) -> None:
+    had, at = None, 0.0
+    while True:
+        # Not at every change: a sampler is idle and busy by turns many times a minute.
+        has, now = host.vitals.version >= 0, host.now()
+        if has is not had or now - at >= REPEATED:
+            say(_line(host))
+            had, at = has, now
+        await host.ports.clock.sleep(EVERY)

@@ -1,0 +1,47 @@
+"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments whose answer is a report and not one row of a table.
+
+    plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV, PNG, report
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from peers.errors import CannotHere
+from peers.runtime import signals
+
+STUDIES = ("gradient", "staleness", "band")
+
+
+def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None) -> int:
+    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its first one.
+
+    Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
+    """
+    from peers.studies.method_names import chosen
+
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CannotHere("a study draws its figures with matplotlib, which is not installed: pip install 'gepo-swarm[bench]'")
+
+    signals.interrupt()
+    for label in methods:
+        chosen(label)  # before anything is measured, a word that names no method is refused
+    folder = out or Path(f"bench-{name}-quick" if quick else f"bench-{name}")
+    if name == "gradient":
+        from peers.studies import gradient
+
+        return gradient.main(quick, folder, methods, seed or 0)
+    if name == "band":
+        from peers.studies import band
+
+        return band.main(quick, folder, minutes)
+    from peers.studies import staleness
+
+    return staleness.main(quick, folder, methods, minutes, seed or 1)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,336 @@
+"""The band of honest samplers, and what a liar costs: `swarm bench band`.
+
+    honest   engines x delays x learning rates x tasks --trainings of the roles that ship--> log ratios of every group, by lag
+    liars    one sampler of three lies, to a learner that doubts and to one that believes all --> held-out accuracy
+             --> band.csv, liars.csv, band.png
+
+The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.belief). Delays are those of the
+staleness study (peers.studies.trainings): `delay` versions pass within the longest one. A plan that is interrupted goes on where it
+stopped. Not handled here: what is made of the figures (docs/trust.md).
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from peers.commands import sim
+from peers.studies import say
+from peers.studies.experiments import Row, complete, key, read
+from peers.studies.method_names import defined
+from peers.studies.trainings import GROUPS, Cell, Figures, is_model, scenario, setup, start
+from swarm import config as settings
+from swarm.config import Run
+from swarm.core import belief
+from swarm.durable import write_durably
+from swarm.learn.learner import Gradient, Learner, Work, batch_of
+from swarm.learn.objectives import Total
+from swarm.sample.base import Completions, Engine
+from swarm.sim.scenario import Scenario
+from swarm.sim.world import SimPeer, World
+from swarm.types import Closed, Group, Role, Struct
+
+C = TypeVar("C", bound=msgspec.Struct)
+LAGS = (0, 2, 4, 8, 16, 32, 64)
+"""Versions: the last lag of each bin."""
+FIGURES = ("groups", "drift", "drift_min", "drift_max", "evidence_max", "token_min", "token_max")
+"""Of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens' log ratios."""
+EVERY_TOKEN = -20.0
+"""A liar that claims this for every token."""
+SAMPLERS = 3
+
+
+class Honest(Struct):
+    """A training whose samplers all say what they drew from."""
+
+    cell: Cell
+    engine: str = "float32"
+    """The samplers': `float32` as the learner, `bfloat16`, `int8` or `nf4`."""
+
+
+class Lied(Struct):
+    """A training of which one sampler of three claims less than the truth."""
+
+    cell: Cell
+    nats: float
+    """By how much for each token; infinite: EVERY_TOKEN is claimed for all; 0: nobody lies."""
+    doubts: bool
+    """The learner is the one that ships; else it believes everything."""
+
+
+def honest(quick: bool) -> list[Honest]:
+    versions = 20 if quick else 80
+
+    def one(delay: int, lr: float, engine: str = "float32", domain: str = "digit-sums", method: str = "gepo") -> Honest:
+        return Honest(cell=_cell(domain, method, delay, lr, versions), engine=engine)
+
+    if quick:
+        return [one(16, 0.4, domain="toy")]
+    return [
+        *(one(delay, 1e-3) for delay in (0, 64, 128)),  # 1e-3 is the demo's
+        one(64, 3.2e-3),
+        *(one(0, 1e-3, engine) for engine in ("bfloat16", "int8")),
+        one(64, 1e-3, "nf4"),
+        one(64, 1e-3, domain="sorting"),
+        one(64, 1e-3, method="grpo"),
+    ]
+
+
+def liars(quick: bool) -> list[Lied]:
+    domain, versions, rate = ("toy", 40, 0.4) if quick else ("digit-sums", 80, 1e-3)
+    nats = (0.0, math.inf) if quick else (0.0, 1.5, math.inf)
+    cell = _cell(domain, "gepo", 16, rate, versions)
+    return [Lied(cell=cell, nats=lie, doubts=doubts) for lie in nats for doubts in (True, False)]
+
+
+def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cell:
+    return Cell(
+        domain=domain, setup=setup(domain), method=method, defined=defined([method]), delay=delay, lr=lr, seed=1,
+        versions=versions,
+    )  # fmt: skip
+
+
+def main(quick: bool, out: Path, minutes: float) -> int:
+    """Do, or go on with, the study in the folder `out`; no training begins after so many minutes (0: no end). Returns an exit
+    code. What is not done is not in the report."""
+    began, most = time.monotonic(), 60 * minutes if minutes > 0 else math.inf
+    bands, lies = honest(quick), liars(quick)
+    for domain in dict.fromkeys([*(each.cell.domain for each in bands), *(each.cell.domain for each in lies)]):
+        if is_model(domain):
+            start(domain)  # here and not in two processes at once
+    ledger = out / "ledger.jsonl"
+    suffered = _done(lies, suffer, ledger, most)
+    write(out, _done(bands, measure, ledger, most - (time.monotonic() - began)), suffered)
+    say(f"figures: {out / 'band.png'}, {out / 'band.csv'}, {out / 'liars.csv'}")
+    return 0
+
+
+def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: float) -> list[tuple[C, Row]]:
+    """Those that are done by now, or within the `left` seconds."""
+    found = read(ledger)
+    rows = complete(cells, work, ledger, say, budget=left) if left > 0 else [found.get(key(cell)) for cell in cells]
+    return [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
+
+
+# --- honest samplers --------------------------------------------------------------------------------------------------------
+
+
+def measure(one: Honest) -> Row:
+    """One training. Columns are `LAG figure`: a figure of the groups whose lag is in the bin that ends at LAG."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    seen: list[Seen] = []
+
+    def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+        whole = _with_engine(peer, one.engine)
+        kit = sim.kit(whole)
+
+        def learner() -> Any:
+            made, speech = kit.learner()
+            assert isinstance(made, Learner)
+            return watched(made, seen), speech
+
+        return sim.live(dataclasses.replace(peer, config=whole), kit._replace(learner=learner))
+
+    World(scenario(one.cell), spawn, sinks=[]).run()
+    return {f"{last} {name}": value for last, its in binned(seen).items() for name, value in figures(its).items()}
+
+
+class Seen(Struct):
+    """A group that a learner took."""
+
+    lag: int
+    drift: float
+    evidence: float
+    lowest: float
+    """Log ratio of a token,"""
+    highest: float
+
+
+def watched(learner: Learner, seen: list[Seen]) -> Learner:
+    """The same, and what it sees of each group before it makes a gradient is written down."""
+    import torch
+
+    make = learner.gradient
+
+    def gradient(
+        groups: Sequence[Group],
+        prompts: Sequence[str],
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
+        others: tuple[Closed, ...] = (),
+    ) -> Gradient:
+        work = Work(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
+        with torch.no_grad():
+            batch, odds = batch_of(learner.policy, learner.run, work, learner.version)
+        sizes = [len(group.lengths) for group in groups]
+        ratios = torch.where(batch.mask, batch.logp - batch.logq, 0.0).split(sizes)
+        for group, its, x in zip(groups, odds, ratios, strict=True):
+            lag = learner.version - group.version
+            lowest, highest = float(x.min()), float(x.max())
+            seen.append(Seen(lag=lag, drift=its.drift, evidence=its.evidence, lowest=lowest, highest=highest))
+        return make(groups, prompts, rewards, now, others)
+
+    learner.gradient = gradient  # type: ignore[method-assign]
+    return learner
+
+
+def _with_engine(peer: SimPeer, kind: str) -> settings.Config:
+    """The peer's configuration, with the samplers' weights of this kind."""
+    whole = peer.config
+    engine = settings.Engine(tasks=GROUPS)
+    if peer.role is Role.SAMPLER and kind == "bfloat16":
+        engine = msgspec.structs.replace(engine, dtype="bfloat16")
+    if peer.role is Role.SAMPLER and kind in ("int8", "nf4"):
+        engine = msgspec.structs.replace(engine, quantize=kind)
+    sampling = msgspec.structs.replace(whole.run.sampling, quantized=kind in ("int8", "nf4"))
+    run = msgspec.structs.replace(whole.run, sampling=sampling)
+    return msgspec.structs.replace(whole, run=run, peer=msgspec.structs.replace(whole.peer, engine=engine))
+
+
+def binned(seen: Iterable[Seen]) -> dict[int, list[Seen]]:
+    """By the last lag of the bin; what is older than the window is left out."""
+    bins: dict[int, list[Seen]] = {}
+    for each in seen:
+        if (last := next((last for last in LAGS if each.lag <= last), None)) is not None:
+            bins.setdefault(last, []).append(each)
+    return dict(sorted(bins.items()))
+
+
+def figures(seen: Sequence[Seen]) -> dict[str, float]:
+    drifts = [each.drift for each in seen]
+    return {
+        "groups": len(seen), "drift": sum(drifts) / len(drifts), "drift_min": min(drifts), "drift_max": max(drifts),
+        "evidence_max": max(each.evidence for each in seen), "token_min": min(each.lowest for each in seen),
+        "token_max": max(each.highest for each in seen),
+    }  # fmt: skip
+
+
+# --- liars ------------------------------------------------------------------------------------------------------------------
+
+
+def suffer(one: Lied) -> Row:
+    """One training, as the staleness study tells it: first, best and last held-out accuracy and the curve."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    told = Figures()
+
+    def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
+        whole = msgspec.structs.replace(
+            peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=settings.Engine(tasks=GROUPS // SAMPLERS + 1))
+        )
+        kit = sim.kit(whole)
+        if peer.name == "sampler-0" and one.nats:
+            kit = kit._replace(engine=lambda true=kit.engine: Lying(true(), one.nats))  # type: ignore[misc]
+        return sim.live(dataclasses.replace(peer, config=whole), kit)
+
+    with nullcontext() if one.doubts else believing():
+        World(crowd(one), spawn, sinks=[told]).run()
+    return told.row(one.cell)
+
+
+@contextmanager
+def believing() -> Iterator[None]:
+    """In this process, no evidence is enough."""
+    kept = belief.DOUBT, belief.SUSPICION
+    belief.DOUBT = belief.SUSPICION = math.inf
+    try:
+        yield
+    finally:
+        belief.DOUBT, belief.SUSPICION = kept
+
+
+def crowd(one: Lied) -> Scenario:
+    """The cell's scenario with SAMPLERS of them, each at a third of the pace, and for the learner that ships its band."""
+    base = scenario(one.cell)
+    slow = base.prices["sample"]
+    slow = msgspec.structs.replace(slow, seconds=SAMPLERS * slow.seconds, longest=SAMPLERS * slow.longest)
+    window = msgspec.structs.replace(base.run.window, drift=settings.Window().drift if one.doubts else base.run.window.drift)
+    run: Run = msgspec.structs.replace(base.run, window=window)
+    peers = {**base.peers, "sampler": SAMPLERS}
+    return msgspec.structs.replace(base, peers=peers, prices={**base.prices, "sample": slow}, run=run)
+
+
+class Lying:
+    """An engine whose log-probabilities are not true."""
+
+    def __init__(self, true: Engine, nats: float) -> None:
+        self._true, self._nats = true, nats
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._true, name)
+
+    def sample(self, prompts: Sequence[str], n: int, seed: int) -> list[Completions]:
+        said = []
+        for drawn in self._true.sample(prompts, n, seed):
+            claimed = drawn.logprobs - self._nats if math.isfinite(self._nats) else drawn.logprobs * 0 + EVERY_TOKEN
+            said.append(dataclasses.replace(drawn, logprobs=claimed.astype("float32")))
+        return said
+
+
+# --- the report -------------------------------------------------------------------------------------------------------------
+
+
+def write(out: Path, bands: Sequence[tuple[Honest, Row]], lies: Sequence[tuple[Lied, Row]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    head = ("task", "method", "engine", "lr", "delay", "lag_to", *FIGURES)
+    lines = [
+        (one.cell.domain, one.cell.method, one.engine, one.cell.lr, one.cell.delay, last, *(
+            _short(row[f"{last} {name}"]) for name in FIGURES
+        ))
+        for one, row in bands for last in LAGS if f"{last} groups" in row
+    ]  # fmt: skip
+    _csv(out / "band.csv", head, lines)
+    columns = ("claims", "learner", "first", "best", "last", "admitted", "refused", "reached", "curve")
+    rows: list[Sequence[object]] = [
+        (_lie(one.nats), "doubts" if one.doubts else "believes all", *(_short(row[name]) for name in columns[2:]))
+        for one, row in lies
+    ]
+    _csv(out / "liars.csv", columns, rows)
+    _draw(out / "band.png", bands)
+
+
+def _lie(nats: float) -> str:
+    return f"{EVERY_TOKEN:g} for all" if math.isinf(nats) else f"{nats:g} less" if nats else "nobody lies"
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _csv(path: Path, head: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *lines])
+    write_durably(path, text.getvalue().encode())
+
+
+def _draw(path: Path, bands: Sequence[tuple[Honest, Row]]) -> None:
+    from peers.studies.plots import Curve, Panel, lines  # matplotlib takes a second
+
+    def curves(name: str, edge: str, at: float) -> list[Curve]:
+        found = []
+        for one, row in bands:
+            lags = [last for last in LAGS if f"{last} {name}" in row]
+            found.append(Curve(_label(one), lags, [float(row[f"{last} {name}"]) for last in lags]))
+        return [*found, Curve(edge, LAGS, [at] * len(LAGS))]
+
+    lines(path, [
+        Panel("most evidence against a group", "lag, versions", "nats", curves("evidence_max", "the edge", belief.DOUBT), True),
+        Panel("lowest mean log ratio of a group", "lag, versions", "nats a token",
+              curves("drift_min", "the edge", -settings.Window().drift), True),
+    ])  # fmt: skip
+
+
+def _label(one: Honest) -> str:
+    """The delay, and what is not as in the demo."""
+    cell = one.cell
+    pairs = ((cell.domain, "digit-sums"), (cell.method, "gepo"), (one.engine, "float32"), (f"lr {cell.lr:g}", "lr 0.001"))
+    return " ".join([f"D {cell.delay}", *(what for what, usual in pairs if what != usual)])

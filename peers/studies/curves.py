@@ -1,0 +1,91 @@
+"""Pictures of the staleness bench, the counterparts of the paper's: accuracy over versions, and what delay does to it.
+
+    Account --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png, weights-*.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from peers.studies.plots import Curve, Panel, heat, lines
+from peers.studies.report import Account, Done, Section, by_method, pooled, spread, values
+from peers.studies.trainings import EVERY
+
+MOST = 10
+# Methods in one picture: beyond it colours repeat.
+WIDE = ("weight_var", "grad_norm")
+# Figures that differ by orders of magnitude between methods.
+BY_DELAY = (("last", "last accuracy"), ("best", "best accuracy"), ("gap", "best to last"), ("auc", "area under the curve"))
+WEIGHTS = (
+    ("weight_var", "variance of weights in a group"), ("ess", "effective share of a group"),
+    ("kl", "KL(sampler‖learner), nats a token"), ("grad_norm", "norm of the gradient"),
+)  # fmt: skip
+
+
+def draw(account: Account, out: Path) -> Mapping[str, Sequence[Path]]:
+    """Section -> its pictures."""
+    return {section.name: _pictures(section, pooled(account, section), out) for section in account.sections}
+
+
+def _pictures(section: Section, done: Sequence[Done], out: Path) -> list[Path]:
+    if section.axis != "delay" or not done:
+        return []
+    shown = [one for one in done if one.cell.method in section.methods[:MOST]]
+    paths = [
+        lines(out / f"curves-{section.name}.png", _accuracy(shown), columns=3),
+        lines(out / f"delay-{section.name}.png", _sweeps(shown, BY_DELAY)),
+        lines(out / f"weights-{section.name}.png", _sweeps(shown, WEIGHTS)),
+    ]
+    if len(section.methods) > 2 * MOST:
+        paths.append(_all(section, done, out / f"heat-{section.name}.png"))
+    return paths
+
+
+def _accuracy(done: Sequence[Done]) -> list[Panel]:
+    panels = []
+    for delay in values(done, "delay"):
+        curves = []
+        for label in dict.fromkeys(one.cell.method for one in done):
+            trainings = [_points(one) for one in done if (one.cell.method, one.cell.delay) == (label, delay)]
+            if trainings:
+                height = [sum(at) / len(at) for at in zip(*trainings, strict=True)]
+                curves.append(Curve(label, [EVERY * i for i in range(len(height))], height))
+        panels.append(Panel(f"D = {delay}", "version", "held-out accuracy", curves))
+    return panels
+
+
+def _points(one: Done) -> list[float]:
+    return [int(point) / 1000 for point in str(one.row["curve"]).split()]
+
+
+def _sweeps(done: Sequence[Done], figures: Sequence[tuple[str, str]]) -> list[Panel]:
+    panels = []
+    for name, title in figures:
+        curves = _sweep(done, name)
+        if name in WIDE:
+            curves = [curve._replace(lo=(), hi=()) for curve in curves]  # an interval that reaches 0 has no place on a log axis
+        panels.append(Panel(title, "D, versions", name, curves, log_x=True, log_y=name in WIDE))
+    return panels
+
+
+def _sweep(done: Sequence[Done], name: str) -> list[Curve]:
+    curves = []
+    for label, at in by_method(done, "delay", name).items():
+        places = sorted(float(place) for place in at)
+        found = [spread(list(at[place].values())) for place in places]
+        lo, hi = [one.mean - one.half for one in found], [one.mean + one.half for one in found]
+        curves.append(Curve(label, places, [one.mean for one in found], lo, hi))
+    return curves
+
+
+def _all(section: Section, done: Sequence[Done], path: Path) -> Path:
+    """1 - auc of every method at every delay, the best first."""
+    delays = values(done, "delay")
+    areas = {
+        label: [1 - spread(list(at[delay].values())).mean if delay in at else 1.0 for delay in delays]
+        for label, at in by_method(done, "delay", "auc").items()
+    }
+    ranked = sorted(areas, key=lambda label: sum(areas[label]))
+    heights = [areas[label] for label in ranked]
+    return heat(path, "1 - area under the curve, by D", ranked, [str(delay) for delay in delays], heights)

@@ -1,0 +1,323 @@
+"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`: one peer to others.
+
+    peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device;  slab: gradient, weights, moments
+
+The driver holds no shard and joins no collective, so that a rank that dies does not take the peer along. It splits a batch: each
+half, group by group, evenly over the ranks, in micro-batches; a rank with fewer of them makes empty passes, since all must make
+equally many. What an objective takes over the whole batch is known before any pass (objectives.Total), so the sum over ranks is
+the gradient of one process up to rounding; vector, weights and state have its order and its formats.
+
+When a rank is lost (`RankLost`), all are, and with them weights and moments: the version is -1 then, and the next `load` or
+`become` starts new ranks with a fresh optimizer; after one that ran out of memory with smaller micro-batches, then with
+recomputed activations. Not handled here: models in 4 or 8 bits, several machines, dead devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from swarm.config import Run, Training
+from swarm.core.belief import Odds, objection
+from swarm.learn import checkpoint, objectives, weights
+from swarm.learn.fsdp.driver import RankLost, Ranks
+from swarm.learn.fsdp.messages import Answer, Entry, Fresh, Learn, Learned, Order, Read, Settings, Share, Step, Write
+from swarm.learn.learner import Gradient, foremost
+from swarm.learn.microbatch import OutOfMemory
+from swarm.learn.model import dtype_of
+from swarm.types import Closed, Group
+
+PATIENCE = 600.0
+# Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back.
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ShardedLearner:
+    """Not thread-safe: one caller at a time. `close` it; its ranks end with it otherwise, or with the process."""
+
+    def __init__(
+        self,
+        model: Path,
+        run: Run,
+        devices: Sequence[str],
+        settings: Training | None = None,
+        base: Path | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """A rank on each of `devices`, all `cpu` or `cuda:N`; `base` is the folder of the weights when it is not `model`.
+
+        Raises ValueError for a run that cannot be split, RankLost when the ranks do not come up.
+        """
+        self.run, self.version = run, 0
+        self.settings = settings = settings or Training()
+        self._objective = objectives.trainable(run.objective.name, run.objective.options)
+        if run.model.training == "qlora":
+            raise ValueError(
+                "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or run.model.training to lora"
+            )
+        if run.optimizer.name != "adamw":
+            raise ValueError(
+                f"the moments of {run.optimizer.name} are blocks of whole tensors and cannot be split over several devices: "
+                "set peer.learner.gpus to 1, or run.optimizer.name to adamw"
+            )
+        self._model, self._base, self._devices, self._patience = model, base or model, tuple(devices), patience
+        self._dtype = "bfloat16" if dtype_of(settings.dtype, devices[0]) is torch.bfloat16 else "float32"
+        self._micro = run.batch.micro
+        self._checkpointing = settings.checkpointing == "on"
+        self._steps, self._peak = 0, 0
+        self._hollow = False
+        """Ranks were lost, and what new ones hold means nothing yet."""
+        self._ranks: Ranks | None = None
+        self._entries: tuple[Entry, ...] = self._up().entries
+        self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
+        self._total = sum(map(_numel, self._entries))
+
+    def gradient(
+        self,
+        groups: Sequence[Group],
+        prompts: Sequence[str],
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
+        others: tuple[Closed, ...] = (),
+    ) -> Gradient:
+        """As `Learner.gradient`."""
+        if not groups:
+            raise ValueError("a gradient needs at least one group")
+        whole = Share(groups=tuple(groups), prompts=tuple(prompts), rewards=tuple(rewards))
+        middle = -(-len(groups) // 2)
+        first, second = self._shares(whole, 0, middle), self._shares(whole, middle, len(groups))
+        lengths, spare = tuple(group.lengths for group in groups), _cut(whole, 0, 1)
+        orders = [
+            Learn(version=self.version, halves=halves, spare=spare, lengths=lengths, rewards=whole.rewards, others=others)
+            for halves in zip(first, second, strict=True)
+        ]
+        with self._lent(self.size, torch.float32) as slab:
+            answers = self._ask(orders)
+            vector = slab.clone()
+        learned = [answer for answer in answers if isinstance(answer, Learned)]
+        self._peak = max(answer.peak for answer in learned)
+        parts = [loss for shares, answer in zip(orders, learned, strict=True) for loss in self._losses(shares, answer)]
+        metrics = objectives.merge(parts)
+        if middle < len(groups):
+            metrics["cosine"] = _cosine(learned)
+        metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
+        metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
+        said = {name: one for order, answer in zip(orders, learned, strict=True) for name, one in _said(order, answer)}
+        odds = tuple(said[group.id].odds for group in groups)
+        shown = said[groups[foremost(odds, self.run.window.drift)].id]
+        total, sampling = objectives.Total.of(lengths, whole.rewards), self.run.sampling
+        weight = objectives.mass(self._objective, total, sampling.group_size, sampling.max_tokens)
+        return Gradient(vector, len(groups), weight, metrics, shown.advantage, shown.weight, odds)
+
+    def step(self, vector: Tensor) -> dict[str, float]:
+        """As `Learner.step`."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters")
+        norm = float(torch.linalg.vector_norm(vector.float()))
+        if not math.isfinite(norm):
+            raise ValueError("this gradient is not finite: a member's loss overflowed, or it sent damaged values")
+        settings = self.run.optimizer
+        clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
+        rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        with self._lent(self.size, torch.float32) as slab:
+            slab.copy_(vector)
+            self._ask(Step(lr=rate, scale=clip))
+        self._steps += 1
+        self.version += 1
+        return {"grad_norm": norm, "lr": rate}
+
+    def weights(self) -> bytes:
+        """As `Learner.weights`."""
+        with self._lent(self._total, torch.bfloat16) as slab:
+            self._ask(Write(what=("weight",), dtype="bfloat16"))
+            return weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
+
+    def load(self, data: bytes, version: int, fresh: bool = False) -> None:
+        """As `Learner.load`; new ranks are always fresh."""
+        tensors = weights.from_bytes(data)
+        weights.check(tensors, {entry.released: [*entry.shape] for entry in self._entries})
+        with self._lent(self._total, torch.bfloat16) as slab:
+            for entry, view in self._views(slab):
+                view.copy_(tensors[entry.released])
+            self._ask(Read(what=("weight",), dtype="bfloat16", exact=fresh or self.version < 0))
+        if fresh:
+            self._ask(Fresh())
+            self._steps = 0
+        self.version = version
+
+    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
+        """As `Learner.state`, and of the same format."""
+        what = ("weight", *MOMENTS) if self._steps else ("weight",)
+        with self._lent(len(what) * self._total, torch.float32) as slab:
+            self._ask(Write(what=what, dtype="float32"))
+            tensors = {
+                f"{kind}/{entry.name}": view
+                for kind, part in zip(what, slab.split(self._total), strict=True)
+                for entry, view in self._views(part)
+                if entry.trained
+            }
+            if self._steps:
+                tensors |= {f"step/{entry.name}": torch.tensor(float(self._steps)) for entry in self._entries if entry.trained}
+            facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
+            return checkpoint.pack(tensors, self._kind() | facts)
+
+    def become(self, state: bytes) -> dict[str, Any]:
+        """As `Learner.become`."""
+        tensors, facts = checkpoint.unpack(state)
+        for name, mine in self._kind().items():
+            if facts.get(name) != mine:
+                raise ValueError(f"this checkpoint is of another run: its {name} is {facts.get(name)}, here it is {mine}")
+        trained = [entry for entry in self._entries if entry.trained]
+        stepped = any(f"step/{entry.name}" in tensors for entry in trained)
+        what = ("weight", *MOMENTS) if stepped else ("weight",)
+        for entry in trained:
+            for kind in what:
+                found = tensors.get(f"{kind}/{entry.name}")
+                if found is None or tuple(found.shape) != entry.shape or found.dtype is not torch.float32:
+                    raise ValueError(f"this checkpoint is of another model: {kind} of {entry.name} is missing or of another form")
+        with self._lent(len(what) * self._total, torch.float32) as slab:
+            for kind, part in zip(what, slab.split(self._total), strict=True):
+                for entry, view in self._views(part):
+                    if entry.trained:
+                        view.copy_(tensors[f"{kind}/{entry.name}"])
+            self._ask(Read(what=what, dtype="float32", steps=int(facts["steps"]), buffers=False))
+        if not stepped:
+            self._ask(Fresh())
+        self.version, self._steps = int(facts["version"]), int(facts["steps"])
+        return dict(facts["extra"])
+
+    def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
+        """As `Learner.save`."""
+        checkpoint.write(folder, self.state(checkpoint.with_chance(extra)))
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """As `Learner.restore`."""
+        return checkpoint.take_chance(self.become(checkpoint.read(folder)))
+
+    def statistics(self) -> dict[str, float]:
+        """As `Learner.statistics`; `micro` and `peak` are of one rank."""
+        return {
+            "version": self.version, "steps": self._steps, "parameters": self.size, "ranks": len(self._devices),
+            "micro": self._micro, "recomputed": float(self._checkpointing), "peak": self._peak,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+
+    def _kind(self) -> dict[str, object]:
+        """What a checkpoint has in common with whoever takes it."""
+        return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
+
+    # --- ranks ------------------------------------------------------------------------------------------------------------------
+
+    def _up(self) -> Ranks:
+        """The ranks; new ones where they were lost, whose weights mean nothing."""
+        if self._ranks is None:
+            settings = Settings(
+                model=str(self._model), base=str(self._base), run=self.run, dtype=self._dtype, checkpointing=self._checkpointing
+            )
+            self._ranks = Ranks(self._devices, settings, self._patience)
+        return self._ranks
+
+    def _ask(self, orders: Order | Sequence[Order]) -> list[Answer]:
+        """Of all ranks. Raises RankLost, OutOfMemory."""
+        if self._hollow and not isinstance(orders, Read):
+            raise RankLost("the ranks were lost, and new ones have no weights before a release is loaded", memory=False)
+        try:
+            answers = self._up().call(orders)
+        except RankLost as lost:
+            self._ranks, self.version, self._steps, self._hollow = None, -1, 0, True
+            if lost.memory:
+                raise OutOfMemory(f"{lost}; {self._step_down()}") from lost
+            raise
+        self._hollow = False
+        return answers
+
+    def _step_down(self) -> str:
+        """Ask for less memory from now on; says how."""
+        if self._micro > 1:
+            self._micro //= 2
+            return f"{self._micro} groups at a time from now on"
+        if self.settings.checkpointing == "auto" and not self._checkpointing:
+            self._checkpointing = True
+            return "activations are recomputed from now on"
+        return "a single group is too much: give it more devices, or a run with shorter completions"
+
+    @contextmanager
+    def _lent(self, count: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """(count,) of the slab, for one exchange; what is to last is copied out of it."""
+        ranks = self._up()
+        ranks.slab.reserve(count * dtype.itemsize)
+        try:
+            yield ranks.slab.tensor(count, dtype)
+        finally:
+            if self._ranks is ranks:
+                ranks.slab.release()
+
+    def _views(self, slab: Tensor) -> Iterator[tuple[Entry, Tensor]]:
+        """All entries in (total,) of the slab."""
+        for entry, part in zip(self._entries, slab.split([_numel(entry) for entry in self._entries]), strict=True):
+            yield entry, part.view(entry.shape)
+
+    def _losses(self, order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
+        """A rank's, as they would be here: of a group that is not believed, no token counts."""
+        shares = [share for half in order.halves for share in half if share.groups]
+        for share, part in zip(shares, answer.parts, strict=True):
+            believed = [objection(odds, self.run.window.drift) is None for odds in part.odds]
+            lengths = [[n * good for n in group.lengths] for group, good in zip(share.groups, believed, strict=True)]
+            total = objectives.Total.of(lengths, share.rewards)
+            yield objectives.Loss(torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight))
+
+    def _shares(self, whole: Share, start: int, stop: int) -> list[tuple[Share, ...]]:
+        """Each rank's micro-batches of groups start..stop: as many as any other's, the last ones empty where it has fewer."""
+        ranks = len(self._devices)
+        cuts = [start + (stop - start) * rank // ranks for rank in range(ranks + 1)]
+        cuts = [start + stop - cut for cut in reversed(cuts)]  # the larger pieces first: rank 0 has the first group
+        step = self._micro
+        shares = [[_cut(whole, i, min(i + step, last)) for i in range(first, last, step)] for first, last in pairwise(cuts)]
+        passes = max(map(len, shares))
+        return [(*each, *[_cut(whole, 0, 0)] * (passes - len(each))) for each in shares]
+
+
+def _cut(whole: Share, start: int, stop: int) -> Share:
+    part = slice(start, stop)
+    return Share(groups=whole.groups[part], prompts=whole.prompts[part], rewards=whole.rewards[part])
+
+
+class _Said(NamedTuple):
+    """What a rank says of a group."""
+
+    odds: Odds
+    advantage: tuple[float, ...]
+    weight: tuple[float, ...]
+
+
+def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _Said]]:
+    """Of each group of a rank, with its id."""
+    shares = [share for half in order.halves for share in half if share.groups]
+    for share, part in zip(shares, answer.parts, strict=True):
+        start = 0
+        for group, odds in zip(share.groups, part.odds, strict=True):
+            rows = slice(start, start + len(group.lengths))
+            yield group.id, _Said(odds, part.advantage[rows], part.weight[rows])
+            start = rows.stop
+
+
+def _cosine(learned: Sequence[Learned]) -> float:
+    """Between the gradients of the two halves; 0 if one is 0."""
+    half, rest, dot = (sum(getattr(answer, name) for answer in learned) for name in ("half", "rest", "dot"))
+    return dot / math.sqrt(half * rest) if half * rest > 0 else 0.0
+
+
+def _numel(entry: Entry) -> int:
+    return torch.Size(entry.shape).numel()

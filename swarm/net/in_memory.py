@@ -1,0 +1,421 @@
+"""All ports inside one process: peers as objects, links as timers. A product, not a stub: simulations and tests live on it.
+
+    ports of peer A -- Mail, Gossip, Board, Averager --> MemoryNetwork -- Links.seconds --> loop.call_later --> peer B
+
+In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the pair is open, and
+whether it is held. Invariant: with a deterministic loop and seeded links, the order of everything that happens is a function of
+the calls (dictionaries and lists here, never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged senders
+(ports know who calls), gossip's several hops (one draw of the link stands for the whole way).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from swarm.config import BatchSize
+from swarm.core.standing import Usual
+from swarm.net.in_memory_rounds import Rounds
+from swarm.net.ports import BESIDE, Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
+from swarm.net.turns import Turns, no_turn
+from swarm.types import PeerId
+from swarm.wire import FRAME_LIMIT, RECORD_LIMIT
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+EPOCH = 1_750_000_000.0
+# Unix seconds of loop time 0: fixed, so that a journal is the same bytes whenever it is made.
+TTL_LIMIT = 120.0
+# Seconds; the board's contract, so that the dead disappear.
+CONCURRENT = 64
+# Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail.
+QUEUE = 256
+# Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm.
+BUCKETS = 4
+# Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals.
+
+
+class Links(Protocol):
+    """What a network asks of its links (swarm.sim.links answers)."""
+
+    @property
+    def whole(self) -> bool:
+        """No fault is set anywhere: nothing else need be asked for the pairs of a fan-out."""
+        ...
+
+    def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float: ...
+
+    def open(self, sender: PeerId, receiver: PeerId) -> bool:
+        """False while what is sent is lost."""
+        ...
+
+    def when_released(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> bool:
+        """True when the pair is held and `deliver` was kept for its release."""
+        ...
+
+
+class MemoryKeyring:
+    """Signs with a keyed blake2b whose key follows from the peer id: 1 us instead of 100, and anybody could forge it."""
+
+    _blank: dict[PeerId, hashlib.blake2b] = {}
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+
+    @property
+    def me(self) -> PeerId:
+        return self._me
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes, as of an Ed25519 key, so that frames have their real size."""
+        return self._tag(self._me, data)
+
+    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
+        return hmac.compare_digest(self._tag(peer, data), signature)
+
+    @classmethod
+    def _tag(cls, peer: PeerId, data: bytes) -> bytes:
+        blank = cls._blank.get(peer)
+        if blank is None:
+            blank = cls._blank[peer] = hashlib.blake2b(key=hashlib.blake2b(peer.encode()).digest())
+        tag = blank.copy()
+        tag.update(data)
+        return tag.digest()
+
+
+class MemoryClock:
+    def __init__(self, epoch: float) -> None:
+        self._epoch = epoch
+
+    def now(self) -> float:
+        return self._epoch + asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class MemoryNetwork:
+    """Use as `async with`: mail handlers run as its tasks, an exception of theirs other than Refused ends it with a traceback.
+
+    `match` is the averagers' matching window in seconds, `groups` are the run's whole batch; `epoch` is the unix time of loop
+    second 0.
+    """
+
+    def __init__(
+        self, rng: Random, links: Links, *, match: float = 2.0, groups: int = BatchSize().groups, epoch: float = EPOCH
+    ) -> None:
+        self.rng = rng
+        self.links = links
+        self.clock = MemoryClock(epoch)
+        self.hosts: dict[PeerId, Host] = {}
+        self.topics: dict[str, dict[Subscription, None]] = {}
+        self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
+        self.rounds = Rounds(links, match, groups)
+        self.tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> MemoryNetwork:
+        await self.tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *exit: Any) -> None:
+        for peer in list(self.hosts):
+            self.crash(peer)
+        await self.tasks.__aexit__(*exit)
+
+    def ports(self, name: str, price: Callable[[str], float]) -> Ports:
+        """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in seconds."""
+        me = PeerId(name)
+        if me in self.hosts:
+            raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
+        host = self.hosts[me] = Host(self, me)
+        return Ports(
+            clock=self.clock,
+            board=MemoryBoard(self, me),
+            gossip=MemoryGossip(self, me),
+            mail=MemoryMail(self, host),
+            averager=MemoryAverager(self, me),
+            work=MemoryWork(price),
+            keyring=MemoryKeyring(me),
+            addresses=tuple,
+        )
+
+    def crash(self, peer: PeerId) -> None:
+        """The peer is gone from one moment to the next: its calls break, its rounds are lost, its records stay until they expire.
+        """
+        host = self.hosts.pop(peer, None)
+        if host is None:
+            return
+        for task in list(host.answering):
+            task.cancel()
+        for readers in self.topics.values():
+            for reader in [reader for reader in readers if reader.peer == peer]:
+                del readers[reader]
+        self.rounds.crash(peer)
+
+    def carry(self, sender: PeerId, receiver: PeerId, size: int, deliver: Callable[[], None]) -> float:
+        """Call `deliver` when `size` bytes have crossed the link, after the returned seconds; never, when it is cut by then."""
+        seconds = self.links.seconds(sender, receiver, size)
+        asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, deliver)
+        return seconds
+
+    def _arrive(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> None:
+        links = self.links
+        if links.whole or (links.open(sender, receiver) and not links.when_released(sender, receiver, deliver)):
+            deliver()
+
+
+class Host:
+    """One life of a peer: what it answers, and the answers under way."""
+
+    def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
+        self.network = network
+        self.peer = peer
+        self.services: dict[str, tuple[Handler, Turns | None]] = {}
+        self.answering: dict[asyncio.Task[None], bool] = {}
+        """And whether they are bounded in number: those that have turns are bounded by these."""
+        self.coming: dict[tuple[PeerId, str], float] = {}
+        """Until when bytes of answers of a service come from a peer, in loop seconds."""
+
+    def answer(self, call: Call, handler: Handler, turns: Turns | None) -> None:
+        task = self.network.tasks.create_task(call.handle(handler, turns), name=f"{self.peer} answers {call.service}")
+        self.answering[task] = turns is None
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        del self.answering[task]
+
+
+class Call:
+    """One mail and its way back."""
+
+    __slots__ = ("answer", "message", "network", "sender", "service", "to")
+
+    def __init__(self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes) -> None:
+        self.network = network
+        self.sender = sender
+        self.to = to
+        self.service = service
+        self.message = message
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        if self.network.links.open(self.sender, self.to):
+            self.network.carry(self.sender, self.to, len(self.message), self.land)
+        else:
+            lost = Unreachable(f"no way to {self.to}: the link is cut")
+            seconds = self.network.links.seconds(self.sender, self.to, 0)
+            asyncio.get_running_loop().call_later(seconds, self.settle, lost)
+
+    def land(self) -> None:
+        host = self.network.hosts.get(self.to)
+        served = host.services.get(self.service) if host is not None else None
+        if host is None or served is None:
+            what = "is not there" if host is None else f"does not serve {self.service!r}"
+            self.reply(Unreachable(f"{self.to} {what}"))
+        elif served[1] is None and sum(host.answering.values()) >= CONCURRENT:
+            self.reply(Busy(f"busy with {CONCURRENT} calls: try later"))
+        else:
+            host.answer(self, *served)
+
+    async def handle(self, handler: Handler, turns: Turns | None) -> None:
+        end = no_turn
+        try:
+            end = await turns.take(self.sender) if turns is not None else no_turn
+            outcome: bytes | NetError = await handler(self.sender, self.message)
+        except Refused as refusal:
+            outcome = refusal
+        except BaseException:
+            # Crashed or broken in the middle: the sender sees its connection break.
+            self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
+            raise
+        self.reply(outcome, end)
+
+    def reply(self, outcome: bytes | NetError, end: Callable[[], None] = no_turn) -> None:
+        size = len(outcome) if isinstance(outcome, bytes) else 0
+
+        def arrive() -> None:
+            end()
+            self.settle(outcome)
+
+        seconds = self.network.carry(self.to, self.sender, size, arrive)
+        if (host := self.network.hosts.get(self.sender)) is not None:
+            key, until = (self.to, self.service), asyncio.get_running_loop().time() + seconds
+            host.coming[key] = max(until, host.coming.get(key, 0.0))
+
+    def settle(self, outcome: bytes | NetError) -> None:
+        if self.answer.done():
+            return
+        if isinstance(outcome, bytes):
+            self.answer.set_result(outcome)
+        else:
+            self.answer.set_exception(outcome)
+
+
+class MemoryMail:
+    def __init__(self, network: MemoryNetwork, host: Host) -> None:
+        self._network = network
+        self._host = host
+
+    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+        if len(data) > FRAME_LIMIT:
+            raise ValueError(f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs does)")
+        call = Call(self._network, self._host.peer, to, service, data)
+        call.start()
+        silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout, call.settle, silent)
+        quiet = Quiet(self._host, call, idle) if idle is not None else None
+        try:
+            return await call.answer
+        finally:
+            timer.cancel()
+            if quiet is not None:
+                quiet.timer.cancel()
+
+    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+        self._host.services[service] = handler, turns
+
+
+class Quiet:
+    """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its peer."""
+
+    def __init__(self, host: Host, call: Call, idle: float) -> None:
+        self._host, self._call, self._idle = host, call, idle
+        self.timer = asyncio.get_running_loop().call_later(idle, self._look)
+
+    def _look(self) -> None:
+        loop, call = asyncio.get_running_loop(), self._call
+        until = self._host.coming.get((call.to, call.service), 0.0) + self._idle
+        if loop.time() < until:
+            self.timer = loop.call_at(until, self._look)
+        else:
+            call.settle(Silent(f"{call.to} sent nothing for {self._idle:g} s"))
+
+
+class Subscription:
+    """A bounded queue and its one reader."""
+
+    __slots__ = ("_waiting", "peer", "queue")
+
+    def __init__(self, peer: PeerId) -> None:
+        self.peer = peer
+        self.queue: deque[tuple[PeerId, bytes]] = deque(maxlen=QUEUE)
+        self._waiting: asyncio.Future[None] | None = None
+
+    def push(self, message: tuple[PeerId, bytes]) -> None:
+        self.queue.append(message)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def __aiter__(self) -> AsyncIterator[tuple[PeerId, bytes]]:
+        return self
+
+    async def __anext__(self) -> tuple[PeerId, bytes]:
+        while not self.queue:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return self.queue.popleft()
+
+
+class MemoryGossip:
+    def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
+        self._network = network
+        self._me = me
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        readers = list(self._network.topics.get(topic, ()))
+        if not readers:
+            return
+        loop = asyncio.get_running_loop()
+        shift = self._network.rng.randrange(BUCKETS)
+        for k in range(BUCKETS):
+            some = readers[(k + shift) % BUCKETS :: BUCKETS]
+            if some:
+                seconds = self._network.links.seconds(self._me, some[0].peer, len(data))
+                loop.call_later(seconds, self._deliver, some, (self._me, data))
+
+    def _deliver(self, readers: list[Subscription], message: tuple[PeerId, bytes]) -> None:
+        me, links = self._me, self._network.links
+        whole = links.whole
+        for reader in readers:
+            peer = reader.peer
+            if peer == me:
+                continue
+            if whole or (links.open(me, peer) and not links.when_released(me, peer, partial(reader.push, message))):
+                reader.push(message)
+
+    def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
+        return self._listen(topic)
+
+    @asynccontextmanager
+    async def _listen(self, topic: str) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
+        reader = Subscription(self._me)
+        readers = self._network.topics.setdefault(topic, {})
+        readers[reader] = None
+        try:
+            yield reader
+        finally:
+            readers.pop(reader, None)
+
+
+class MemoryBoard:
+    def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
+        self._network = network
+        self._me = me
+
+    async def put(self, key: str, value: bytes, ttl: float) -> bool:
+        """True when another peer can be reached, or there is no other. Raises ValueError beyond 1 KiB or 120 s."""
+        if len(value) > RECORD_LIMIT or not 0 < ttl <= TTL_LIMIT:
+            raise ValueError(f"a record of {len(value)} bytes for {ttl:g} s: at most {RECORD_LIMIT} bytes and {TTL_LIMIT:g} s")
+        network, me = self._network, self._me
+        await asyncio.sleep(network.links.seconds(me, me, len(value)))
+        network.records.setdefault(key, {})[me] = (value, network.clock.now() + ttl)
+        return len(network.hosts) == 1 or any(network.links.open(me, peer) for peer in network.hosts if peer != me)
+
+    async def get(self, key: str) -> Mapping[PeerId, bytes]:
+        """A reader on one side of a partition does not see the records of the other side."""
+        network, me = self._network, self._me
+        await asyncio.sleep(network.links.seconds(me, me, 0))
+        now = network.clock.now()
+        records = {peer: record for peer, record in network.records.get(key, {}).items() if record[1] > now}
+        network.records[key] = records
+        return {peer: value for peer, (value, _) in records.items() if network.links.open(peer, me)}
+
+
+class MemoryAverager:
+    def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
+        self._network = network
+        self._me = me
+        self._usual = Usual()
+
+    async def average(
+        self, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId], deadline: float
+    ) -> Average | None:
+        return await self._network.rounds.average(self._me, self._usual, version, tensors, weight, peers, deadline)
+
+
+class MemoryWork:
+    """The function inline, then the seconds that it costs in the simulation."""
+
+    def __init__(self, price: Callable[[str], float]) -> None:
+        self._price = price
+        self._turns = {name: asyncio.Lock() for name in ("work", *BESIDE)}
+
+    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+        async with self._turns[kind if kind in BESIDE else "work"]:
+            result = function(*args)
+            await asyncio.sleep(self._price(kind))
+            return result
