@@ -1,6 +1,6 @@
 """A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their journals.
 
-    with Household(folder) as home:  home.join(Role.LEARNER) ... home.wait(version) ... home.events("learner-1")
+    with LocalSwarm(folder) as home:  home.join(Role.LEARNER) ... home.wait(version) ... home.events("learner-1")
 
 The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer that dies while it is
 measured ends the row with its last words.
@@ -38,7 +38,7 @@ def settings() -> Config:
     return configs.load(None, SETTINGS).config
 
 
-class Household:
+class LocalSwarm:
     """Use as a context manager: entering starts the seed."""
 
     def __init__(self) -> None:
@@ -46,10 +46,10 @@ class Household:
         self._temporary = tempfile.TemporaryDirectory(prefix="swarm-bench-")
         self.folder = Path(self._temporary.name) / "run"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        """By corner: `seed`, `learner-1`, ..."""
+        """By folder: `seed`, `learner-1`, ..."""
         self._counts: dict[Role, int] = {}
 
-    def __enter__(self) -> Household:
+    def __enter__(self) -> LocalSwarm:
         from peers.build import base_model
 
         base_model.folder(self.config.run)  # made once for this machine, not part of any figure
@@ -68,21 +68,21 @@ class Household:
         self._end()
 
     def join(self, role: Role) -> str:
-        """Start a peer on this run's folder -> its corner."""
+        """Start a peer on this run's folder -> its folder."""
         self._counts[role] = self._counts.get(role, 0) + 1
-        corner = f"{role.value}-{self._counts[role]}"
-        self._start(corner, self.words(role, self.folder))
+        peer_folder = f"{role.value}-{self._counts[role]}"
+        self._start(peer_folder, self.words(role, self.folder))
         # Corners are taken in the order in which peers come: the next one waits, so that the names are right.
-        self.until(f"{corner} to begin", (self.folder / "peers" / corner / "key").exists)
-        return corner
+        self.until(f"{peer_folder} to begin", (self.folder / "peers" / peer_folder / "key").exists)
+        return peer_folder
 
     def words(self, role: Role, folder: Path) -> list[str]:
         word = (self.folder / "invites" / role.value).read_text()
         return ["join", word, "--as", role.value, "--config", str(self.folder / "peer.toml"), "--folder", str(folder)]
 
-    def events(self, corner: str) -> Iterator[AnyEvent]:
+    def events(self, peer_folder: str) -> Iterator[AnyEvent]:
         """All events of a peer's journal so far."""
-        path = self.folder / "peers" / corner / "journal.jsonl"
+        path = self.folder / "peers" / peer_folder / "journal.jsonl"
         return read_journal(path) if path.exists() else iter(())
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
@@ -101,10 +101,10 @@ class Household:
             time.sleep(LOOK)
 
     def look(self) -> None:
-        for corner, process in self.processes.items():
+        for peer_folder, process in self.processes.items():
             if process.poll() is not None:
-                lines = [line for line in self._log(corner).read_text(errors="replace").splitlines() if line.strip()]
-                raise Unmeasured(f"{corner} ended with code {process.returncode}: {lines[-1] if lines else 'it said nothing'}")
+                lines = [line for line in self._log(peer_folder).read_text(errors="replace").splitlines() if line.strip()]
+                raise Unmeasured(f"{peer_folder} ended with code {process.returncode}: {lines[-1] if lines else 'it said nothing'}")
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager processes)."""
@@ -121,12 +121,12 @@ class Household:
                 spent[part] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return spent
 
-    def _log(self, corner: str) -> Path:
-        return self.folder.parent / f"{corner}.log"
+    def _log(self, peer_folder: str) -> Path:
+        return self.folder.parent / f"{peer_folder}.log"
 
-    def _start(self, corner: str, words: list[str]) -> None:
-        with open(self._log(corner), "ab") as log:
-            self.processes[corner] = start(words, log.fileno())
+    def _start(self, peer_folder: str, words: list[str]) -> None:
+        with open(self._log(peer_folder), "ab") as log:
+            self.processes[peer_folder] = start(words, log.fileno())
 
     def _end(self) -> None:
         end(list(self.processes.values()))

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException as HTTPError
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
-from dashboard.json_api import Absent, Instant, timeless, twins
+from dashboard.json_api import Absent, Instant, timeless, transfer
 from dashboard.openapi import describe, frames, refusals
 from dashboard.replay import FASTEST
 from dashboard.safety import Hosts, Safety
@@ -69,7 +69,7 @@ def create_app(source: Source, invite: InviteView | None = None, hosts: Collecti
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPError, _refused)
     app.mount("/static", Static(directory=STATIC), name="static")
-    app.include_router(twins(source, invite))
+    app.include_router(transfer(source, invite))
     _add_stream(app, source)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

@@ -71,7 +71,7 @@ class Twins(APIRouter):
         return add
 
 
-def twins(source: Source, invite: views.InviteView | None) -> APIRouter:
+def transfer(source: Source, invite: views.InviteView | None) -> APIRouter:
     router = Twins()
     moment = _live(source) if source.live else _replayed(source)
     _swarm(router, moment)

@@ -24,7 +24,7 @@ from peers.roles.learner_inbox import LAGS_TOLD, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Sampling
 from swarm.core.membership import Trust
@@ -268,7 +268,7 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
             hosts = []
             for name, role in (("a", Role.LEARNER), ("b", Role.OBSERVER)):
                 ports = network.ports(PeerId(name), lambda kind: 0.0)
-                who = Self(name=name, role=role, run=RUN, incarnation=1, observes=role is Role.OBSERVER)
+                who = PeerInfo(name=name, role=role, run=RUN, incarnation=1, observes=role is Role.OBSERVER)
                 trust = Trust("demo", b"owner", False, lambda *_: True)
                 frames = Frames(RUN, ports.keyring, None, private=False)
                 hosts.append(Host(who, Config(), ports, frames, events.Bus(), trust))

@@ -14,7 +14,7 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
     """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with this peer as its owner."""
     from peers.build.assembly import Nobody
     from peers.runtime.frames import Frames
-    from peers.runtime.host import Host, Self
+    from peers.runtime.host import Host, PeerInfo
     from swarm import events
     from swarm.core.membership import Trust
     from swarm.identity import verify
@@ -27,6 +27,6 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
     )  # fmt: skip
     bus = events.Bus()
     bus.add(events.Journal(folder / "journal.jsonl"))
-    who = Self(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
+    who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
     return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust)

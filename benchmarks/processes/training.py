@@ -44,7 +44,7 @@ def _measured(setup: Answer) -> Answer:
     config, model = settings(setup), Path(setup["model"])
     gpu = torch.cuda.is_available()
     before = 0 if gpu else int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    gauge = microbatch.Gauge(torch.device("cuda" if gpu else "cpu"))
+    gauge = microbatch.PeakMemory(torch.device("cuda" if gpu else "cpu"))
     gauge.start()
     learner, speech = factory.learner(model, config)
     learner.load(genesis(model, config), 0)

@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.browser import chromium, watch
-from benchmarks.local_swarm import Household, end, start
+from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.partner import Partner
 from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm import events
@@ -152,7 +152,7 @@ def _page(url: str, peers: int, look: float) -> Iterator[Figure]:
 
 def _live(say: Say, look: float) -> Iterator[Figure]:
     say("starting a real swarm")
-    with Household() as home, tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
+    with LocalSwarm() as home, tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         for role in (Role.LEARNER, Role.SAMPLER, Role.SAMPLER, Role.EVALUATOR):
             home.join(role)
         home.until(f"version {WARM}", lambda: _trained(home, WARM))
@@ -174,11 +174,11 @@ def _live(say: Say, look: float) -> Iterator[Figure]:
             end([window])
 
 
-def _trained(home: Household, version: int) -> bool:
+def _trained(home: LocalSwarm, version: int) -> bool:
     return any(isinstance(event, events.Trained) and event.version >= version for event in home.events("learner-1"))
 
 
-def _served(home: Household, window: subprocess.Popen[bytes], log: Path) -> str:
+def _served(home: LocalSwarm, window: subprocess.Popen[bytes], log: Path) -> str:
     """The page's address, from what the command says."""
 
     def said() -> list[str]:
@@ -200,7 +200,7 @@ def _alive(url: str) -> int:
     return sum(row["status"] == "alive" and row["role"] != Role.OBSERVER for row in rows)
 
 
-def _pixels(home: Household, url: str, look: float) -> Figure:
+def _pixels(home: LocalSwarm, url: str, look: float) -> Figure:
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         watch(page)

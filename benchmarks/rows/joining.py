@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.local_swarm import Household, end, start
+from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.table import Figure
 from swarm import events
 from swarm.identity import open_key
@@ -33,7 +33,7 @@ STAGES = ("imports", "node up", "spec + model", "policy", "first group")
 
 def measure(say: Say, times: int = TIMES) -> list[Figure]:
     joins: list[dict[str, float]] = []
-    with Household() as home:
+    with LocalSwarm() as home:
         home.join(Role.LEARNER)
         home.join(Role.SAMPLER)
         home.until("the first step", lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")))
@@ -51,25 +51,25 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
     return [first, *parts]
 
 
-def _join(home: Household) -> dict[str, float]:
+def _join(home: LocalSwarm) -> dict[str, float]:
     """Stage -> seconds of one join; the joiner leaves again."""
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
         path = Path(folder) / "run"
-        corner = path / "peers" / "sampler-1"
+        peer_folder = path / "peers" / "sampler-1"
         began = time.time()
         imports = Path(folder) / "imports"
         process = start([str(imports), *home.words(Role.SAMPLER, path)], subprocess.DEVNULL, "benchmarks.processes.joiner")
         try:
-            home.until("the joiner's key", (corner / "key").exists)
-            me = open_key(corner / "key").me
+            home.until("the joiner's key", (peer_folder / "key").exists)
+            me = open_key(peer_folder / "key").me
             home.until("the joiner's first accepted group", lambda: _admitted(home, me) is not None)
             accepted = _admitted(home, me)
         finally:
             end([process])
         assert accepted is not None
-        mine = list(events.read_journal(corner / "journal.jsonl"))
+        mine = list(events.read_journal(peer_folder / "journal.jsonl"))
         moments = {
-            "node up": (corner / "port").stat().st_mtime,
+            "node up": (peer_folder / "port").stat().st_mtime,
             "spec + model": next(event.at for event in mine if isinstance(event, events.Started)),
             "policy": next(event.at for event in mine if isinstance(event, events.Adopted)),
             "first group": accepted,
@@ -95,7 +95,7 @@ def _read_imports(path: Path) -> list[tuple[float, float]]:
     return [(float(at), float(seconds)) for at, seconds in rows]
 
 
-def _admitted(home: Household, sampler: str) -> float | None:
+def _admitted(home: LocalSwarm, sampler: str) -> float | None:
     for event in home.events("learner-1"):
         if isinstance(event, events.Judged) and event.sampler == sampler and event.verdict is Verdict.ADMIT:
             return event.at

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.local_swarm import Household, settings
+from benchmarks.local_swarm import LocalSwarm, settings
 from benchmarks.partner import Answer, Partner
 from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm import events
@@ -120,7 +120,7 @@ def _alone(say: Say, setup: Answer) -> Answer:
 
 
 def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
-    with Household() as home:
+    with LocalSwarm() as home:
         say(f"starting {learners} + {samplers}")
         names = [home.join(Role.LEARNER) for _ in range(learners)]
         samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
@@ -135,7 +135,7 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
 
 
 def _window(
-    home: Household, learners: Sequence[str], samplers: Sequence[str], span: tuple[float, float], cpu: dict[str, float]
+    home: LocalSwarm, learners: Sequence[str], samplers: Sequence[str], span: tuple[float, float], cpu: dict[str, float]
 ) -> Window:
     began, ended = span
     seconds, size = ended - began, home.config.run.sampling.group_size
@@ -170,10 +170,10 @@ def _states(mine: Sequence[events.AnyEvent], began: float, ended: float) -> dict
     return spent
 
 
-def _warm(home: Household, corner: str, learners: int) -> bool:
-    steps = [event for event in home.events(corner) if isinstance(event, events.Trained)]
+def _warm(home: LocalSwarm, peer_folder: str, learners: int) -> bool:
+    steps = [event for event in home.events(peer_folder) if isinstance(event, events.Trained)]
     return len(steps) >= WARM and steps[-1].members == learners
 
 
-def _last(home: Household, corner: str, kind: type[events.Event]) -> bool:
-    return any(isinstance(event, kind) for event in home.events(corner))
+def _last(home: LocalSwarm, peer_folder: str, kind: type[events.Event]) -> bool:
+    return any(isinstance(event, kind) for event in home.events(peer_folder))

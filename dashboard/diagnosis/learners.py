@@ -133,9 +133,9 @@ def _gathering(s: Situation, peer: Peer) -> Iterator[Problem]:
 def _patient(s: Situation, samplers: list[Peer]) -> float:
     """Seconds without a batch that are usual: groups take as long as the samplers say, and a first one longer."""
     slowest = max(sum(p.lag.get(cause, 0.0) for cause in ("generation", "upload")) for p in samplers)
-    flying = any(p.inbox > 0 for p in samplers)
+    in_flight = any(p.inbox > 0 for p in samplers)
     least = max(GATHER, 8 * s.beat, 10 * (s.usual or 0.0), 3 * slowest, 3 * s.run.batch.close_after)
-    return max(least, s.run.window.seconds / 3) if flying else least  # groups on a slow way may still come
+    return max(least, s.run.window.seconds / 3) if in_flight else least  # groups on a slow way may still come
 
 
 def _refusals(s: Situation, samplers: list[Peer]) -> str:

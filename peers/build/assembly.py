@@ -25,15 +25,15 @@ import msgspec
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.run_folder import Corner, RunFolder
+from peers.build.run_folder import PeerFolder, RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.evaluator import Evaluator
-from peers.roles.observer import Watch
+from peers.roles.observer import Observer
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames, MemberMail
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import Renewal, renewer
 from peers.runtime.signals import Departure, run_until_signalled
 from peers.runtime.status_line import living
@@ -78,7 +78,7 @@ def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> i
 class Window:
     """What a program that watches a swarm is given."""
 
-    watch: Watch
+    watch: Observer
     invite: Invite
     run: Run
     told: bool
@@ -93,11 +93,11 @@ def observe(word: str, folder: Path | None, config: Config, look: Callable[[Wind
     path = _folder_of(invite, folder)
 
     async def program(departure: Departure) -> None:
-        with _place(run_folder.free_corner(path, Role.OBSERVER)) as place:
+        with _place(run_folder.free_peer_folder(path, Role.OBSERVER)) as place:
             async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
                 host = _host(place, run, Role.OBSERVER, config, node, Nobody(), _membership(invite, Role.OBSERVER, run, place))
-                watch, leaving = Watch(host, place.folder), asyncio.Event()
+                watch, leaving = Observer(host, place.folder), asyncio.Event()
                 departure.leave = leaving.set
 
                 async def role() -> None:
@@ -141,7 +141,7 @@ def _peers_of(invite: Invite) -> list[PeerId]:
 
 @dataclass
 class Place:
-    """A peer's corner of a run folder, and its journal."""
+    """A peer's folder of a run folder, and its journal."""
 
     folder: Path
     keyring: Keyring
@@ -164,13 +164,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def _place(corner: Corner) -> Iterator[Place]:
-    with corner:
-        journal = events.Journal(corner.path / "journal.jsonl")
+def _place(peer_folder: PeerFolder) -> Iterator[Place]:
+    with peer_folder:
+        journal = events.Journal(peer_folder.path / "journal.jsonl")
         bus = events.Bus()
         bus.add(journal)
         try:
-            yield Place(corner.path, open_key(corner.path / "key"), bus)
+            yield Place(peer_folder.path, open_key(peer_folder.path / "key"), bus)
         finally:
             journal.close()
             if journal.lost:
@@ -235,7 +235,7 @@ def _host(
         clock=node.clock, board=node.board, gossip=node.gossip, mail=mail, averager=averager, work=node.work,
         keyring=place.keyring, addresses=node.addresses, relayed=node.relayed,
     )  # fmt: skip
-    who = Self(
+    who = PeerInfo(
         name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
         hardware=hardware.describe(),
         membership=membership, observes=role in (Role.SEED, Role.OBSERVER), genesis=run.spec.genesis,
@@ -251,14 +251,14 @@ def _trust(run: RunFolder) -> Trust:
 
 
 async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
-    with _place(run.corner("seed")) as place:
+    with _place(run.peer_folder("seed")) as place:
         async with _node(place, run.digest, config.peer.listen, ()) as node:
             host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
             for damage in await spec_transfer.serve(node.mail, run):
                 print(damage, file=sys.stderr, flush=True)
                 host.emit(events.Noted, level="error", text=damage)
             departure.leave = host.leave
-            watch, settings = Watch(host, place.folder), config.peer.page
+            watch, settings = Observer(host, place.folder), config.peer.page
             renewal = Renewal(host, place.folder, renewer(run.owner(), run.name))
             shown = _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
             async with watch.kept(), renewal.kept(), shown:
@@ -287,7 +287,7 @@ def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> No
 
 
 @asynccontextmanager
-async def _page(place: Place, run: RunFolder, addresses: Sequence[str], watch: Watch, settings: Page) -> AsyncIterator[None]:
+async def _page(place: Place, run: RunFolder, addresses: Sequence[str], watch: Observer, settings: Page) -> AsyncIterator[None]:
     """The page in the seed's own process."""
     async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
         place.keep(run.path / "page", url, f"the page is at {url}")
@@ -312,7 +312,7 @@ async def _join(
     invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
 ) -> None:
     """`machine` is given where the role and its precision are what fits it."""
-    with _place(run_folder.free_corner(path, role)) as place:
+    with _place(run_folder.free_peer_folder(path, role)) as place:
         async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)

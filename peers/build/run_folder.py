@@ -48,9 +48,9 @@ MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "token
 BASE = "model.safetensors"
 """The weights below an adapter travel too, where no Hub has them."""
 MEMBERSHIP = "membership"
-"""In a peer's corner: its membership, once it is another one than its invite gave."""
+"""In a peer's folder: its membership, once it is another one than its invite gave."""
 RELEASES = "releases"
-"""In a seed's corner: the releases as their publishers signed them, each under the digest of its manifest."""
+"""In a seed's folder: the releases as their publishers signed them, each under the digest of its manifest."""
 TASK = "task/"
 """Before the names of task files where they stand beside the model's."""
 
@@ -78,8 +78,8 @@ class RunFolder:
             )
         return content
 
-    def corner(self, name: str) -> Corner:
-        return Corner(self.path / "peers" / name)
+    def peer_folder(self, name: str) -> PeerFolder:
+        return PeerFolder(self.path / "peers" / name)
 
     def owner(self) -> Keyring:
         """The owner's key. Raises Refusal where the run was only joined."""
@@ -120,10 +120,10 @@ def invite(path: Path, role: Role, seconds: float | None = None) -> str:
     return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
 
 
-def membership(corner: Path) -> Membership | None:
-    """What the peer of this corner was given in an earlier life, good or not; None where nothing can be read."""
+def membership(peer_folder: Path) -> Membership | None:
+    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be read."""
     try:
-        return wire.decode((corner / MEMBERSHIP).read_bytes(), Membership)
+        return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
     except (OSError, wire.WireError):
         return None
 
@@ -145,8 +145,8 @@ def entry(word: str, path: Path | None, now: float) -> Invite:
         return invite
 
 
-class Corner:
-    """A peer's own folder, held by one process at a time: `with corner:` locks it and leaves the pid for others to read."""
+class PeerFolder:
+    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for others to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +165,7 @@ class Corner:
         self._taken = True
         return True
 
-    def __enter__(self) -> Corner:
+    def __enter__(self) -> PeerFolder:
         if not self._taken and not self.take():
             owner = (self.path / "pid").read_text()
             raise CannotHere(f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another")
@@ -185,18 +185,18 @@ class Corner:
         os.close(self._lock)
 
 
-def free_corner(path: Path, role: Role) -> Corner:
-    """The first corner `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
+def free_peer_folder(path: Path, role: Role) -> PeerFolder:
+    """The first folder `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
     for number in itertools.count(1):
-        corner = Corner(path / "peers" / f"{role.value}-{number}")
-        if corner.take():
-            return corner
-        corner.close()
+        peer_folder = PeerFolder(path / "peers" / f"{role.value}-{number}")
+        if peer_folder.take():
+            return peer_folder
+        peer_folder.close()
     raise AssertionError("unreachable: there is always a next number")
 
 
 def running(path: Path) -> dict[str, int]:
-    """Peers of this folder that run now: corner name -> pid."""
+    """Peers of this folder that run now: folder name -> pid."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
         with open(file, "rb+") as lock:

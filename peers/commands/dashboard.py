@@ -1,6 +1,6 @@
 """`swarm dashboard` and `swarm replay`: the page over a swarm of others, or over the journal of a run that has ended.
 
-    invite  -> an observer (peers.build.assembly) -> Watch -> page        journal -> Replay -> page
+    invite  -> an observer (peers.build.assembly) -> Observer -> page        journal -> Replay -> page
 
 Both serve until a signal. Not handled here: the page of a run on this machine, which its seed serves.
 """
@@ -85,6 +85,6 @@ def _first_strange_line(journal: Path) -> str:
 
 def _run_of(journal: Path) -> Run | None:
     """Of the run folder that the journal lies in, as `peers/<name>/journal.jsonl`."""
-    corner = journal.resolve().parent
-    run = run_folder.read(corner.parent.parent) if corner.parent.name == "peers" else None
+    peer_folder = journal.resolve().parent
+    run = run_folder.read(peer_folder.parent.parent) if peer_folder.parent.name == "peers" else None
     return from_run_dict(run.spec.run) if run is not None else None

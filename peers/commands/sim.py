@@ -23,7 +23,7 @@ from peers.roles.learner_inbox import Speech
 from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config
 from swarm.core.membership import Trust
 from swarm.learn.fsdp.learner import ShardedLearner
@@ -73,7 +73,7 @@ class Letters:
         return "".join(chr(ord("a") + token) for token in tokens)
 
 
-class Kit(NamedTuple):
+class PolicyParts(NamedTuple):
     """What roles work with."""
 
     engine: Callable[[], Engine]
@@ -90,10 +90,10 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     return live(peer, kit(peer.config))
 
 
-def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
+def live(peer: SimPeer, kit: PolicyParts) -> Coroutine[Any, Any, None]:
     """A simulated peer's whole life, with what it is given."""
     run = peer.config.run
-    who = Self(
+    who = PeerInfo(
         name=peer.name, role=peer.role, run=RUN, incarnation=1 + peer.life, hardware="simulated",
         membership=_membership(peer), observes=peer.role in (Role.SEED, Role.OBSERVER),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def live(peer: SimPeer, kit: Kit) -> Coroutine[Any, Any, None]:
     return host.run(_role(host, kit))
 
 
-def _role(host: Host, kit: Kit) -> Callable[[], Coroutine[Any, Any, None]]:
+def _role(host: Host, kit: PolicyParts) -> Callable[[], Coroutine[Any, Any, None]]:
     run = host.config.run
     source = tasks.source(run.task, run.seed)
     match host.who.role:
@@ -120,28 +120,28 @@ def _role(host: Host, kit: Kit) -> Callable[[], Coroutine[Any, Any, None]]:
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 
-def kit(config: Config) -> Kit:
+def kit(config: Config) -> PolicyParts:
     """A table for the task `toy`, a language model for every other one."""
     return _table(config) if config.run.task.name == Toy.environment else _model(config)
 
 
-def _table(config: Config) -> Kit:
+def _table(config: Config) -> PolicyParts:
     run = config.run
     options = {name: int(size) for name, size in run.task.options.items()}
     speech = Letters(options.get("alphabet", ALPHABET))
-    return Kit(
+    return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
         learner=lambda: (Learner(Tabular(**options), run), speech),
     )
 
 
-def _model(config: Config) -> Kit:
+def _model(config: Config) -> PolicyParts:
     from peers.build import factory  # transformers takes seconds to import, and most scenarios have a table
 
     folder = base_model.folder(config.run)
     here = msgspec.structs.replace(config.peer.engine, name="hf")
     mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
-    return Kit(engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config))
+    return PolicyParts(engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config))
 
 
 def _membership(peer: SimPeer) -> Membership:

@@ -3,7 +3,7 @@
     swarm start --> seed --> invites --> swarm join (learners, samplers, evaluators)
     seed's journal --> State --> live view, and at the end the summary
 
-Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its corner, identity and
+Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its folder, identity and
 checkpoint up again); one that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message. Ctrl-C asks all to leave,
 twice kills them. Not handled here: peers of other machines, which come and go as they like.
 """
@@ -27,7 +27,7 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
-from peers.build.run_folder import Corner, prepared, read
+from peers.build.run_folder import PeerFolder, prepared, read
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.signals import PARENT, endings
 from swarm import config as configs
@@ -55,10 +55,10 @@ HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 def up(loaded: Loaded, folder: Path) -> int:
     """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a child cannot run."""
     folder = prepared(folder.resolve())
-    with Corner(folder / "peers" / "up"):
+    with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", configs.dump(loaded.config, "peer").encode())
-        household = Household(folder, loaded.config)
+        household = Children(folder, loaded.config)
         try:
             household.live()
         finally:
@@ -120,7 +120,7 @@ def _environment() -> Mapping[str, str]:
 
 
 @dataclass
-class Household:
+class Children:
     folder: Path
     config: Config
     children: dict[str, Child] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class Household:
 class _Screen:
     """The live view of a terminal."""
 
-    def __init__(self, household: Household) -> None:
+    def __init__(self, household: Children) -> None:
         self._household = household
         self._live = Live(console=household.console, refresh_per_second=4, transient=True)
 

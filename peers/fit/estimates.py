@@ -1,6 +1,6 @@
-"""Memory and time of a role, predicted: arithmetic over a model's Anatomy, a run's Ask and a device's Speed. No I/O, no torch.
+"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's Ask and a device's Speed. No I/O, no torch.
 
-    Anatomy + Ask + kind  --> Need (least, easy)     bytes, apart for what computes and for what the swarm keeps in RAM
+    ModelShape + Ask + kind  --> Need (least, easy)     bytes, apart for what computes and for what the swarm keeps in RAM
     the same + Speed      --> Pace                   tokens a second, seconds a step
 
 Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends on kernels and
@@ -49,7 +49,7 @@ OPERATIONS = 150
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ModelShape:
     """Of a model; peers.fit.model_shape counts it."""
 
     parameters: int
@@ -142,7 +142,7 @@ class Pace(NamedTuple):
     """Seconds: of one call that samples whole groups, or of one learner step."""
 
 
-def sampler(of: Anatomy, ask: Ask, kind: str, gpu: bool) -> Needs:
+def sampler(of: ModelShape, ask: Ask, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
     The engine halves its tasks when memory runs out, down to one: that is the least. In RAM are the releases held for others and
@@ -157,7 +157,7 @@ def sampler(of: Anatomy, ask: Ask, kind: str, gpu: bool) -> Needs:
     ))  # fmt: skip
 
 
-def learner(of: Anatomy, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> Needs:
+def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> Needs:
     """Weights and what trains them, plus a group's forward and backward pass.
 
     full: weights (w P), float32 masters where w is not 4 already, moments, the sum of gradients (4 N) and one chunk's (w N).
@@ -186,7 +186,7 @@ def learner(of: Anatomy, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> Nee
     )
 
 
-def sampling(of: Anatomy, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pace:
+def sampling(of: ModelShape, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pace:
     """One forward pass a token for all rows: the weights are read once, the cache of every row is read, logits are drawn from.
 
     Products take 2 operations a weight and row. Quantized weights are made wide again before they are multiplied: read small,
@@ -203,7 +203,7 @@ def sampling(of: Anatomy, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pace:
     return Pace(rows * ask.tokens / step, step)
 
 
-def learning(of: Anatomy, ask: Ask, kind: str, speed: Speed, recompute: bool) -> Pace:
+def learning(of: ModelShape, ask: Ask, kind: str, speed: Speed, recompute: bool) -> Pace:
     """A forward pass has 2 operations a weight and token; backward has 2 for what goes on to the layer below and, where the layer
     is trained, 2 for its own gradient; recomputing adds a forward pass. The output layer works on completions alone, and makes
     its logits twice. Then every trained weight, gradient and moment passes through memory, some of it several times.
@@ -220,17 +220,17 @@ def learning(of: Anatomy, ask: Ask, kind: str, speed: Speed, recompute: bool) ->
     return Pace(tokens / step, step)
 
 
-def stored(of: Anatomy, kind: str, width: int) -> float:
+def stored(of: ModelShape, kind: str, width: int) -> float:
     """Bytes of the weights; bitsandbytes makes the linear layers smaller, and neither embeddings, norms nor the output layer."""
     small = QUANTIZED.get(kind)
     return of.parameters * width if small is None else of.linear * small + (of.parameters - of.linear) * width
 
 
-def trained(of: Anatomy, ask: Ask) -> int:
+def trained(of: ModelShape, ask: Ask) -> int:
     """N: all parameters, or those of an adapter: rank times what goes into and comes out of each layer that has one."""
     return of.parameters if ask.training == "full" else ask.rank * of.targeted
 
 
-def released(of: Anatomy, ask: Ask) -> int:
+def released(of: ModelShape, ask: Ask) -> int:
     """Bytes of a release: bfloat16."""
     return 2 * trained(of, ask)

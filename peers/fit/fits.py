@@ -1,6 +1,6 @@
 """What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as auto` takes.
 
-    config.json -> Anatomy --+-- estimates -- corrections --> a Row for each role and kind -- probe --> measured, corrections
+    config.json -> ModelShape --+-- estimates -- corrections --> a Row for each role and kind -- probe --> measured, corrections
     machine, its speed ------+
 
 Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits alone. A wrong
@@ -22,7 +22,7 @@ import msgspec
 from peers.errors import CannotHere
 from peers.fit import estimates
 from peers.fit.calibration import Corrections
-from peers.fit.estimates import SAMPLED, TRAINED, Anatomy, Ask, Needs, Pace, Speed
+from peers.fit.estimates import SAMPLED, TRAINED, ModelShape, Ask, Needs, Pace, Speed
 from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
 from swarm.config import Config, Engine
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 class Case(NamedTuple):
     """A model, what a run asks, and a machine."""
 
-    anatomy: Anatomy
+    anatomy: ModelShape
     config: Config
     ask: Ask
     machine: Machine

@@ -1,6 +1,6 @@
 """What a model is made of, from its config alone: the numbers that memory and speed are predicted from.
 
-    config.json --(transformers, meta device: shapes without values)--> Anatomy
+    config.json --(transformers, meta device: shapes without values)--> ModelShape
 
 Not handled: mixtures of experts, whose fused expert weights are not linear layers, count as if every expert worked on every
 token; windows of attention count as if they were as long as the text. Both predict too much rather than too little.
@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from peers.errors import WrongUsage
-from peers.fit.estimates import Anatomy
+from peers.fit.estimates import ModelShape
 
 
-def examine(folder: Path, targets: str = "all-linear") -> Anatomy:
+def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
     """The model in `folder`; `targets` as in `run.lora.targets`. Raises WrongUsage for what transformers cannot build."""
     try:
         config = AutoConfig.from_pretrained(folder)
@@ -35,7 +35,7 @@ def examine(folder: Path, targets: str = "all-linear") -> Anatomy:
     heads = int(text.num_attention_heads)
     size = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
     pairs = int(getattr(text, "num_key_value_heads", None) or heads)
-    return Anatomy(
+    return ModelShape(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         linear=sum(module.weight.numel() for module in layers.values()),
         spread=sum(sum(module.weight.shape) for module in layers.values()),

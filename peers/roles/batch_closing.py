@@ -33,7 +33,7 @@ class Closing:
     def tell(self, groups: Sequence[Group], rewards: Sequence[tuple[float, ...]]) -> None:
         """My batch is closed: the next heartbeats say what it is made of."""
         if self._of_round:
-            self.host.vitals.closed = objectives.Total.of([group.lengths for group in groups], rewards).closed
+            self.host.status.closed = objectives.Total.of([group.lengths for group in groups], rewards).closed
 
     async def hear(self, version: int) -> bool:
         """Wait for the others' batches of `version`. True when they are not those heard before: a gradient is of no use then."""
@@ -64,7 +64,7 @@ class Closing:
 
     def forget(self) -> None:
         """There is no batch any more."""
-        self.heard, self.host.vitals.closed = {}, None
+        self.heard, self.host.status.closed = {}, None
 
 
 def closed_of(beat: Beat, version: int, run: Run) -> Closed | None:

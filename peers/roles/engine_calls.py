@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from peers.runtime.faults import Setback
+from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from swarm.sample.base import EngineError
 
@@ -23,11 +23,11 @@ WAIT, LONGEST = 1.0, 30.0
 # Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a person.
 
 
-class Tended:
+class EngineWithRetry:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._wait = WAIT
-        self._setback = Setback(host, PART)
+        self._setback = FaultReport(host, PART)
         self._kind = ""
         """Of the call that failed last. That a release loads does not mean that it can be sampled."""
 
@@ -47,7 +47,7 @@ class Tended:
     async def wait(self) -> None:
         """After a failure; not longer than until the peer is asked to stop."""
         host, end = self.host, self.host.now() + self._wait
-        host.vitals.state = "engine is away"
+        host.status.state = "engine is away"
         self._wait = min(2 * self._wait, LONGEST)
         while not host.stop.is_set() and (left := end - host.now()) > 0:
             await host.changed(left)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from peers.roles.engine_calls import Tended
+from peers.roles.engine_calls import EngineWithRetry
 from peers.roles.reward_calls import Scorer
 from peers.runtime.host import Host
 from swarm import events
@@ -25,7 +25,7 @@ class Evaluator:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
         self.scorer = Scorer(host, source)
-        self.tended = Tended(host)
+        self.engine_calls = EngineWithRetry(host)
         self._last: int | None = None
 
     async def run(self) -> None:
@@ -33,10 +33,10 @@ class Evaluator:
         while not self.host.stop.is_set():
             try:
                 if not await self._turn(self.host.config.run.evaluation.every):
-                    self.host.vitals.state = "waiting for a release"
+                    self.host.status.state = "waiting for a release"
                     await self.host.changed(self.host.config.run.pace.beat)
             except EngineError:
-                await self.tended.wait()
+                await self.engine_calls.wait()
         with contextlib.suppress(EngineError):  # told; there is no time to wait for it
             await self._turn(1)
 
@@ -44,12 +44,12 @@ class Evaluator:
         host, evaluation = self.host, self.host.config.run.evaluation
         if (found := await host.obtain(() if self._last is None else (self._last + every,))) is None:
             return False
-        host.vitals.state = "evaluating"
+        host.status.state = "evaluating"
         newest, weights = found
         fetched = host.now()
-        with host.vitals.computing(host.now):
+        with host.status.computing(host.now):
             try:
-                await self.tended.run("load", self.engine.load, weights, newest.version, newest.weights)
+                await self.engine_calls.run("load", self.engine.load, weights, newest.version, newest.weights)
             except ValueError as error:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
                 host.releases.refuse(newest)
@@ -66,11 +66,11 @@ class Evaluator:
                 self._last = newest.version
                 return True
             prompts = [task.prompt for task in tasks]
-            answers = await self.tended.run("evaluate", self.engine.greedy, prompts) if prompts else []
+            answers = await self.engine_calls.run("evaluate", self.engine.greedy, prompts) if prompts else []
         self._last = newest.version
         rewards = await self._score(tasks, answers, newest.version)
-        host.vitals.version, host.vitals.weights = newest.version, newest.weights
-        host.vitals.finished(1, 0, host.now())
+        host.status.version, host.status.weights = newest.version, newest.weights
+        host.status.finished(1, 0, host.now())
         if rewards:
             right = sum(reward >= evaluation.right for reward in rewards)
             host.emit(events.Evaluated, version=newest.version, accuracy=right / len(rewards), tasks=len(rewards))

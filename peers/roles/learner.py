@@ -21,11 +21,11 @@ from typing import Any
 
 from peers.roles.batch_closing import Closing
 from peers.roles.checkpoints import Checkpoints
-from peers.roles.learner_inbox import Intake, Speech
+from peers.roles.learner_inbox import LearnerInbox, Speech
 from peers.roles.next_release import Arrivals
 from peers.roles.other_learners import Company
-from peers.roles.state_transfer import Twins
-from peers.runtime.faults import Setbacks
+from peers.roles.state_transfer import StateTransfer
+from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.admission import staleness
@@ -64,8 +64,8 @@ class LearnerPeer:
         self.round = Round()
         self.company = Company(host, lambda: learner.version)
         self._window = run.window
-        self.intake = Intake(host, source, speech, lambda: learner.version, self.company.learners)
-        self.twins = Twins(host, learner)
+        self.intake = LearnerInbox(host, source, speech, lambda: learner.version, self.company.learners)
+        self.transfer = StateTransfer(host, learner)
         self._untwinned = -math.inf
         """Until then no state is asked for."""
         self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
@@ -84,12 +84,12 @@ class LearnerPeer:
         self._due: float | None = None
         """When it is my turn to publish it."""
         self._spent: dict[str, float] = {}
-        self._setbacks = Setbacks(host)
+        self._setbacks = FaultReports(host)
 
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
         await self.intake.serve()
-        await self.twins.serve()
+        await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self._arrivals.run())
             await self._begin()
@@ -157,7 +157,7 @@ class LearnerPeer:
             return False
         self.host.releases.hold(mine)
         self._due = None
-        self.host.vitals.version, self.host.vitals.weights = mine.version, mine.weights
+        self.host.status.version, self.host.status.weights = mine.version, mine.weights
         return True
 
     async def gather(self) -> Cause:
@@ -233,7 +233,7 @@ class LearnerPeer:
         if self._gradient is None or others_changed:
             room = self._room()
             try:
-                with host.vitals.computing(host.now):
+                with host.status.computing(host.now):
                     self._gradient = await host.ports.work.run(
                         "learn", self.learner.gradient, groups, prompts, rewards, start, tuple(self.closing.heard.values())
                     )
@@ -307,7 +307,7 @@ class LearnerPeer:
         if self._ahead() and not self._made_by_my_round():  # a second release of one version would be of no use
             return Cause.AHEAD_SEEN
         start, self._parent = host.now(), self._weights
-        with host.vitals.computing(host.now):
+        with host.status.computing(host.now):
             try:
                 metrics = await host.ports.work.run("step", self.learner.step, gradient.vector)
             except ValueError as error:
@@ -354,8 +354,8 @@ class LearnerPeer:
             self.intake.weigh(item.group.sampler, self._odds[item.group.id])
         self.intake.show(self._batch[0].group, gradient.advantages, gradient.weights)
         tokens = sum(sum(item.group.lengths) for item in self._batch)
-        host.vitals.finished(len(self._batch), tokens, host.now())
-        host.vitals.lags(
+        host.status.finished(len(self._batch), tokens, host.now())
+        host.status.lags(
             versions=gradient.metrics.get("lag_versions", 0.0),
             inbox=sum(start - item.admitted for item in self._batch) / len(self._batch),
         )
@@ -433,7 +433,7 @@ class LearnerPeer:
         release, start = self._arrivals.awaited(self._above()), self.host.now()
         if release is None or release.version != self.learner.version or start < self._untwinned:
             return None
-        taken = await self.twins.take(release)
+        taken = await self.transfer.take(release)
         if not taken or self._ahead():  # whoever is behind again makes other bytes than its publisher does by now
             self._untwinned = self.host.now() + SELDOM * (self.host.now() - start)
         return release if taken else None

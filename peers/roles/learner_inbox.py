@@ -97,7 +97,7 @@ class Tally:
         return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
 
 
-class Intake:
+class LearnerInbox:
     """`version` and `learners` ask the round for the learner's version (-1: no policy yet) and how many average together."""
 
     def __init__(
@@ -145,10 +145,10 @@ class Intake:
         if judgement.verdict is Verdict.ADMIT:
             self.batcher.add(group, host.now())
             host.delivered(sender)
-            host.vitals.admitted += 1
+            host.status.admitted += 1
             host.move()
         else:
-            host.vitals.refused += 1
+            host.status.refused += 1
         self.tally.judged(sender, judgement.verdict)
         host.emit(
             events.Judged, group=group.id, sampler=group.sampler, verdict=judgement.verdict, detail=judgement.detail,
@@ -161,13 +161,13 @@ class Intake:
         return self._credit(self.host.now(), self._learners())
 
     def _credit(self, now: float, learners: int) -> int:
-        vitals, patience = self.host.vitals, self.host.config.run.pace.patience
+        status, patience = self.host.status, self.host.config.run.pace.patience
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < patience}
         credit = min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORED // 2))) if self._open() else 0
-        if vitals.credit == 0 and credit > 0:
+        if status.credit == 0 and credit > 0:
             self.host.beat_now()
-        vitals.credit, vitals.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
-        vitals.takers = max(1, self.batcher.takers(self._senders, learners, now))
+        status.credit, status.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
+        status.takers = max(1, self.batcher.takers(self._senders, learners, now))
         return credit
 
     def closes(self, now: float) -> float | None:
@@ -197,7 +197,7 @@ class Intake:
             what = f"group {item.group.id} of version {item.group.version} teaches nothing: {why}{others}"
             self.host.emit(events.Rejected, sender=sampler, kind="groups", reason=what)
             self.consumed([item for item, _, _ in its])
-            self.host.vitals.refused += len(its)
+            self.host.status.refused += len(its)
             for _, each, _ in its:
                 self.tally.judged(sampler, Verdict.UNTRUSTED)
                 self.weigh(sampler, each)
@@ -290,6 +290,6 @@ class Intake:
 
     def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str) -> bytes:
         now, learners = self.host.now(), self._learners()
-        part = share(self._credit(now, learners), self.host.vitals.takers, self.host.rng)
+        part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         credit = max(0, min(part, self._room(sampler, learners, now).groups))
         return wire.encode(Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit))

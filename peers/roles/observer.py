@@ -1,6 +1,6 @@
 """What a peer that observes keeps of the swarm: a State over its bus, kept over restarts and told to windows that come late.
 
-    bus -> Feed over State -> page, terminal                  corner/history <- every `history.save` seconds, and at the end
+    bus -> Feed over State -> page, terminal                  folder/history <- every `history.save` seconds, and at the end
              ^       |
              |       +-> service `history` -> a window that joined late
     own file, or a seed's snapshot when that knows more
@@ -57,11 +57,11 @@ class Told(NamedTuple):
     """When, by the clock of whoever was told."""
 
 
-class Watch:
+class Observer:
     """Made before the host runs; `catch_up` once it runs; `kept` around all of that."""
 
-    def __init__(self, host: Host, corner: Path) -> None:
-        self._host, self._file = host, corner / "history"
+    def __init__(self, host: Host, peer_folder: Path) -> None:
+        self._host, self._file = host, peer_folder / "history"
         self._dumped: tuple[float, bytes] | None = None
         self._saved = 0
         self._full = False

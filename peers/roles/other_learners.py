@@ -59,8 +59,8 @@ class Company:
 
     def told(self, state: State) -> None:
         """I am in this state now."""
-        news = state.value != self._host.vitals.state
-        self._host.vitals.state = state.value
+        news = state.value != self._host.status.state
+        self._host.status.state = state.value
         if self._later is not None:
             self._later.cancel()
             self._later = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from peers.runtime.faults import Setback
+from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from swarm.tasks.base import RewardError, TaskError, TaskSource
 from swarm.types import Task
@@ -22,7 +22,7 @@ PART = "rewards"
 class Scorer:
     def __init__(self, host: Host, source: TaskSource) -> None:
         self.host, self.source = host, source
-        self._setback = Setback(host, PART)
+        self._setback = FaultReport(host, PART)
 
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
         """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from peers.roles.engine_calls import Tended
+from peers.roles.engine_calls import EngineWithRetry
 from peers.roles.reward_calls import Scorer
 from peers.runtime.host import Host
 from swarm import events, wire
@@ -64,7 +64,7 @@ class Sampler:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
         self.scorer = Scorer(host, source)
-        self.tended = Tended(host)
+        self.engine_calls = EngineWithRetry(host)
         self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
         self._ready: tuple[Release, bytes, float] | None = None
         self._policy: tuple[Release, float] | None = None
@@ -83,7 +83,7 @@ class Sampler:
                 try:
                     await self._turn(tasks)
                 except EngineError:
-                    await self.tended.wait()
+                    await self.engine_calls.wait()
             refresh.cancel()
             if self._deliveries:
                 _, late = await asyncio.wait(self._deliveries, timeout=LEAVE)
@@ -115,7 +115,7 @@ class Sampler:
         ready, start = self._ready, self.host.now()
         release, weights, fetched = ready
         try:
-            await self.tended.run("load", self.engine.load, weights, release.version, release.weights)
+            await self.engine_calls.run("load", self.engine.load, weights, release.version, release.weights)
         except ValueError as error:
             self._done_with(ready)
             self.host.releases.refuse(release)
@@ -124,8 +124,8 @@ class Sampler:
         self._done_with(ready)
         now = self.host.now()
         self._policy = (release, fetched)
-        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
-        self.host.vitals.lags(versions=0.0)
+        self.host.status.version, self.host.status.weights = release.version, release.weights
+        self.host.status.lags(versions=0.0)
         self.host.emit(
             events.Adopted, version=release.version, weights=release.weights, fetch=round(fetched - release.released, 3),
             load=round(now - start, 3), age=round(now - release.released, 3),
@@ -148,7 +148,7 @@ class Sampler:
         count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
         if count <= 0:
             return await self._idle("waiting for credit")
-        host.vitals.state = "sampling"
+        host.status.state = "sampling"
         draws = [self.curriculum.next() for _ in range(count)]
         try:
             exercises = await self.scorer.tasks([draw.task for draw in draws])
@@ -168,21 +168,21 @@ class Sampler:
         delivery.add_done_callback(self._delivered)
 
     async def _idle(self, why: str) -> None:
-        self.host.vitals.state = why
+        self.host.status.state = why
         await self.host.changed(self.host.config.run.pace.beat)
 
     async def _sample(self, tasks: Sequence[Task], seed: int) -> list[Drawn]:
         host, run = self.host, self.host.config.run
         assert self._policy is not None
         used = host.now()
-        with host.vitals.computing(host.now):
-            sampled = await self.tended.run(
+        with host.status.computing(host.now):
+            sampled = await self.engine_calls.run(
                 "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, seed
             )
         finished = host.now()
         release, fetched = self._policy
-        host.vitals.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
-        host.vitals.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
+        host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
+        host.status.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
         pairs = enumerate(zip(tasks, sampled, strict=True))
         return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
 
@@ -222,8 +222,8 @@ class Sampler:
             then = deliveries.TABLE[outcome]
             if then in (Then.DONE, Then.DROPPED):
                 host.roster.release(learner, sent)
-                host.vitals.admitted += then is Then.DONE
-                host.vitals.refused += then is Then.DROPPED
+                host.status.admitted += then is Then.DONE
+                host.status.refused += then is Then.DROPPED
                 return
             if host.roster.hold(learner, sent, host.now()):
                 level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
@@ -231,14 +231,14 @@ class Sampler:
             wait = deliveries.pause(wait, host.rng)
             await host.ports.clock.sleep(wait)
             learner = None if self._late(group) else await self._destination(group, learner if then is Then.AGAIN else None)
-        host.vitals.refused += 1
+        host.status.refused += 1
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
         """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else to a learner with
         credit. None: the group became too old meanwhile, or there is no such learner and the sampler was asked to stop."""
         host = self.host
         while bound is not None and bound in host.roster:
-            if host.roster.fly(bound, host.now()):
+            if host.roster.sent(bound, host.now()):
                 return bound
             if not await self._outlasted(group):
                 return None
@@ -272,17 +272,17 @@ class Sampler:
             host.emit(events.Noted, level="error", text=text)
             return Loss.TOO_LARGE, str(error)
         finally:
-            host.roster.land(learner, receipt.credit if receipt is not None else None)
+            host.roster.acknowledged(learner, receipt.credit if receipt is not None else None)
             host.move()
-        host.vitals.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
+        host.status.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
-            host.vitals.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
+            host.status.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
         return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:
         self._deliveries.discard(delivery)
         self._outbox.release()
-        self.host.vitals.inbox = len(self._deliveries)
+        self.host.status.inbox = len(self._deliveries)
 
 
 def _receipt(answer: bytes) -> Receipt:

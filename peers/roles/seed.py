@@ -32,7 +32,7 @@ class Seed:
     async def run(self) -> None:
         await self._begin()
         while not self.host.stop.is_set():
-            self.host.vitals.state = "complete" if self._complete() else "serving"
+            self.host.status.state = "complete" if self._complete() else "serving"
             if self._complete():
                 return await self._end()
             if not await self._hold():
@@ -103,8 +103,8 @@ class Seed:
 
     def _settle(self, release: Release) -> None:
         self._held = release.version
-        self.host.vitals.version, self.host.vitals.weights = release.version, release.weights
-        self.host.vitals.finished(1, 0, self.host.now())
+        self.host.status.version, self.host.status.weights = release.version, release.weights
+        self.host.status.finished(1, 0, self.host.now())
 
     def _watch(self, event: events.Event) -> None:
         if isinstance(event, events.Evaluated):

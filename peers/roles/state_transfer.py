@@ -49,7 +49,7 @@ class Offer(Struct):
     size: int
 
 
-class Twins:
+class StateTransfer:
     def __init__(self, host: Host, learner: Learner | ShardedLearner) -> None:
         self._host, self._learner = host, learner
         self._states = self._store()

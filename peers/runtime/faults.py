@@ -1,7 +1,7 @@
 """What went wrong and is not over yet, told in events.
 
-    Setback    one part that fails again and again: Faulted at first and each minute, Recovered when it works
-    Setbacks   of a learner: Faulted each time, one Recovered a part when a step is taken again
+    FaultReport    one part that fails again and again: Faulted at first and each minute, Recovered when it works
+    FaultReports   of a learner: Faulted each time, one Recovered a part when a step is taken again
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ AGAIN = 60.0
 # Seconds after which a failure that goes on is told again, with its newest reason: windows that came later hear of it, too.
 
 
-class Setback:
+class FaultReport:
     def __init__(self, host: Host, part: str) -> None:
         self._host, self._part = host, part
         self._failing: tuple[float, float] | None = None
@@ -34,7 +34,7 @@ class Setback:
             self._failing = None
 
 
-class Setbacks:
+class FaultReports:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._since: dict[str, float] = {}

@@ -2,7 +2,7 @@
 
          gossip beat, beat/sampler, release, event                       mail newest, release, blobs
     in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest that is held, one that is sought, chunks
-    out  <- seal   <- Vitals, own events (bundled)
+    out  <- seal   <- PeerStatus, own events (bundled)
 
 A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits with
 `changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and leave. Frames that cannot
@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from peers.runtime.frames import Frames
-from peers.runtime.status import Vitals
+from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
 from swarm.config import Config
@@ -59,7 +59,7 @@ Dialable = Callable[[PeerId, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True)
-class Self:
+class PeerInfo:
     """Who this peer is in the run."""
 
     name: str
@@ -77,7 +77,7 @@ class Self:
 class Host:
     def __init__(
         self,
-        who: Self,
+        who: PeerInfo,
         config: Config,
         ports: Ports,
         frames: Frames,
@@ -92,7 +92,7 @@ class Host:
         self.ports = self.traffic.counted(ports)
         self.who, self.config, self.bus, self.trust = who, config, bus, trust
         self.releases = Releases(max(RELEASES, config.run.window.versions + 1), config.run.pace.patience)
-        self.vitals = Vitals()
+        self.status = PeerStatus()
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.blobs = Blobs(
@@ -253,13 +253,13 @@ class Host:
             self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
             services = [tasks.create_task(service) for service in self._services()]
             self.emit(
-                events.Started, name=self.who.name, role=self.who.role, version=self.vitals.version, hardware=self.who.hardware
+                events.Started, name=self.who.name, role=self.who.role, version=self.status.version, hardware=self.who.hardware
             )
             try:
                 await role()
             finally:
                 self._tell_traffic()
-                self.vitals.state = "leaving"
+                self.status.state = "leaving"
                 self.emit(events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended")
                 with contextlib.suppress(NetError):
                     await self._send_bundle()
@@ -409,15 +409,15 @@ class Host:
                     await self._beat_now.wait()
 
     def _beat(self) -> Beat:
-        now, vitals = self.now(), self.vitals
+        now, status = self.now(), self.status
         self._seq += 1
         return Beat(
-            name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=vitals.version,
-            weights=Digest(vitals.weights), state=vitals.state, credit=vitals.credit, takers=vitals.takers,
-            inbox=vitals.inbox, done=vitals.done,
-            refused=vitals.refused, rate=round(vitals.groups.rate(now), 3), tokens=round(vitals.tokens.rate(now), 1),
-            busy=round(min(1.0, vitals.busy.rate(now)), 3), lag=vitals.lag, addresses=self.ports.addresses()[:2],
-            hardware=self.who.hardware, at=now, closed=vitals.closed,
+            name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=status.version,
+            weights=Digest(status.weights), state=status.state, credit=status.credit, takers=status.takers,
+            inbox=status.inbox, done=status.done,
+            refused=status.refused, rate=round(status.groups.rate(now), 3), tokens=round(status.tokens.rate(now), 1),
+            busy=round(min(1.0, status.busy.rate(now)), 3), lag=status.lag, addresses=self.ports.addresses()[:2],
+            hardware=self.who.hardware, at=now, closed=status.closed,
         )  # fmt: skip
 
     async def _send_beat(self) -> None:

@@ -1,9 +1,9 @@
 """How long a peer may act as what it is, and how that goes on: memberships end, and are renewed while the run's owner allows it.
 
     member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
-           <-- a new one, for invite.LIFE from now --   -> frames, corner/membership
+           <-- a new one, for invite.LIFE from now --   -> frames, folder/membership
 
-A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its corner, so that it comes back with
+A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its folder, so that it comes back with
 the word that it came with, though that has ended by then. Nobody renews what the owner gave as final (`swarm invite --expires`),
 nor what has ended. From WARN seconds before the end on, the page and the terminal say so. Not handled here: revoking.
 """
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from peers.build.run_folder import MEMBERSHIP
-from peers.runtime.faults import Setback
+from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm import invite as invites
@@ -52,9 +52,9 @@ def renewer(owner: Keyring, run_name: str) -> Renews:
 class Renewal:
     """One peer's membership, looked after. `renews` is given where the owner's key is."""
 
-    def __init__(self, host: Host, corner: Path, renews: Renews | None = None) -> None:
-        self._host, self._file, self._renews = host, corner / MEMBERSHIP, renews
-        self._setback = Setback(host, "membership")
+    def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
+        self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
+        self._setback = FaultReport(host, "membership")
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:

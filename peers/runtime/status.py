@@ -42,7 +42,7 @@ class Meter:
 
 
 @dataclass
-class Vitals:
+class PeerStatus:
     state: str = "starting"
     version: int = -1
     weights: str = ""

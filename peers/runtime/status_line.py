@@ -1,6 +1,6 @@
 """The living line of `swarm join`: what this peer is doing, in one sentence, for whoever looks at its terminal.
 
-    Vitals --sentence--> "version 41, 312 groups admitted, 1.2 versions behind, 5,400 tokens/s; sampling"
+    PeerStatus --sentence--> "version 41, 312 groups admitted, 1.2 versions behind, 5,400 tokens/s; sampling"
 
 On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe there is one at the
 start, one with the first policy and one every minute. The page and `swarm status` say more.
@@ -19,7 +19,7 @@ from rich.text import Text
 from peers.errors import say
 from peers.runtime.host import Host
 from peers.runtime.membership_renewal import ending
-from peers.runtime.status import Vitals
+from peers.runtime.status import PeerStatus
 from swarm.types import Role
 
 EVERY = 1.0
@@ -38,19 +38,19 @@ WHY = {
 """What a state that is not work means for whoever waits."""
 
 
-def sentence(vitals: Vitals, role: Role, now: float) -> str:
+def sentence(status: PeerStatus, role: Role, now: float) -> str:
     """Version, what it has given so far, how far behind it is, how fast; then what it does, or why it is idle."""
     done = {
-        Role.SAMPLER: f"{vitals.admitted:,} groups admitted" + (f", {vitals.refused:,} refused" if vitals.refused else ""),
-        Role.LEARNER: f"{vitals.admitted:,} groups admitted, {vitals.done:,} trained",
-    }.get(role, f"{vitals.done:,} versions evaluated")
-    told = [f"version {vitals.version}" if vitals.version >= 0 else "no policy yet", done]
-    if vitals.lag.versions > 0:
-        told.append(f"{vitals.lag.versions:.1f} versions behind")
-    if rate := vitals.tokens.rate(now):
+        Role.SAMPLER: f"{status.admitted:,} groups admitted" + (f", {status.refused:,} refused" if status.refused else ""),
+        Role.LEARNER: f"{status.admitted:,} groups admitted, {status.done:,} trained",
+    }.get(role, f"{status.done:,} versions evaluated")
+    told = [f"version {status.version}" if status.version >= 0 else "no policy yet", done]
+    if status.lag.versions > 0:
+        told.append(f"{status.lag.versions:.1f} versions behind")
+    if rate := status.tokens.rate(now):
         told.append(f"{rate:,.0f} tokens/s")
-    why = WHY.get(vitals.state)
-    return f"{', '.join(told)}; {vitals.state}" + (f": {why}" if why else "")
+    why = WHY.get(status.state)
+    return f"{', '.join(told)}; {status.state}" + (f": {why}" if why else "")
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def _show(host: Host) -> None:
 
 
 def _line(host: Host) -> str:
-    told = (sentence(host.vitals, host.who.role, host.now()), ending(host.frames.membership, host.now()))
+    told = (sentence(host.status, host.who.role, host.now()), ending(host.frames.membership, host.now()))
     return "; ".join(filter(None, told))
 
 
@@ -85,7 +85,7 @@ async def _print(host: Host) -> None:
     had, at = None, 0.0
     while True:
         # Not at every change: a sampler is idle and busy by turns many times a minute.
-        has, now = host.vitals.version >= 0, host.now()
+        has, now = host.status.version >= 0, host.now()
         if has is not had or now - at >= REPEATED:
             say(_line(host))
             had, at = has, now

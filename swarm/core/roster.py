@@ -23,7 +23,7 @@ class Known:
     heard: float
     credit: int
     """The newest that a beat or a receipt told."""
-    flying: int = 0
+    in_flight: int = 0
     """Groups on their way to it: what it told does not count them yet."""
     pause: float = 0.0
     """Seconds of its last pause; 0: it takes what is sent."""
@@ -32,13 +32,13 @@ class Known:
 
     def ready(self, now: float) -> bool:
         """May anything be sent to it? After a pause, one group at a time."""
-        return not self.pause or (now >= self.until and not self.flying)
+        return not self.pause or (now >= self.until and not self.in_flight)
 
     def open(self, now: float) -> int:
         """Groups that may still be sent to it."""
         if self.beat.role is not Role.LEARNER or not self.ready(now):
             return 0
-        return min(1, self.credit) if self.pause else self.credit - self.flying
+        return min(1, self.credit) if self.pause else self.credit - self.in_flight
 
 
 REMEMBERED = 1024
@@ -110,21 +110,21 @@ class Roster:
         if not open_:
             return None
         ((peer, _),) = self._rng.choices(open_, weights=[credit for _, credit in open_])
-        self._known[peer].flying += 1
+        self._known[peer].in_flight += 1
         return peer
 
-    def fly(self, peer: PeerId, now: float) -> bool:
+    def sent(self, peer: PeerId, now: float) -> bool:
         """One more group is on its way to a learner that was chosen before; False when nothing may be sent there now."""
         known = self._known.get(peer)
         if known is None or not known.ready(now):
             return False
-        known.flying += 1
+        known.in_flight += 1
         return True
 
-    def land(self, peer: PeerId, credit: int | None) -> None:
+    def acknowledged(self, peer: PeerId, credit: int | None) -> None:
         """A group arrived, with the credit that its receipt tells, or was lost on the way (None)."""
         if (known := self._known.get(peer)) is not None:
-            known.flying = max(0, known.flying - 1)
+            known.in_flight = max(0, known.in_flight - 1)
             known.credit = known.credit if credit is None else credit
 
     def hold(self, peer: PeerId, sent: float, now: float) -> bool:

@@ -38,12 +38,12 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"this checkpoint cannot be read: {error}") from error
 
 
-def with_chance(extra: Mapping[str, object] | None) -> dict[str, object]:
+def with_rng_state(extra: Mapping[str, object] | None) -> dict[str, object]:
     """A checkpoint's `extra` beside the random state of torch."""
     return {"rng": torch.get_rng_state().numpy().tobytes().hex(), "own": dict(extra or {})}
 
 
-def take_chance(extra: Mapping[str, Any]) -> dict[str, Any]:
+def restore_rng_state(extra: Mapping[str, Any]) -> dict[str, Any]:
     """The other way: torch goes on with the random state, the caller with its `extra`."""
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
     return dict(extra["own"])

@@ -31,7 +31,7 @@ from swarm.core.belief import Odds
 from swarm.learn import checkpoint, microbatch, objectives, weights
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.odds import bounded, odds_of
-from swarm.learn.optimizers import Descent
+from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
 
@@ -94,9 +94,9 @@ class Learner:
         self._device = next(iter(self._named.values())).device
         self.size = sum(parameter.numel() for parameter in self._named.values())
         self._steps = 0
-        self._descent = Descent(self._named, run.optimizer)
-        self._gauge = microbatch.Gauge(self._device)
-        self._room = microbatch.Room(run.batch.micro, lambda: microbatch.available(self._device, ram))
+        self._optimizer = MasterOptimizer(self._named, run.optimizer)
+        self._gauge = microbatch.PeakMemory(self._device)
+        self._room = microbatch.MicrobatchSize(run.batch.micro, lambda: microbatch.available(self._device, ram))
         self._recomputed = 0
         if self.settings.checkpointing == "on" and not self._recompute():
             raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
@@ -119,8 +119,8 @@ class Learner:
             raise ValueError("a gradient needs at least one group")
         work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards, others))
         self._gauge.peak = 0
-        with microbatch.told(f"a gradient of {self.size} values does not fit in memory"):
-            total = Sum(self._named)
+        with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
+            total = GradientAccumulator(self._named)
         self._room.begin()
         parts, odds, middle = self._learn(work, total)
         vector = total.vector()
@@ -153,14 +153,14 @@ class Learner:
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         advice = "lora or qlora, or adamw8bit, in a new run need less; or learn on another device"
-        with microbatch.told(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
-            self._descent.prepare()
+        with microbatch.oom_as(f"the moments of {self.size} parameters do not fit in memory: {advice}"):
+            self._optimizer.prepare()
         try:
-            with microbatch.told("memory ended in the middle of a step, whose version is lost"):
-                self._descent.step(vector, clip, rate)
+            with microbatch.oom_as("memory ended in the middle of a step, whose version is lost"):
+                self._optimizer.step(vector, clip, rate)
         except OutOfMemory:
             self.version, self._steps = -1, 0
-            self._descent.forget()
+            self._optimizer.forget()
             raise
         self._steps += 1
         self.version += 1
@@ -179,16 +179,16 @@ class Learner:
         """
         exact = fresh or self.version < 0
         weights.load_into(self.policy.module, data, masters=not exact)
-        self._descent.refresh(exact)
+        self._optimizer.refresh(exact)
         self.version = version
         if fresh:
             self._steps = 0
-            self._descent.forget()
+            self._optimizer.forget()
 
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         """Everything that the next step depends on: fp32 weights, moments, counts. `extra` is plain JSON."""
         facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
-        return checkpoint.pack(self._descent.dump(), self._kind() | facts)
+        return checkpoint.pack(self._optimizer.dump(), self._kind() | facts)
 
     def become(self, state: bytes) -> dict[str, Any]:
         """Continue exactly where another learner, or an earlier life, was; returns its `extra`.
@@ -199,21 +199,21 @@ class Learner:
         for what, mine in self._kind().items():
             if facts.get(what) != mine:
                 raise ValueError(f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}")
-        self._descent.check(tensors)
-        self._descent.load(tensors)
+        self._optimizer.check(tensors)
+        self._optimizer.load(tensors)
         self.version, self._steps = int(facts["version"]), int(facts["steps"])
         return dict(facts["extra"])
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
-        checkpoint.write(folder, self.state(checkpoint.with_chance(extra)))
+        checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint; returns its `extra`.
 
         Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
         """
-        return checkpoint.take_chance(self.become(checkpoint.read(folder)))
+        return checkpoint.restore_rng_state(self.become(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations are not kept;
@@ -225,7 +225,7 @@ class Learner:
 
     # --- a gradient, chunk by chunk --------------------------------------------------------------------------------------
 
-    def _learn(self, work: Work, total: Sum) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
+    def _learn(self, work: Work, total: GradientAccumulator) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
         """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the first half's gradient.
 
         One of the cuts is in the middle of the batch, whatever fits.
@@ -357,7 +357,7 @@ def foremost(odds: Sequence[Odds], drift: float) -> int:
     return next((i for i, each in enumerate(odds) if belief.objection(each, drift) is None), 0)
 
 
-class Sum:
+class GradientAccumulator:
     """The gradients of chunks added up in float32: on the parameters' device, or in main memory where that is full.
 
     Not in the parameters: theirs may be bfloat16, and a chunk that fails half way must leave nothing behind.

@@ -1,8 +1,8 @@
 """How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down when it ends anyway.
 
-    Gauge: bytes that a chunk needed  -->  Room: groups of the next one  -->  ran out: half as many, later carefully more again
+    PeakMemory: bytes that a chunk needed  -->  MicrobatchSize: groups of the next one  -->  ran out: half as many, later carefully more again
 
-A Room predicts in proportion to a chunk's cells (completions x positions) from the chunk that needed most so far, which errs on
+A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that needed most so far, which errs on
 the safe side: what does not grow with the chunk is counted as if it did. Where nobody says how much is free (no GPU, no `ram`)
 it only steps down. Not handled here: what a chunk is, and what else to give up once a single group is too much.
 """
@@ -39,7 +39,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def oom_as(what: str) -> Iterator[None]:
     """Memory that ends inside becomes an OutOfMemory which says `what`."""
     try:
         yield
@@ -67,7 +67,7 @@ def available(device: torch.device, ram: Callable[[], int] | None = None) -> int
     return ram() if ram is not None else None
 
 
-class Gauge:
+class PeakMemory:
     """Peaks of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is no /proc)."""
 
     def __init__(self, device: torch.device) -> None:
@@ -108,7 +108,7 @@ def _resident() -> tuple[int, int]:
     return int(said.get("VmRSS", 0)) << 10, int(said.get("VmHWM", 0)) << 10
 
 
-class Room:
+class MicrobatchSize:
     """How many groups go through the model together, at most `most`. `free` is asked once per batch."""
 
     def __init__(self, most: int, free: Callable[[], int | None]) -> None:

@@ -34,7 +34,7 @@ class Form(NamedTuple):
     dtype: torch.dtype
 
 
-class Descent:
+class MasterOptimizer:
     """AdamW, in 32 or 8 bits, over the masters of `named` parameters."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:

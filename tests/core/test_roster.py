@@ -79,30 +79,30 @@ def test_a_beat_does_not_forget_the_groups_on_their_way() -> None:
     heard.choose(NOW)
     heard.hear(A, beat(seq=2, credit=2), NOW + 1)
     assert heard.credit(NOW) == 0, "the learner does not know of the two yet"
-    heard.land(A, 2)
+    heard.acknowledged(A, 2)
     assert heard.credit(NOW) == 1
-    heard.land(A, None)
+    heard.acknowledged(A, None)
     assert heard.credit(NOW) == 2, "a group that was lost on the way takes no room"
 
 
 def test_landing_at_a_learner_that_is_gone_changes_nothing() -> None:
     heard = roster(a=1)
     heard.forget(A)
-    heard.land(A, 5)
-    assert not heard.fly(A, NOW)
+    heard.acknowledged(A, 5)
+    assert not heard.sent(A, NOW)
     assert heard.credit(NOW) == 0 and A not in heard
 
 
 def test_a_learner_that_does_not_take_a_group_is_left_alone_and_then_tried_with_one() -> None:
     heard = roster(a=9)
     heard.choose(NOW)
-    heard.land(A, 9)
+    heard.acknowledged(A, 9)
     assert heard.hold(A, NOW, NOW)
     soon, later = NOW + SHORTEST / 2, NOW + heard.wait(NOW)
-    assert heard.credit(soon) == 0 and heard.choose(soon) is None and not heard.fly(A, soon)
+    assert heard.credit(soon) == 0 and heard.choose(soon) is None and not heard.sent(A, soon)
     assert heard.credit(later) == 1 and heard.choose(later) == A
-    assert heard.choose(later) is None and not heard.fly(A, later), "one is on its way"
-    heard.land(A, 9)
+    assert heard.choose(later) is None and not heard.sent(A, later), "one is on its way"
+    heard.acknowledged(A, 9)
     heard.release(A, later)
     assert heard.credit(later) == 9
 

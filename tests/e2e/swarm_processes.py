@@ -1,6 +1,6 @@
 """Real swarms for tests: every peer is a process, started by the command that a person types, watched through its journal.
 
-    Household(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
+    SwarmProcesses(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
     wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up
 
 Whatever a household started is gone at its end, with all that it forked. Not handled here: what a test wants to see.
@@ -101,8 +101,8 @@ class Program:
     def pid(self) -> int:
         return self.process.pid
 
-    def corner(self) -> Path | None:
-        """The corner of the run folder that this process took."""
+    def peer_folder(self) -> Path | None:
+        """The folder of the run folder that this process took."""
         for pid in self.folder.glob("peers/*/pid"):
             if pid.read_text() == str(self.pid):
                 return pid.parent
@@ -110,11 +110,11 @@ class Program:
 
     def journal(self) -> list[events.AnyEvent]:
         """Whole events of this life of the peer, so far."""
-        corner = self.corner() if self._path is None else self._path
-        if corner is None or not (corner / "journal.jsonl").exists():
+        peer_folder = self.peer_folder() if self._path is None else self._path
+        if peer_folder is None or not (peer_folder / "journal.jsonl").exists():
             return self._events
-        self._path = corner
-        with open(corner / "journal.jsonl", "rb") as file:
+        self._path = peer_folder
+        with open(peer_folder / "journal.jsonl", "rb") as file:
             file.seek(self._at)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -158,7 +158,7 @@ class Program:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-class Household:
+class SwarmProcesses:
     """A run folder and the programs of a test."""
 
     def __init__(self, folder: Path, settings: str = SETTINGS) -> None:
@@ -228,8 +228,8 @@ class Household:
 
 
 @contextmanager
-def household(folder: Path, settings: str = SETTINGS) -> Iterator[Household]:
-    it = Household(folder, settings)
+def household(folder: Path, settings: str = SETTINGS) -> Iterator[SwarmProcesses]:
+    it = SwarmProcesses(folder, settings)
     try:
         yield it
     finally:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from strangers import EVERY
-from swarm_processes import ROOT, SETTINGS, UNHURRIED, Household, Program, environment, get, household, version
+from swarm_processes import ROOT, SETTINGS, UNHURRIED, SwarmProcesses, Program, environment, get, household, version
 
 from benchmarks.browser import chromium, complaints
 from swarm import events
@@ -56,7 +56,7 @@ HOSTILE = (
 class Scene:
     """A swarm and the page that its seed serves."""
 
-    house: Household
+    house: SwarmProcesses
     url: str
     browser: Browser
     page: Page

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, UNHURRIED, Household, household, swarm, version
+from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, household, swarm, version
 
 from swarm import PROTOCOL, events, invite
 from swarm.types import Digest, Role
@@ -22,7 +22,7 @@ KEY = invite.keyring(bytes(32))
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
     """A run with its seed."""
     with household(tmp_path_factory.mktemp("messages")) as it:
         it.seed()
@@ -38,7 +38,7 @@ def refused(ran: subprocess.CompletedProcess[str], code: int, *said: str) -> Non
         assert words in last[0]
 
 
-def start(house: Household, folder: Path, *sets: str) -> subprocess.CompletedProcess[str]:
+def start(house: SwarmProcesses, folder: Path, *sets: str) -> subprocess.CompletedProcess[str]:
     return swarm("start", str(house.config), "--folder", str(folder), *[word for one in sets for word in ("--set", one)])
 
 
@@ -49,38 +49,38 @@ def word(run: Digest, address: str, role: Role = Role.SAMPLER, expires: int = in
 # --- invites ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_invite_is_refused(house: Household, tmp_path: Path) -> None:
+def test_a_truncated_invite_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     ran = swarm("join", house.invite("sampler")[:-9], "--folder", str(tmp_path / "new"))
     refused(ran, 5, "the invite is damaged", "it may be cut off", "copy it again")
 
 
-def test_an_expired_invite_is_refused(house: Household, tmp_path: Path) -> None:
+def test_an_expired_invite_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     expired = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9", expires=int(time.time()) - 7200)
     ran = swarm("join", expired, "--folder", str(tmp_path / "new"))
     refused(ran, 5, "expired 2 hours ago", "ask the swarm's owner for a new one")
 
 
-def test_an_invite_of_another_protocol_is_refused(house: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invite_of_another_protocol_is_refused(house: SwarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invite, "PROTOCOL", 7)
     newer = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
     said = f"speaks protocol 7, this program {PROTOCOL}: upgrade this program"
     refused(swarm("join", newer, "--folder", str(tmp_path / "new")), 5, said)
 
 
-def test_an_invite_to_another_run_than_the_one_on_the_disk_is_refused(house: Household) -> None:
+def test_an_invite_to_another_run_than_the_one_on_the_disk_is_refused(house: SwarmProcesses) -> None:
     other = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
     ran = swarm("join", other, "--folder", str(house.folder))
     refused(ran, 5, f"{house.folder} belongs to run ", "the invite is for abababababab", "name another folder with --folder")
 
 
 @pytest.mark.slow
-def test_a_samplers_invite_does_not_make_a_learner(house: Household, tmp_path: Path) -> None:
+def test_a_samplers_invite_does_not_make_a_learner(house: SwarmProcesses, tmp_path: Path) -> None:
     ran = swarm("join", house.invite("sampler"), "--as", "learner", "--folder", str(tmp_path / "new"))
     refused(ran, 5, "this invite does not admit a learner", "ask the run's owner for one (`swarm invite --role learner`)")
 
 
 @pytest.mark.slow
-def test_another_tokenizer_is_refused(house: Household, tmp_path: Path) -> None:
+def test_another_tokenizer_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(house.folder / "model", model)
     tokenizer = model / "tokenizer.json"
@@ -92,7 +92,7 @@ def test_another_tokenizer_is_refused(house: Household, tmp_path: Path) -> None:
 # --- bootstraps ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
@@ -103,7 +103,7 @@ def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: House
 
 
 @pytest.mark.slow
-def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
         started = time.monotonic()
@@ -112,7 +112,7 @@ def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: Househ
     assert time.monotonic() - started < 20
 
 
-def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: Household, tmp_path: Path) -> None:
+def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
     address = f"/ip4/127.0.0.1/tcp/{(house.folder / 'peers' / 'seed' / 'port').read_text()}"
     ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
     refused(ran, 4, address, "another peer answers there")
@@ -122,51 +122,51 @@ def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: House
 
 
 @pytest.mark.slow
-def test_a_page_port_in_use_is_named(house: Household, tmp_path: Path) -> None:
+def test_a_page_port_in_use_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = start(house, tmp_path / "new", f"peer.page.port={port}", "peer.page.free=false")
     refused(ran, 3, f"{port}", "in use", "--set")
 
 
-def test_a_listen_port_in_use_is_named(house: Household, tmp_path: Path) -> None:
+def test_a_listen_port_in_use_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = start(house, tmp_path / "new", f"peer.listen.port={port}")
     refused(ran, 3, f"TCP port {port} on 127.0.0.1 is already in use", "--set listen.port")
 
 
-def test_an_unknown_key_is_refused_with_the_nearest(house: Household, tmp_path: Path) -> None:
+def test_an_unknown_key_is_refused_with_the_nearest(house: SwarmProcesses, tmp_path: Path) -> None:
     refused(start(house, tmp_path / "new", "run.pace.beet=2"), 2, "there is no key run.pace.beet", "did you mean run.pace.beat?")
 
 
-def test_a_key_file_that_others_can_read_is_refused(house: Household, tmp_path: Path) -> None:
-    corner = tmp_path / "new" / "peers" / "sampler-1"
-    corner.mkdir(parents=True)
-    shutil.copy(house.folder / "peers" / "seed" / "key", corner / "key")
-    os.chmod(corner / "key", 0o644)
+def test_a_key_file_that_others_can_read_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
+    peer_folder = tmp_path / "new" / "peers" / "sampler-1"
+    peer_folder.mkdir(parents=True)
+    shutil.copy(house.folder / "peers" / "seed" / "key", peer_folder / "key")
+    os.chmod(peer_folder / "key", 0o644)
     ran = swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new"))
-    refused(ran, 3, f"{corner / 'key'} can be read by others (mode 0644)", f"run `chmod 600 {corner / 'key'}`")
+    refused(ran, 3, f"{peer_folder / 'key'} can be read by others (mode 0644)", f"run `chmod 600 {peer_folder / 'key'}`")
 
 
 @pytest.mark.slow
-def test_a_file_where_the_folder_should_be_is_refused(house: Household, tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("a file")
     refused(swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new")), 3, str(tmp_path / "new"))
     refused(start(house, tmp_path / "new"), 3, str(tmp_path / "new"))
 
 
-def test_a_folder_that_another_seed_holds_is_refused(house: Household) -> None:
+def test_a_folder_that_another_seed_holds_is_refused(house: SwarmProcesses) -> None:
     ran = start(house, house.folder)
     refused(ran, 3, "is in use by process", "`swarm leave`")
 
 
-def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: Household) -> None:
+def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: SwarmProcesses) -> None:
     refused(start(house, house.folder, "run.optimizer.lr=0.5"), 5, "holds a run with other settings (optimizer)", "--folder")
 
 
 @pytest.mark.slow
-def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: Household, tmp_path: Path) -> None:
+def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: SwarmProcesses, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"frage": "1+1=", "answer": "2"}\n' * 20)
     words = ("--set", f"run.task.name=data:{tmp_path}/rows.jsonl", "--model", str(house.folder / "model"))
     ran = swarm("up", str(house.config), "--folder", str(tmp_path / "new"), *words)
@@ -202,7 +202,7 @@ def fill(disk: Path) -> None:
                     break
 
 
-def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> None:
+def test_a_full_disk_at_the_start_is_named(house: SwarmProcesses, mounted: Path) -> None:
     fill(mounted)
     refused(start(house, mounted / "new"), 3, str(mounted), "No space left on device", "free space")
     ran = swarm("join", house.invite("sampler"), "--folder", str(mounted / "joined"))
@@ -210,7 +210,7 @@ def test_a_full_disk_at_the_start_is_named(house: Household, mounted: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_read_only_disk_is_named(house: Household, mounted: Path) -> None:
+def test_a_read_only_disk_is_named(house: SwarmProcesses, mounted: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     refused(start(house, mounted / "new"), 3, str(mounted), "Read-only file system", "--folder")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Household, Program, get, household, swarm
+from swarm_processes import UNHURRIED, SwarmProcesses, Program, get, household, swarm
 
 from swarm import events, invite
 from swarm.types import Digest, Role
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
     """A seed, a learner and a sampler that have trained some versions."""
     with household(tmp_path_factory.mktemp("observed")) as it:
         seed = it.seed()
@@ -31,11 +31,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
         yield it
 
 
-def window(house: Household, word: str, folder: Path, *more: str) -> Program:
+def window(house: SwarmProcesses, word: str, folder: Path, *more: str) -> Program:
     return house.run("dashboard", "dashboard", word, "--port", "0", "--folder", str(folder), *more, folder=folder)
 
 
-def page(house: Household, program: Program, seconds: float = 30) -> str:
+def page(house: SwarmProcesses, program: Program, seconds: float = 30) -> str:
     """The address that it says, once it says it."""
 
     def said() -> re.Match[str] | None:
@@ -64,7 +64,7 @@ def end(program: Program) -> int:
 # --- a late window ------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: Household, tmp_path: Path) -> None:
+def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: SwarmProcesses, tmp_path: Path) -> None:
     seed = house.programs[0]
     everybody = {program.peer for program in house.programs[:3]}
     before = {event.version for program in house.programs[:2] for event in program.saw(events.Trained)}
@@ -85,7 +85,7 @@ def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: H
     assert end(late) == 130
 
 
-def test_a_window_imports_neither_torch_nor_a_model(house: Household, tmp_path: Path) -> None:
+def test_a_window_imports_neither_torch_nor_a_model(house: SwarmProcesses, tmp_path: Path) -> None:
     late = window(house, house.invite("observer"), tmp_path / "late")
     page(house, late)
     mapped = {Path(region.path).name for region in psutil.Process(late.pid).memory_maps()}
@@ -96,7 +96,7 @@ def test_a_window_imports_neither_torch_nor_a_model(house: Household, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_window_that_starts_again_shows_what_it_knew(house: Household, tmp_path: Path) -> None:
+def test_a_window_that_starts_again_shows_what_it_knew(house: SwarmProcesses, tmp_path: Path) -> None:
     folder = tmp_path / "late"
     first = window(house, house.invite("observer"), folder, "--set", "peer.history.save=1")
     url = page(house, first)
@@ -109,10 +109,10 @@ def test_a_window_that_starts_again_shows_what_it_knew(house: Household, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_damaged_history_does_not_stop_a_window(house: Household, tmp_path: Path) -> None:
-    corner = tmp_path / "late" / "peers" / "observer-1"
-    corner.mkdir(parents=True)
-    (corner / "history").write_bytes(b"no history")
+def test_a_damaged_history_does_not_stop_a_window(house: SwarmProcesses, tmp_path: Path) -> None:
+    peer_folder = tmp_path / "late" / "peers" / "observer-1"
+    peer_folder.mkdir(parents=True)
+    (peer_folder / "history").write_bytes(b"no history")
     late = window(house, house.invite("observer"), tmp_path / "late")
     url = page(house, late)
     assert versions(url)
@@ -121,7 +121,7 @@ def test_a_damaged_history_does_not_stop_a_window(house: Household, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: Household, tmp_path: Path) -> None:
+def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: SwarmProcesses, tmp_path: Path) -> None:
     late = window(house, house.invite("learner"), tmp_path / "late")
     shown = get(page(house, late), "api/invite")
     said = invite.read(shown["word"], time.time())
@@ -131,7 +131,7 @@ def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: Househol
 
 
 @pytest.mark.slow
-def test_a_page_that_others_reach_says_that_it_has_no_password(house: Household, tmp_path: Path) -> None:
+def test_a_page_that_others_reach_says_that_it_has_no_password(house: SwarmProcesses, tmp_path: Path) -> None:
     late = window(house, house.invite("observer"), tmp_path / "late", "--host", "0.0.0.0")
     page(house, late)
     house.wait_until(lambda: "it has no password" in late.log.read_text(), 5, "no warning")
@@ -142,7 +142,7 @@ def test_a_page_that_others_reach_says_that_it_has_no_password(house: Household,
 
 
 @pytest.mark.slow
-def test_a_port_that_was_asked_for_and_is_taken_is_named(house: Household, tmp_path: Path) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = swarm("dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late"))
@@ -150,7 +150,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named(house: Household, tmp_p
     assert f"port {port} of 127.0.0.1 is in use" in ran.stderr
 
 
-def test_a_swarm_that_does_not_answer_is_named(house: Household, tmp_path: Path) -> None:
+def test_a_swarm_that_does_not_answer_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
     peer = invite.read(house.invite("observer"), time.time()).addresses[0].rsplit("/", 1)[1]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -160,7 +160,7 @@ def test_a_swarm_that_does_not_answer_is_named(house: Household, tmp_path: Path)
     assert "connection refused" in ran.stderr
 
 
-def test_an_invite_that_expired_is_refused(house: Household, tmp_path: Path) -> None:
+def test_an_invite_that_expired_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     said = invite.read(house.invite("observer"), time.time())
     old = invite.make(said.run, said.addresses, Role.OBSERVER, int(time.time()) - 7200)
     ran = swarm("dashboard", old, "--folder", str(tmp_path / "late"))
@@ -168,7 +168,7 @@ def test_an_invite_that_expired_is_refused(house: Household, tmp_path: Path) -> 
     assert "expired 2 hours ago" in ran.stderr
 
 
-def test_a_watchers_invite_does_not_make_a_sampler(house: Household, tmp_path: Path) -> None:
+def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_path: Path) -> None:
     ran = swarm("join", house.invite("observer"), "--folder", str(tmp_path / "late"))
     assert ran.returncode == 2, ran.stderr
     assert "`swarm dashboard` with it shows the swarm" in ran.stderr
@@ -201,7 +201,7 @@ def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: 
 # --- other readers of the same state ------------------------------------------------------------------------------------
 
 
-def test_status_of_an_invite_tells_what_was_before(house: Household, tmp_path: Path) -> None:
+def test_status_of_an_invite_tells_what_was_before(house: SwarmProcesses, tmp_path: Path) -> None:
     before = {event.version for event in house.programs[1].saw(events.Trained)}
     ran = swarm("status", house.invite("observer"), "--json", "--folder", str(tmp_path / "late"))
     assert ran.returncode == 0, ran.stderr
@@ -212,7 +212,7 @@ def test_status_of_an_invite_tells_what_was_before(house: Household, tmp_path: P
     assert {program.peer for program in house.programs[:3]} <= {row["id"] for row in state["peers"]}
 
 
-def test_status_of_a_folder_tells_the_same_as_its_page(house: Household) -> None:
+def test_status_of_a_folder_tells_the_same_as_its_page(house: SwarmProcesses) -> None:
     ran = swarm("status", "--json", "--folder", str(house.folder))
     assert ran.returncode == 0, ran.stderr
     state, shown = json.loads(ran.stdout), get((house.folder / "page").read_text(), "api/state")
@@ -236,7 +236,7 @@ def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
         assert set(knew) <= set(versions((house.folder / "page").read_text()))
 
 
-def test_a_runs_folder_is_replayed(house: Household) -> None:
+def test_a_runs_folder_is_replayed(house: SwarmProcesses) -> None:
     program = house.run("replay", "replay", str(house.folder), "--port", "0")
     url = page(house, program)
     state = get(url, "api/state")

@@ -24,13 +24,13 @@ def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_pa
         house.wait_until(lambda: averaged(learners[0], learners), 60, "no round")
         house.wait_until(lambda: on_disk(seed) >= 8, 60, "no versions came")
         last = on_disk(seed)
-        names = {learner.corner() for learner in learners}
+        names = {learner.peer_folder() for learner in learners}
         house.end()
 
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]
         house.join("sampler", *UNHURRIED)
         house.wait_until(lambda: all(learner.saw(events.Trained) for learner in learners), 60, "the learners did not go on")
-        assert {learner.corner() for learner in learners} == names
+        assert {learner.peer_folder() for learner in learners} == names
         first = [learner.saw(events.Trained)[0].version for learner in learners]
         assert min(first) > last, f"went on from {min(first)}, the last release was {last}"
 

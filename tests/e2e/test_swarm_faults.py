@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Household, Program, admitted, alive, averaged, differing, get, household, released, version
+from swarm_processes import UNHURRIED, SwarmProcesses, Program, admitted, alive, averaged, differing, get, household, released, version
 
 from swarm import events
 from swarm.types import Role
@@ -24,7 +24,7 @@ BACK = 15.0
 
 @dataclass
 class Swarm:
-    house: Household
+    house: SwarmProcesses
     seed: Program
     learners: list[Program] = field(default_factory=list)
     samplers: list[Program] = field(default_factory=list)

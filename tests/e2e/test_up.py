@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import SETTINGS, Household, Program, alive, household, swarm
+from swarm_processes import SETTINGS, SwarmProcesses, Program, alive, household, swarm
 
 from swarm import events, wire
 from swarm.core.releases import rank
@@ -31,21 +31,21 @@ versions = {versions}
 """
 
 
-def up(house: Household) -> Program:
+def up(house: SwarmProcesses) -> Program:
     return house.run("up", "up", str(house.config), "--folder", str(house.folder))
 
 
-def journal(house: Household) -> list[events.AnyEvent]:
+def journal(house: SwarmProcesses) -> list[events.AnyEvent]:
     path = house.folder / "peers" / "seed" / "journal.jsonl"
     return list(events.read_journal(path)) if path.exists() else []
 
 
-def trains(house: Household, version: int = 1) -> bool:
+def trains(house: SwarmProcesses, version: int = 1) -> bool:
     return any(isinstance(event, events.Released) and event.release.version >= version for event in journal(house))
 
 
 @pytest.fixture
-def endless(tmp_path: Path) -> Iterator[tuple[Household, Program]]:
+def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
     """A swarm of `swarm up` that trains and has no end."""
     with household(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
         program = up(house)
@@ -77,7 +77,7 @@ def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(
         assert json.loads(status.stdout)["head"]["version"] >= 6
 
 
-def check_model(house: Household, exported: Path) -> None:
+def check_model(house: SwarmProcesses, exported: Path) -> None:
     """It is the newest release that the seed holds, to the last bit."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -94,22 +94,22 @@ def check_model(house: Household, exported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_child_is_started_again(endless: tuple[Household, Program]) -> None:
+def test_a_killed_child_is_started_again(endless: tuple[SwarmProcesses, Program]) -> None:
     house, _ = endless
-    corner = house.folder / "peers" / "sampler-1"
-    pid = int((corner / "pid").read_text())
+    peer_folder = house.folder / "peers" / "sampler-1"
+    pid = int((peer_folder / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
-    house.wait_until(lambda: (corner / "pid").read_text() not in ("", str(pid)), 20, "the sampler was not started again")
+    house.wait_until(lambda: (peer_folder / "pid").read_text() not in ("", str(pid)), 20, "the sampler was not started again")
     since = time.time()
     house.wait_until(
-        lambda: any(isinstance(e, events.Sampled) and e.at > since for e in events.read_journal(corner / "journal.jsonl")), 40,
+        lambda: any(isinstance(e, events.Sampled) and e.at > since for e in events.read_journal(peer_folder / "journal.jsonl")), 40,
         "the new sampler did not sample",
     )  # fmt: skip
     assert "sampler-1 died (signal SIGKILL) and is started again" in house.programs[0].log.read_text()
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_it_is_killed(endless: tuple[Household, Program]) -> None:
+def test_nothing_is_left_when_it_is_killed(endless: tuple[SwarmProcesses, Program]) -> None:
     house, program = endless
     everybody = program.tree()
     assert len(everybody) > 8
@@ -117,7 +117,7 @@ def test_nothing_is_left_when_it_is_killed(endless: tuple[Household, Program]) -
     house.wait_until(lambda: not alive(everybody), 15, f"left: {alive(everybody)}")
 
 
-def test_ctrl_c_ends_all_of_it(endless: tuple[Household, Program]) -> None:
+def test_ctrl_c_ends_all_of_it(endless: tuple[SwarmProcesses, Program]) -> None:
     house, program = endless
     everybody = program.tree()
     program.signal(signal.SIGINT)

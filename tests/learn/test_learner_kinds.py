@@ -139,7 +139,7 @@ def test_masters_are_what_is_released_and_small_steps_are_not_lost(folders: dict
     first = one.weights()
     for _ in range(100):
         one.step(torch.ones(one.size))
-    masters, before, after = one._descent.masters, weights.from_bytes(first), weights.from_bytes(one.weights())
+    masters, before, after = one._optimizer.masters, weights.from_bytes(first), weights.from_bytes(one.weights())
     assert after.keys() == masters.keys() and all(torch.equal(after[name], masters[name].bfloat16()) for name in after)
     moved = torch.cat([(after[name].float() - before[name].float()).flatten() for name in after])
     assert float(moved.mean()) == pytest.approx(-1e-3, rel=0.1)
@@ -150,7 +150,7 @@ def test_a_release_snaps_masters_and_parameters(folders: dict[str, Path]) -> Non
     other.step(torch.ones(other.size))
     one.load(other.weights(), 1)
     assert one.weights() == other.weights()
-    assert all(torch.equal(value, value.bfloat16().float()) for value in one._descent.masters.values())
+    assert all(torch.equal(value, value.bfloat16().float()) for value in one._optimizer.masters.values())
 
 
 def test_gradients_in_bfloat16_are_added_up_in_float32(folders: dict[str, Path]) -> None:

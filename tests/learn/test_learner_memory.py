@@ -15,7 +15,7 @@ from learner_batches import Batch, batch, gradient, learner, model, settings
 from swarm.config import Training
 from swarm.learn import microbatch
 from swarm.learn.learner import Learner
-from swarm.learn.microbatch import GOOD, Gauge, OutOfMemory, Room
+from swarm.learn.microbatch import GOOD, PeakMemory, OutOfMemory, MicrobatchSize
 
 COMPLETIONS = 4
 
@@ -184,7 +184,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
     one, other = learner(folder, settings()), learner(folder, settings())
     release = one.weights()
     one.step(torch.ones(one.size))
-    real, calls = one._descent._cast, []
+    real, calls = one._optimizer._cast, []
 
     def scarce(name: str) -> None:
         calls.append(name)
@@ -192,11 +192,11 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
             raise MemoryError
         real(name)
 
-    one._descent._cast = scarce  # type: ignore[method-assign]
+    one._optimizer._cast = scarce  # type: ignore[method-assign]
     with pytest.raises(OutOfMemory, match="in the middle of a step"):
         one.step(torch.ones(one.size))
     assert one.version == -1
-    one._descent._cast = real  # type: ignore[method-assign]
+    one._optimizer._cast = real  # type: ignore[method-assign]
     for each in (one, other):
         each.load(release, 7)
         each.step(torch.ones(one.size))
@@ -207,7 +207,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
 
 
 def test_a_room_takes_what_fits_by_its_measure() -> None:
-    room = Room(32, lambda: 1000)
+    room = MicrobatchSize(32, lambda: 1000)
     room.begin()
     assert room.blind
     room.measured(10.0, 100)
@@ -220,13 +220,13 @@ def test_a_room_takes_what_fits_by_its_measure() -> None:
 
 
 def test_a_room_that_nobody_tells_of_memory_takes_the_most() -> None:
-    room = Room(32, lambda: None)
+    room = MicrobatchSize(32, lambda: None)
     room.begin()
     assert not room.blind and room.take([1e12] * 40) == 32
 
 
 def test_a_room_that_fails_after_it_grew_waits_twice_as_long() -> None:
-    room = Room(8, lambda: None)
+    room = MicrobatchSize(8, lambda: None)
     assert room.failed(8) and room.groups == 4
     waits = []
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_a_room_that_fails_after_it_grew_waits_twice_as_long() -> None:
 
 
 def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(folder: Path, made: Batch, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Gauge, "rise", lambda self: 1000)
+    monkeypatch.setattr(PeakMemory, "rise", lambda self: 1000)
     plain, tight = learner(folder, settings()), learner(folder, settings(), ram=lambda: 4000)
     tries = small(tight, 100)
     torch.testing.assert_close(gradient(tight, made).vector, gradient(plain, made).vector, rtol=1e-4, atol=1e-7)
@@ -253,14 +253,14 @@ def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(folder: P
 
 @pytest.mark.slow
 def test_what_will_not_fit_a_cpu_is_recomputed_before_the_machine_kills_us(folder: Path, made: Batch, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Gauge, "rise", lambda self: 1000)
+    monkeypatch.setattr(PeakMemory, "rise", lambda self: 1000)
     tight = learner(folder, settings(), ram=lambda: 1000)
     gradient(tight, made)
     assert tight.statistics()["recomputed"] == 2
 
 
 def test_a_gauge_sees_a_peak_that_is_gone_again() -> None:
-    gauge = Gauge(torch.device("cpu"))
+    gauge = PeakMemory(torch.device("cpu"))
     gauge.start()
     torch.ones(64 << 20, dtype=torch.uint8)
     assert (60 << 20) < gauge.rise() < (200 << 20)

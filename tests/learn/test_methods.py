@@ -92,7 +92,7 @@ def test_disco_on_one_prompt_of_equal_lengths_has_the_papers_budget_over_all_tok
 
 @pytest.mark.parametrize("case", [*LITERALS])
 def test_golden_numbers(case: str) -> None:
-    """Sum and length of the gradient on a batch written by hand. Who changes a formula on purpose changes golden_methods.json."""
+    """GradientAccumulator and length of the gradient on a batch written by hand. Who changes a formula on purpose changes golden_methods.json."""
     tensors = {name: torch.tensor(rows) for name, rows in GOLDEN["batch"].items()}
     probabilities = {name: tensors.pop(name).log() for name in ("logp", "logq", "prox", "ref")}
     batch = Batch(**probabilities, **tensors, horizon=4.0)

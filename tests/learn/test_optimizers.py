@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from swarm import config
 from swarm.learn import optimizers
-from swarm.learn.optimizers import Descent
+from swarm.learn.optimizers import MasterOptimizer
 
 SHAPES = {"large": (80, 64), "small": (64,), "odd": (70, 61)}
 # Of 5120 and 4270 values, which have 8-bit moments, the second with a block that is not full; and of 64, which has not.
@@ -30,7 +30,7 @@ def settings(name: str = "adamw", **changes: float) -> config.Optimizer:
     return config.Optimizer(name=name, **({"lr": 1e-3} | changes))  # type: ignore[arg-type]
 
 
-def same(one: Descent, two: Descent) -> bool:
+def same(one: MasterOptimizer, two: MasterOptimizer) -> bool:
     ours, theirs = one.dump(), two.dump()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -39,7 +39,7 @@ def same(one: Descent, two: Descent) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_twin_makes_the_next_step_bit_for_bit(name: str, dtype: torch.dtype) -> None:
     ours, theirs = named(dtype), named(dtype, seed=1)
-    one, two = Descent(ours, settings(name)), Descent(theirs, settings(name))
+    one, two = MasterOptimizer(ours, settings(name)), MasterOptimizer(theirs, settings(name))
     for seed in range(3):
         one.step(vector(seed), 0.5, 1e-2)
     two.step(vector(9), 1.0, 1e-2)  # it had a life of its own
@@ -54,7 +54,7 @@ def test_a_twin_makes_the_next_step_bit_for_bit(name: str, dtype: torch.dtype) -
 
 
 def test_a_state_without_moments_is_a_state() -> None:
-    one, two = Descent(named(), settings()), Descent(named(seed=1), settings())
+    one, two = MasterOptimizer(named(), settings()), MasterOptimizer(named(seed=1), settings())
     two.step(vector(0), 1.0, 1e-2)
     two.check(one.dump())
     two.load(one.dump())
@@ -64,7 +64,7 @@ def test_a_state_without_moments_is_a_state() -> None:
 def test_eight_bit_moments_take_a_quarter() -> None:
     size = {}
     for name in NAMES:
-        descent = Descent(named(), settings(name))
+        descent = MasterOptimizer(named(), settings(name))
         descent.step(vector(0), 1.0, 1e-2)
         kept = {key: value for key, value in descent.dump().items() if not key.startswith("weight/")}
         size[name] = sum(tensor.nbytes for tensor in kept.values())
@@ -73,7 +73,7 @@ def test_eight_bit_moments_take_a_quarter() -> None:
 
 def test_eight_bit_steps_go_where_those_in_full_go() -> None:
     ours, theirs = named(), named()
-    one, two = Descent(ours, settings("adamw")), Descent(theirs, settings("adamw8bit"))
+    one, two = MasterOptimizer(ours, settings("adamw")), MasterOptimizer(theirs, settings("adamw8bit"))
     start = named()
     for seed in range(5):
         one.step(vector(0) + 0.1 * vector(seed), 1.0, 1e-3)
@@ -84,7 +84,7 @@ def test_eight_bit_steps_go_where_those_in_full_go() -> None:
 
 def test_a_parameter_in_float32_is_its_own_master_and_steps_as_torchs_optimizer_does() -> None:
     ours, theirs = named(), named()
-    descent = Descent(ours, settings(weight_decay=0.1))
+    descent = MasterOptimizer(ours, settings(weight_decay=0.1))
     assert all(descent.masters[name] is ours[name] for name in ours)
     reference = torch.optim.AdamW(theirs.values(), lr=1e-2, betas=(0.9, 0.99), weight_decay=0.1)
     for seed in range(3):
@@ -98,7 +98,7 @@ def test_a_parameter_in_float32_is_its_own_master_and_steps_as_torchs_optimizer_
 
 def test_masters_keep_what_bfloat16_parameters_cannot() -> None:
     parameters = named(torch.bfloat16)
-    descent = Descent(parameters, settings())
+    descent = MasterOptimizer(parameters, settings())
     before = {name: value.detach().clone() for name, value in parameters.items()}
     for _ in range(200):
         descent.step(torch.ones(len(vector(0))), 1.0, 1e-4)
@@ -111,7 +111,7 @@ def test_masters_keep_what_bfloat16_parameters_cannot() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_masters_follow_parameters_that_were_set_or_become_them(exact: bool) -> None:
     parameters = named(torch.bfloat16)
-    descent = Descent(parameters, settings())
+    descent = MasterOptimizer(parameters, settings())
     descent.step(vector(0), 1.0, 1e-6)
     before = {name: master.clone() for name, master in descent.masters.items()}
     with torch.no_grad():
@@ -124,9 +124,9 @@ def test_masters_follow_parameters_that_were_set_or_become_them(exact: bool) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_buckets_do_not_change_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Descent(named(), settings(name))
+    whole = MasterOptimizer(named(), settings(name))
     monkeypatch.setattr(optimizers, "BUCKET", 5000)
-    pieces = Descent(named(), settings(name))
+    pieces = MasterOptimizer(named(), settings(name))
     for seed in range(3):
         whole.step(vector(seed), 1.0, 1e-2)
         pieces.step(vector(seed), 1.0, 1e-2)
@@ -135,7 +135,7 @@ def test_buckets_do_not_change_a_step(name: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", NAMES)
 def test_moments_that_are_made_ahead_change_nothing(name: str) -> None:
-    ahead, later = Descent(named(), settings(name)), Descent(named(), settings(name))
+    ahead, later = MasterOptimizer(named(), settings(name)), MasterOptimizer(named(), settings(name))
     ahead.prepare()
     ahead.step(vector(0), 1.0, 1e-2)
     later.step(vector(0), 1.0, 1e-2)
@@ -144,7 +144,7 @@ def test_moments_that_are_made_ahead_change_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_that_ends_while_moments_are_made_leaves_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    descent = Descent(named(), settings(name))
+    descent = MasterOptimizer(named(), settings(name))
     made, real = [], torch.zeros_like
 
     def scarce(*args: object, **kwargs: object) -> Tensor:
@@ -162,7 +162,7 @@ def test_memory_that_ends_while_moments_are_made_leaves_none(name: str, monkeypa
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("damage", ["shape", "dtype", "missing", "weight"])
 def test_a_state_that_does_not_fit_is_refused(name: str, damage: str) -> None:
-    descent = Descent(named(), settings(name))
+    descent = MasterOptimizer(named(), settings(name))
     descent.step(vector(0), 1.0, 1e-2)
     tensors = dict(descent.dump())
     key = "exp_avg/large" if name == "adamw" else "absmax1/large"
@@ -180,7 +180,7 @@ def test_a_state_that_does_not_fit_is_refused(name: str, damage: str) -> None:
 
 
 def test_a_state_of_the_other_optimizer_is_refused() -> None:
-    eight, full = Descent(named(), settings("adamw8bit")), Descent(named(), settings("adamw"))
+    eight, full = MasterOptimizer(named(), settings("adamw8bit")), MasterOptimizer(named(), settings("adamw"))
     eight.step(vector(0), 1.0, 1e-2)
     with pytest.raises(ValueError, match="of another model"):
         full.check(eight.dump())
@@ -189,4 +189,4 @@ def test_a_state_of_the_other_optimizer_is_refused() -> None:
 def test_without_bitsandbytes_its_optimizer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(ValueError, match=r"pip install 'gepo-swarm\[quant\]'"):
-        Descent(named(), settings("adamw8bit"))
+        MasterOptimizer(named(), settings("adamw8bit"))

@@ -16,7 +16,7 @@ from test_roles_swarm import Told, scenario
 
 from peers.roles.sampler import OUTBOX, Sampler
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, Loss, Outcome, Then
@@ -55,7 +55,7 @@ class Site:
         ports = network.ports(SAMPLER, lambda kind: 0.0)
         frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
         config = Config(run=Run(sampling=Sampling(group_size=2), window=window))
-        who = Self(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
+        who = PeerInfo(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
         self.host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
         self.told: list[events.Event] = []
         self.host.bus.add(self.told.append)
@@ -134,8 +134,8 @@ def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(o
         nowhere = outcome in (Loss.UNREACHABLE, Loss.TOO_LARGE)
         expected = {Then.DONE: [], Then.DROPPED: [], Then.AGAIN: [NEAR], Then.ELSEWHERE: [FAR]}[then]
         assert went == ([] if nowhere else [NEAR]) + expected
-        assert site.host.vitals.refused == (then is Then.DROPPED)
-        assert site.host.roster.beat(NEAR) and site.host.roster._known[NEAR].flying == 0
+        assert site.host.status.refused == (then is Then.DROPPED)
+        assert site.host.roster.beat(NEAR) and site.host.roster._known[NEAR].in_flight == 0
         notes = [event.text for event in site.told if isinstance(event, events.Noted)]
         assert len(notes) == (then in (Then.AGAIN, Then.ELSEWHERE) or outcome is Loss.TOO_LARGE), notes
         assert all(str(outcome.value) in note or "does not fit" in note for note in notes)
@@ -189,7 +189,7 @@ def test_a_learner_that_takes_groups_again_gets_all_that_wait() -> None:
         await asyncio.sleep(20.0)
         closed, opened = False, site.host.now() - EPOCH
         await asyncio.gather(*deliveries)
-        assert site.host.vitals.refused == 0
+        assert site.host.status.refused == 0
         assert max(when for _, _, when in site.sent) - opened < 4 * LONGEST
 
     on_site(play)
@@ -200,7 +200,7 @@ def test_a_group_that_grew_too_old_while_it_waited_is_sent_to_nobody() -> None:
         await site.learner(NEAR, refuses)
         await site.sampler._deliver(group_of(1))
         assert max(when for _, _, when in site.sent) <= 5.0 < site.host.now() - EPOCH
-        assert site.host.vitals.refused == 1
+        assert site.host.status.refused == 1
 
     on_site(play, Window(seconds=5.0))
 

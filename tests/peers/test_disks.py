@@ -14,7 +14,7 @@ import pytest
 
 from peers import errors
 from peers.build import assembly
-from peers.build.run_folder import Corner
+from peers.build.run_folder import PeerFolder
 from peers.commands import up
 from swarm import events
 from swarm.config import Config, Listen
@@ -70,11 +70,11 @@ def test_a_journal_on_a_disk_that_fails_loses_events_and_goes_on_when_the_disk_d
 
 def test_a_disk_that_fails_does_not_hide_why_a_peer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="the cause"):
-        with Corner(tmp_path / "corner"):
+        with PeerFolder(tmp_path / "folder"):
             monkeypatch.setattr(os, "ftruncate", failed)
             raise KeyError("the cause")
     monkeypatch.undo()
-    assert Corner(tmp_path / "corner").take(), "the corner is free again"
+    assert PeerFolder(tmp_path / "folder").take(), "the folder is free again"
 
 
 def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
-from peers.runtime.status import Vitals
+from peers.runtime.host import Host, PeerInfo
+from peers.runtime.status import PeerStatus
 from peers.runtime.status_line import REPEATED, living, sentence
 from swarm import events
 from swarm.config import Config, DelayLaw
@@ -25,8 +25,8 @@ from swarm.types import Digest, PeerId, Role
 ROOT = Path(__file__).parents[2]
 
 
-def vitals(state: str, **more: int) -> Vitals:
-    made = Vitals(state=state, **more)
+def status(state: str, **more: int) -> PeerStatus:
+    made = PeerStatus(state=state, **more)
     made.tokens.add(300.0, 0.0)
     return made
 
@@ -34,22 +34,22 @@ def vitals(state: str, **more: int) -> Vitals:
 @pytest.mark.parametrize(
     ("role", "told", "said"),
     [
-        (Role.SAMPLER, Vitals(state="waiting for a policy"),
+        (Role.SAMPLER, PeerStatus(state="waiting for a policy"),
          "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet"),
-        (Role.SAMPLER, vitals("sampling", version=41, admitted=1312), "version 41, 1,312 groups admitted, 10 tokens/s; sampling"),
-        (Role.SAMPLER, vitals("waiting for credit", version=3, admitted=9, refused=2),
+        (Role.SAMPLER, status("sampling", version=41, admitted=1312), "version 41, 1,312 groups admitted, 10 tokens/s; sampling"),
+        (Role.SAMPLER, status("waiting for credit", version=3, admitted=9, refused=2),
          "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks for groups now"),
-        (Role.LEARNER, vitals("gathering", version=7, admitted=80, done=64),
+        (Role.LEARNER, status("gathering", version=7, admitted=80, done=64),
          "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering"),
-        (Role.EVALUATOR, vitals("evaluating", version=20, done=3), "version 20, 3 versions evaluated, 10 tokens/s; evaluating"),
+        (Role.EVALUATOR, status("evaluating", version=20, done=3), "version 20, 3 versions evaluated, 10 tokens/s; evaluating"),
     ],
 )  # fmt: skip
-def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: Vitals, said: str) -> None:
+def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: PeerStatus, said: str) -> None:
     assert sentence(told, role, 29.9) == said
 
 
 def test_the_line_says_how_far_behind_a_peer_is() -> None:
-    told = vitals("sampling", version=41)
+    told = status("sampling", version=41)
     told.lags(versions=2.25)
     assert "2.2 versions behind" in sentence(told, Role.SAMPLER, 0.0)
 
@@ -57,7 +57,7 @@ def test_the_line_says_how_far_behind_a_peer_is() -> None:
 def host() -> Host:
     network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
     ports = network.ports(PeerId("sampler-0"), lambda kind: 0.0)
-    who = Self(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
+    who = PeerInfo(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
     frames = Frames(who.run, ports.keyring, None, private=False)
     return Host(who, Config(), ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
 
@@ -66,11 +66,11 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(c
     async def scene() -> None:
         mine = host()
         async with living(mine):
-            mine.vitals.state = "waiting for a policy"
+            mine.status.state = "waiting for a policy"
             await mine.ports.clock.sleep(30.0)
-            mine.vitals.version = 4
+            mine.status.version = 4
             for state in ["sampling", "waiting for credit"] * 150:
-                mine.vitals.state = state
+                mine.status.state = state
                 await mine.ports.clock.sleep(0.5)
             assert mine.now() == EPOCH + 180.0
 

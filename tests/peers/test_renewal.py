@@ -13,7 +13,7 @@ from peers import cli
 from peers.build import run_folder
 from peers.build.run_folder import RunFolder
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import DAY, Renewal, ending, renewer
 from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
@@ -34,15 +34,15 @@ SEED, LEARNER = PeerId("seed"), PeerId("learner")
 class Peer:
     """A host that does not run, with a membership of the run's owner."""
 
-    def __init__(self, network: MemoryNetwork, me: PeerId, role: Role, lasts: float, corner: Path, final: bool = False) -> None:
+    def __init__(self, network: MemoryNetwork, me: PeerId, role: Role, lasts: float, peer_folder: Path, final: bool = False) -> None:
         ports = network.ports(me, lambda kind: 0.0)
         given = invite.admit(invite.delegate(OWNER, "lab", role, int(EPOCH + lasts), final), me)
         trust = Trust("lab", OWNER.public, False, identity.verify)
-        who = Self(name=me, role=role, run=RUN, incarnation=1, membership=given)
+        who = PeerInfo(name=me, role=role, run=RUN, incarnation=1, membership=given)
         self.told: list[events.Event] = []
         self.host = Host(who, Config(run=Run(name="lab")), ports, Frames(RUN, ports.keyring, given, False), events.Bus(), trust)
         self.host.bus.add(self.told.append)
-        self.renewal = Renewal(self.host, corner, renewer(OWNER, "lab") if role is Role.SEED else None)
+        self.renewal = Renewal(self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None)
 
     def hears(self, peer: PeerId) -> None:
         beat = Beat(
@@ -91,7 +91,7 @@ def test_a_week_before_its_end_a_member_whom_nobody_renews_says_so(tmp_path: Pat
     now = EPOCH + 25 * DAY
     assert ending(learner.host.frames.membership, now).startswith("its membership ends in 5 days")
     assert not ending(learner.host.frames.membership, EPOCH + 20 * DAY)
-    assert sentence(learner.host.vitals, Role.LEARNER, now)
+    assert sentence(learner.host.status, Role.LEARNER, now)
 
 
 def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(lab: RunFolder,
     assert got.delegate is not None and not got.delegate.delegation.final
     assert abs(got.expires - time.time() - invite.LIFE) < 60
     assert "nobody listens for this word now: start the run again" in said.err
-    with lab.corner("seed"):
+    with lab.peer_folder("seed"):
         cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
         assert not capsys.readouterr().err
 
@@ -192,9 +192,9 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
         run_folder.entry(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me
     renewed = renewer(lab.owner(), lab.name)(peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY)
-    corner = lab.path / "peers" / "learner-1"
-    corner.mkdir(parents=True)
-    (corner / "membership").write_bytes(wire.encode(renewed))
+    peer_folder = lab.path / "peers" / "learner-1"
+    peer_folder.mkdir(parents=True)
+    (peer_folder / "membership").write_bytes(wire.encode(renewed))
     assert run_folder.entry(word, lab.path, later).run == lab.digest
     with pytest.raises(InviteError, match="expired"):
         run_folder.entry(word, lab.path, now + 51 * DAY)

@@ -1,4 +1,4 @@
-"""The run folder: one run for ever, one process a corner."""
+"""The run folder: one run for ever, one process a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import run_folder
-from peers.build.run_folder import Corner, RunFolder, free_corner, running
+from peers.build.run_folder import PeerFolder, RunFolder, free_peer_folder, running
 from peers.commands import status
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
@@ -203,20 +203,20 @@ def test_who_only_joined_cannot_invite(run: RunFolder) -> None:
 
 
 def test_a_corner_is_held_by_one_process(tmp_path: Path) -> None:
-    with Corner(tmp_path / "peers" / "x"):
-        with pytest.raises(CannotHere, match=f"in use by process {os.getpid()}"), Corner(tmp_path / "peers" / "x"):
+    with PeerFolder(tmp_path / "peers" / "x"):
+        with pytest.raises(CannotHere, match=f"in use by process {os.getpid()}"), PeerFolder(tmp_path / "peers" / "x"):
             pass
         assert running(tmp_path) == {"x": os.getpid()}
     assert running(tmp_path) == {}
-    with Corner(tmp_path / "peers" / "x"):
+    with PeerFolder(tmp_path / "peers" / "x"):
         pass
 
 
 def test_a_peer_takes_the_first_free_corner_and_gets_its_own_back(tmp_path: Path) -> None:
-    first, second = (free_corner(tmp_path, Role.SAMPLER) for _ in range(2))
+    first, second = (free_peer_folder(tmp_path, Role.SAMPLER) for _ in range(2))
     assert [first.path.name, second.path.name] == ["sampler-1", "sampler-2"]
     first.release()
-    third = free_corner(tmp_path, Role.SAMPLER)
+    third = free_peer_folder(tmp_path, Role.SAMPLER)
     assert third.path.name == "sampler-1"
     second.release()
     third.release()

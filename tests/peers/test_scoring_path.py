@@ -14,11 +14,11 @@ import torch
 
 from peers.commands import sim
 from peers.roles.evaluator import GIVE_UP
-from peers.roles.learner_inbox import Intake
+from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import Scorer
 from peers.runtime.faults import AGAIN
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource, Window
 from swarm.core.admission import group_id
@@ -84,7 +84,7 @@ class Told:
         role_of = sim._role
         with monkeypatch.context() as patch:
 
-            def role(host: Host, kit: sim.Kit) -> Any:
+            def role(host: Host, kit: sim.PolicyParts) -> Any:
                 patch.setattr(sim.tasks, "source", lambda *words: source(host.who.role))
                 return role_of(host, kit)
 
@@ -197,7 +197,7 @@ def group_of(number: int, source: Toy) -> Group:
 class Desk:
     """A learner's intake and all around it."""
 
-    def __init__(self, host: Host, intake: Intake, sampler: Frames) -> None:
+    def __init__(self, host: Host, intake: LearnerInbox, sampler: Frames) -> None:
         self.host, self.intake, self.sampler = host, intake, sampler
         self.told: list[events.Event] = []
         host.bus.add(self.told.append)
@@ -221,14 +221,14 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                 sampling=Sampling(group_size=2, max_tokens=4), batch=BatchSize(groups=8, buffer=2.0),
                 window=Window(versions=9, seconds=1e12),
             ))  # fmt: skip
-            who = Self(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
+            who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
             host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
             host.releases.hear(Release(version=0, weights=Digest(""), manifest=Digest(""), size=1, parent=Digest(""),
                                        publisher=ME, learners=1, groups=0, released=0.0))  # fmt: skip
             speech: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
             sampler = Frames(Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False)
-            await play(Desk(host, Intake(host, source, speech, lambda: 0, lambda: 1), sampler))
+            await play(Desk(host, LearnerInbox(host, source, speech, lambda: 0, lambda: 1), sampler))
 
     run(main())
 

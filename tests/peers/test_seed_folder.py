@@ -15,7 +15,7 @@ from peers.build.run_folder import RELEASES
 from peers.commands import sim
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
 from swarm.core.membership import Trust
@@ -48,7 +48,7 @@ class House:
         config = Config(run=Run(release=Releasing(keep=4), pace=Pace(beat=0.05, patience=1.0)))
         ports = self.network.ports(name, lambda kind: 0.0)
         peer = SimPeer(name=name, role=role, ports=ports, seed=1, config=config, bus=bus, life=0)
-        who = Self(
+        who = PeerInfo(
             name=name, role=role, run=sim.RUN, incarnation=1, membership=sim._membership(peer),
             observes=role is Role.SEED, genesis=digest_of(GENESIS),
         )  # fmt: skip
@@ -59,7 +59,7 @@ class House:
         """The seed comes up; the learner makes these versions one after the other; both are gone again."""
         async with asyncio.TaskGroup() as tasks:
             lives = [tasks.create_task(self.learner.run(self.learner.stop.wait)), tasks.create_task(self.host.run(self.seed.run))]
-            await self._until(lambda: self.host.vitals.state == "serving")
+            await self._until(lambda: self.host.status.state == "serving")
             for version in versions:
                 data = weights(version)
                 manifest, address = self.learner.blobs.publish(data, version, digest_of(data))
@@ -67,7 +67,7 @@ class House:
                     version=version, weights=manifest.weights, manifest=address, size=manifest.size, parent=Digest("0" * 64),
                     publisher=self.learner.ports.me, learners=1, groups=1, released=self.learner.now(),
                 ))  # fmt: skip
-                await self._until(lambda version=version: self.host.vitals.version == version)  # type: ignore[misc]
+                await self._until(lambda version=version: self.host.status.version == version)  # type: ignore[misc]
             await asyncio.sleep(0.1)
             for life in lives:
                 life.cancel()

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peers.roles.learner_inbox import Exercise, Intake
+from peers.roles.learner_inbox import Exercise, LearnerInbox
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.core.membership import Trust
@@ -35,7 +35,7 @@ def group_of(size: int) -> Group:
     )  # fmt: skip
 
 
-def showing(text: str, prompt: str, play: Callable[[Intake, Group], None], size: int, beat: float = 1.0) -> list[events.Shown]:
+def showing(text: str, prompt: str, play: Callable[[LearnerInbox, Group], None], size: int, beat: float = 1.0) -> list[events.Shown]:
     """What a member of a private run shows while `play` goes on; every event is sealed as it is for gossip."""
     told: list[events.Shown] = []
 
@@ -47,10 +47,10 @@ def showing(text: str, prompt: str, play: Callable[[Intake, Group], None], size:
             membership = Membership(peer=ME, delegation=delegation, signature=Random(2).randbytes(64))
             frames = Frames(Digest("5" * 64), ports.keyring, membership, private=True)
             config, bus = Config(run=Run(pace=Pace(beat=beat, patience=1000.0))), events.Bus()
-            who = Self(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
+            who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             host = Host(who, config, ports, frames, bus, Trust("demo", b"owner", False, lambda *_: True))
             source = tasks.source(config.run.task, 1)
-            intake = Intake(host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1)
+            intake = LearnerInbox(host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1)
             group = group_of(size)
             exercise = Exercise(Task(environment="toy", index=1, prompt=prompt, answer=prompt), group.rewards)
             intake._exercises[group.id] = exercise

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from peers.roles import state_transfer
-from peers.roles.state_transfer import HELD, Twins
+from peers.roles.state_transfer import HELD, StateTransfer
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config, DelayLaw, Engine, Peer, Run
 from swarm.core.membership import Trust
 from swarm.events import Bus
@@ -28,7 +28,7 @@ STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)
 
 
 class Model:
-    """A learner as Twins see it: a number is its state, and its weights follow from that."""
+    """A learner as StateTransfer see it: a number is its state, and its weights follow from that."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -46,11 +46,11 @@ class Model:
 class Learner:
     def __init__(self, network: MemoryNetwork, name: str, version: int, price: Callable[[str], float]) -> None:
         ports, config = network.ports(name, price), Config(run=Run(name="twins"), peer=Peer(engine=Engine(name="toy", tasks=1)))
-        who = Self(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
+        who = PeerInfo(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
         trust = Trust("twins", b"owner", False, lambda key, data, signature: True)
         self.model = Model(version)
         self.host = Host(who, config, ports, Frames(RUN, ports.keyring, None, False), Bus(), trust)
-        self.twins = Twins(self.host, self.model)  # type: ignore[arg-type]
+        self.transfer = StateTransfer(self.host, self.model)  # type: ignore[arg-type]
 
     @property
     def me(self) -> PeerId:
@@ -65,7 +65,7 @@ class Learner:
             )  # fmt: skip
             assert self.host.roster.hear(other, beat, self.host.now())
         await self.host.blobs.serve()
-        await self.twins.serve()
+        await self.transfer.serve()
 
     def release(self) -> Release:
         weights = self.model.weights()
@@ -114,7 +114,7 @@ def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(monkeypa
 
         monkeypatch.setattr(blobs, "digest_of", digest_of)
         old.host.ports = replace(old.host.ports, work=Watched())
-        assert await new.twins.take(release)
+        assert await new.transfer.take(release)
         assert new.model.version == 7 and set(hashed) == {"cut"}
 
     among(promise)
@@ -124,12 +124,12 @@ def test_a_state_is_not_on_the_releases_shelf_and_does_not_stay() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         release = old.release()
         shelves = [peer.host.blobs.statistics() for peer in (old, new)]
-        assert await new.twins.take(release)
+        assert await new.transfer.take(release)
         assert [peer.host.blobs.statistics() for peer in (old, new)] == shelves
-        assert old.twins._states.statistics() == {"releases": 1, "blobs": 5}
+        assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
         await asyncio.sleep(2 * HELD)
-        assert old.twins._states.statistics() == {"releases": 0, "blobs": 0}
-        assert await newer.twins.take(release), "it is made anew"
+        assert old.transfer._states.statistics() == {"releases": 0, "blobs": 0}
+        assert await newer.transfer.take(release), "it is made anew"
 
     among(promise)
 
@@ -138,8 +138,8 @@ def test_the_state_of_a_later_version_takes_the_place_of_an_earlier_one() -> Non
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         for version in (7, 8, 9):
             old.model.version = version
-            assert await new.twins.take(old.release())
-            assert old.twins._states.statistics() == {"releases": 1, "blobs": 5}
+            assert await new.transfer.take(old.release())
+            assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
 
     among(promise)
 
@@ -150,19 +150,19 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         state = old.model.state
         old.model.state = lambda: copies.append(1) or state()  # type: ignore[method-assign, func-returns-value]
         release = old.release()
-        assert await asyncio.gather(new.twins.take(release), newer.twins.take(release)) == [True, True]
+        assert await asyncio.gather(new.transfer.take(release), newer.transfer.take(release)) == [True, True]
         assert len(copies) == 1
         old.model.version = 8
-        assert not await new.twins.take(old.release()), "the other one may still be taking the earlier state"
+        assert not await new.transfer.take(old.release()), "the other one may still be taking the earlier state"
         await asyncio.sleep(state_transfer.TAKEN)
-        assert await new.twins.take(old.release())
+        assert await new.transfer.take(old.release())
 
     among(promise)
 
 
 def test_a_large_state_is_waited_for_as_long_as_it_takes_to_make() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
-        assert await new.twins.take(old.release())
+        assert await new.transfer.take(old.release())
         assert new.model.version == 7 and now() > 25.0
 
     among(promise, pack=20.0, cut=5.0)
@@ -171,7 +171,7 @@ def test_a_large_state_is_waited_for_as_long_as_it_takes_to_make() -> None:
 def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         release = old.release()
-        assert not await new.twins.take(release)
+        assert not await new.transfer.take(release)
         assert new.model.version == 3
         assert now() < 2 * state_transfer.PATIENCE + 1.0
 
@@ -181,7 +181,7 @@ def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
 def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         old.model.weights = new.model.weights = lambda: b"small"  # type: ignore[method-assign]
-        assert not await new.twins.take(old.release())
+        assert not await new.transfer.take(old.release())
         assert new.model.version == 3
 
     among(promise)

@@ -15,9 +15,9 @@ import pytest
 from dashboard import snapshot
 from dashboard.state import State, fold
 from peers.roles import observer as module
-from peers.roles.observer import ANSWER, Watch
+from peers.roles.observer import ANSWER, Observer
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, Self
+from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, History, Peer, Run
 from swarm.core.membership import Trust
@@ -40,18 +40,18 @@ class World:
         self.journal: list[events.Event] = []
 
     @asynccontextmanager
-    async def window(self, name: str = "window", role: Role = Role.OBSERVER) -> AsyncIterator[tuple[Host, Watch]]:
+    async def window(self, name: str = "window", role: Role = Role.OBSERVER) -> AsyncIterator[tuple[Host, Observer]]:
         """A host that observes, and its watch, for as long as the block runs."""
         ports = self.network.ports(name, lambda kind: 0.01)
         delegation = Delegation(role=role, expires=1 << 40, key=b"", signature=b"")
         membership = Membership(peer=ports.me, delegation=delegation, signature=b"")
         incarnation = int(ports.clock.now() * 1000)
-        who = Self(name=name, role=role, run=RUN, incarnation=incarnation, membership=membership, observes=True)
+        who = PeerInfo(name=name, role=role, run=RUN, incarnation=incarnation, membership=membership, observes=True)
         bus = events.Bus()
         bus.add(self.journal.append)
         trust = Trust("watch", b"owner", False, lambda key, data, signature: True)
         host = Host(who, CONFIG, ports, Frames(RUN, ports.keyring, membership, False), bus, trust)
-        watch = Watch(host, self.folder / name)
+        watch = Observer(host, self.folder / name)
         async with watch.kept(), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(host.run(host.stop.wait))
             try:
@@ -94,7 +94,7 @@ def curve(state: State) -> list[int]:
     return [point[0] for point in state.series["reward"].points()] if "reward" in state.series else []
 
 
-def groups(watch: Watch) -> int:
+def groups(watch: Observer) -> int:
     return watch.state.head(EPOCH).trained
 
 

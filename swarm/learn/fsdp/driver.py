@@ -129,7 +129,7 @@ class _Line:
         length = PREFIX + int.from_bytes(self._inbox[:PREFIX], "big")
         return ANSWERS.decode(self._inbox[PREFIX:]) if len(self._inbox) >= max(PREFIX, length) else None
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How it died, with its last words."""
         try:
             code = self.process.wait(GRACE)
@@ -169,7 +169,7 @@ def _answers(lines: Sequence[_Line], seconds: float) -> list[Answer]:
                 try:
                     answer = line.receive()
                 except EOFError:
-                    dead[key.data] = RankLost(line.obituary(), memory=False)
+                    dead[key.data] = RankLost(line.exit_reason(), memory=False)
                     selector.unregister(key.fileobj)
                     deadline = min(deadline, time.monotonic() + GRACE)
                     continue

@@ -195,11 +195,11 @@ class ShardedLearner:
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """As `Learner.save`."""
-        checkpoint.write(folder, self.state(checkpoint.with_chance(extra)))
+        checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """As `Learner.restore`."""
-        return checkpoint.take_chance(self.become(checkpoint.read(folder)))
+        return checkpoint.restore_rng_state(self.become(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """As `Learner.statistics`; `micro` and `peak` are of one rank."""

@@ -107,13 +107,13 @@ class Learned(Struct, tag="learned"):
     parts: tuple[Part, ...]
     """Of the shares with groups, in order."""
     half: float
-    """Sum of squares of this rank's shards of the first half's gradient,"""
+    """GradientAccumulator of squares of this rank's shards of the first half's gradient,"""
     rest: float
     """of the second half's,"""
     dot: float
     """and their product."""
     peak: int
-    """Bytes in use at most, as memory.Gauge counts them."""
+    """Bytes in use at most, as memory.PeakMemory counts them."""
 
 
 class Step(Struct, tag="step"):

@@ -56,7 +56,7 @@ from swarm.learn.fsdp.messages import (
 )
 from swarm.learn.learner import Work, batch_of
 from swarm.learn.model import load_policy
-from swarm.learn.optimizers import Descent
+from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import LanguageModel, Policy, Scored
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -114,29 +114,29 @@ class Rank:
             policy, lasting = _load(start.settings)
             self._whole = _shard(Whole(policy), start, device)
         self._warm_up()
-        self._gauge = microbatch.Gauge(device)
+        self._gauge = microbatch.PeakMemory(device)
         self.entries = tuple(entry for entry, _ in lasting)
         self._pieces = _pieces(lasting, dict(policy.module.named_parameters()), dict(policy.module.named_buffers()), start)
         self._size = sum(_numel(entry) for entry in self.entries)
         self._trained = [piece for piece in self._pieces if piece.parameter is not None]
         self._vector = sum(_numel(entry) for entry in self.entries if entry.trained)
-        self._descent = Descent({piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer)
+        self._optimizer = MasterOptimizer({piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer)
 
     def obey(self, order: Order) -> Answer:
         match order:
             case Learn():
                 return self._learn(order)
             case Step():
-                self._descent.prepare()
+                self._optimizer.prepare()
                 vector = self._slab.tensor(self._vector, torch.float32)
                 mine = torch.cat([vector[piece.place] for piece in self._trained])
-                self._descent.step(mine, order.scale, order.lr)
+                self._optimizer.step(mine, order.scale, order.lr)
             case Write():
                 self._write(order)
             case Read():
                 self._read(order)
             case Fresh():
-                self._descent.forget()
+                self._optimizer.forget()
             case Start():
                 raise ValueError("this rank has started already")
         return Done()
@@ -199,7 +199,7 @@ class Rank:
     # --- copies -----------------------------------------------------------------------------------------------------------------
 
     def _write(self, order: Write) -> None:
-        held = self._descent.dump()
+        held = self._optimizer.dump()
         slab = self._slab.tensor(self._size * len(order.what), DTYPES[order.dtype])
         for i, what in enumerate(order.what):
             place = slab[i * self._size : (i + 1) * self._size]
@@ -222,9 +222,9 @@ class Rank:
                     tensors[f"{what}/{piece.entry.name}"] = place[piece.place]
                     tensors[f"step/{piece.entry.name}"] = torch.tensor(float(order.steps))
         if len(order.what) > 1:
-            self._descent.load(tensors)
+            self._optimizer.load(tensors)
         else:
-            self._descent.refresh(order.exact)
+            self._optimizer.refresh(order.exact)
 
 
 def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]]:
