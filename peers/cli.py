@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import importlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.commands import arguments
-from peers.errors import USAGE, WrongUsage, guarded
+from peers.errors import USAGE, CannotHere, WrongUsage, guarded
 
 ROLES = ("auto", "sampler", "learner", "evaluator")
 
@@ -130,11 +131,12 @@ def export(args: argparse.Namespace) -> int:
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.build import run_folder
+    from peers.runtime import peer_folder
     from swarm.types import Role
 
     word = run_folder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
-    if "seed" not in run_folder.running(folder):
+    if "seed" not in peer_folder.running(folder):
         print(f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}", file=sys.stderr)
     return 0
 
@@ -164,9 +166,12 @@ def bench(args: argparse.Namespace) -> int:
     if not set(args.names) & set(STUDIES):
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
             raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES))
-        import benchmarks as program
-
-        return program.main(args.names, args.json)
+        try:
+            # It lies beside the packages in a checkout, and no package may import it.
+            program = importlib.import_module("benchmarks")
+        except ModuleNotFoundError as error:
+            raise CannotHere("the benchmarks are not part of the installed program: run `make bench` in a checkout") from error
+        return int(program.main(args.names, args.json))
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
     from peers import studies

@@ -25,16 +25,18 @@ import msgspec
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.run_folder import PeerFolder, RunFolder
+from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.evaluator import Evaluator
 from peers.roles.observer import Observer
 from peers.roles.seed import Seed
+from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import Renewal, renewer
+from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import Departure, run_until_signalled
 from peers.runtime.status_line import living
 from swarm import events
@@ -93,7 +95,7 @@ def observe(word: str, folder: Path | None, config: Config, look: Callable[[Wind
     path = _folder_of(invite, folder)
 
     async def program(departure: Departure) -> None:
-        with _place(run_folder.free_peer_folder(path, Role.OBSERVER)) as place:
+        with _place(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
             async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
                 host = _host(place, run, Role.OBSERVER, config, node, Nobody(), _membership(invite, Role.OBSERVER, run, place))
@@ -123,7 +125,7 @@ def _folder_of(invite: Invite, folder: Path | None) -> Path:
 def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
     """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not enough."""
     membership = invite.admit(place.keyring.me) if invite.role is role else None
-    renewed = run_folder.membership(place.folder)
+    renewed = peer_folder.membership(place.folder)
     if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
         membership = max((membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0)
     if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
@@ -312,7 +314,7 @@ async def _join(
     invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
 ) -> None:
     """`machine` is given where the role and its precision are what fits it."""
-    with _place(run_folder.free_peer_folder(path, role)) as place:
+    with _place(peer_folder.free_peer_folder(path, role)) as place:
         async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)

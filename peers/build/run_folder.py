@@ -16,11 +16,7 @@ A folder belongs to one run for ever: opening it with another `[run]` is refused
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import itertools
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +27,7 @@ import msgspec
 import platformdirs
 
 from peers.errors import CannotHere, Refusal
+from peers.runtime.peer_folder import MEMBERSHIP, PeerFolder, membership
 from swarm import PROTOCOL, wire
 from swarm import invite as invites
 from swarm.config import Run, run_dict
@@ -47,10 +44,6 @@ MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "token
 """What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
 BASE = "model.safetensors"
 """The weights below an adapter travel too, where no Hub has them."""
-MEMBERSHIP = "membership"
-"""In a peer's folder: its membership, once it is another one than its invite gave."""
-RELEASES = "releases"
-"""In a seed's folder: the releases as their publishers signed them, each under the digest of its manifest."""
 TASK = "task/"
 """Before the names of task files where they stand beside the model's."""
 
@@ -120,14 +113,6 @@ def invite(path: Path, role: Role, seconds: float | None = None) -> str:
     return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
 
 
-def membership(peer_folder: Path) -> Membership | None:
-    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be read."""
-    try:
-        return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
-    except (OSError, wire.WireError):
-        return None
-
-
 def entry(word: str, path: Path | None, now: float) -> Invite:
     """The invite of a peer that joins, or comes back to its run folder: there the word may have ended, a renewed membership not.
 
@@ -143,68 +128,6 @@ def entry(word: str, path: Path | None, now: float) -> Invite:
         if not any(one is not None and now <= one.delegation.expires for one in kept):
             raise
         return invite
-
-
-class PeerFolder:
-    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for others to read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path / "pid", os.O_RDWR | os.O_CREAT, 0o644)
-        self._taken = False
-
-    def take(self) -> bool:
-        """False when another process has it."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
-        self._taken = True
-        return True
-
-    def __enter__(self) -> PeerFolder:
-        if not self._taken and not self.take():
-            owner = (self.path / "pid").read_text()
-            raise CannotHere(f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another")
-        return self
-
-    def __exit__(self, *exit: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit unlock.
-        with contextlib.suppress(OSError):  # the pid is for people to read; a disk that fails must not hide why the peer ends
-            os.ftruncate(self._lock, 0)
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._lock)
-
-
-def free_peer_folder(path: Path, role: Role) -> PeerFolder:
-    """The first folder `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
-    for number in itertools.count(1):
-        peer_folder = PeerFolder(path / "peers" / f"{role.value}-{number}")
-        if peer_folder.take():
-            return peer_folder
-        peer_folder.close()
-    raise AssertionError("unreachable: there is always a next number")
-
-
-def running(path: Path) -> dict[str, int]:
-    """Peers of this folder that run now: folder name -> pid."""
-    found = {}
-    for file in sorted(path.glob("peers/*/pid")):
-        with open(file, "rb+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found[file.parent.name] = int(lock.read() or b"0")
-    return found
 
 
 def prepared(path: Path) -> Path:

@@ -19,10 +19,12 @@ from rich.live import Live
 from dashboard.state import State, fold
 from dashboard.terminal import render
 from peers.build import run_folder
-from peers.build.run_folder import RELEASES, RunFolder
+from peers.build.run_folder import RunFolder
 from peers.commands.up import Tail
 from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
+from peers.runtime.peer_folder import RELEASES
 from swarm import wire
 from swarm.config import Config, Run, from_run_dict
 from swarm.core.releases import rank
@@ -97,7 +99,7 @@ async def _wait(leaving: asyncio.Event, seconds: float) -> None:
 
 def leave(folder: Path) -> int:
     """Ask the peers of this folder to finish and leave; wait until they have."""
-    peers = run_folder.running(folder)
+    peers = peer_folder.running(folder)
     if not peers:
         print(f"no peer of {folder} is running", file=sys.stderr)
         return 0
@@ -106,7 +108,7 @@ def leave(folder: Path) -> int:
     for pid in asked.values():
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + LEAVE_PATIENCE
-    while (left := run_folder.running(folder)) and time.monotonic() < deadline:
+    while (left := peer_folder.running(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
         names = ", ".join(f"{name} (process {pid})" for name, pid in left.items())

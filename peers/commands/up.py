@@ -27,8 +27,9 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
-from peers.build.run_folder import PeerFolder, prepared, read
+from peers.build.run_folder import prepared, read
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
+from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, endings
 from swarm import config as configs
 from swarm.config import Config, Loaded, from_run_dict

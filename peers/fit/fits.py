@@ -22,7 +22,7 @@ import msgspec
 from peers.errors import CannotHere
 from peers.fit import estimates
 from peers.fit.calibration import Corrections
-from peers.fit.estimates import SAMPLED, TRAINED, ModelShape, Ask, Needs, Pace, Speed
+from peers.fit.estimates import SAMPLED, TRAINED, Ask, ModelShape, Needs, Pace, Speed
 from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
 from swarm.config import Config, Engine

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.build.run_folder import RELEASES
 from peers.runtime.host import Host
+from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.core.releases import rank
 from swarm.durable import write_durably

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from peers.build.run_folder import MEMBERSHIP
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
+from peers.runtime.peer_folder import MEMBERSHIP
 from swarm import events, wire
 from swarm import invite as invites
 from swarm.core.membership import needs_membership

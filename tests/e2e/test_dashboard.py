@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from strangers import EVERY
-from swarm_processes import ROOT, SETTINGS, UNHURRIED, SwarmProcesses, Program, environment, get, household, version
+from swarm_processes import ROOT, SETTINGS, UNHURRIED, Program, SwarmProcesses, environment, get, household, version
 
 from benchmarks.browser import chromium, complaints
 from swarm import events

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, SwarmProcesses, Program, get, household, swarm
+from swarm_processes import UNHURRIED, Program, SwarmProcesses, get, household, swarm
 
 from swarm import events, invite
 from swarm.types import Digest, Role

@@ -11,7 +11,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, SwarmProcesses, Program, admitted, alive, averaged, differing, get, household, released, version
+from swarm_processes import (
+    UNHURRIED,
+    Program,
+    SwarmProcesses,
+    admitted,
+    alive,
+    averaged,
+    differing,
+    get,
+    household,
+    released,
+    version,
+)
 
 from swarm import events
 from swarm.types import Role

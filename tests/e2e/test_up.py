@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import SETTINGS, SwarmProcesses, Program, alive, household, swarm
+from swarm_processes import SETTINGS, Program, SwarmProcesses, alive, household, swarm
 
 from swarm import events, wire
 from swarm.core.releases import rank

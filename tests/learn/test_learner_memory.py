@@ -15,7 +15,7 @@ from learner_batches import Batch, batch, gradient, learner, model, settings
 from swarm.config import Training
 from swarm.learn import microbatch
 from swarm.learn.learner import Learner
-from swarm.learn.microbatch import GOOD, PeakMemory, OutOfMemory, MicrobatchSize
+from swarm.learn.microbatch import GOOD, MicrobatchSize, OutOfMemory, PeakMemory
 
 COMPLETIONS = 4
 

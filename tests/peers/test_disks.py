@@ -14,8 +14,8 @@ import pytest
 
 from peers import errors
 from peers.build import assembly
-from peers.build.run_folder import PeerFolder
 from peers.commands import up
+from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Config, Listen
 from swarm.events import Bus, Journal, Noted, from_line

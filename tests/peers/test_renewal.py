@@ -12,6 +12,7 @@ import pytest
 from peers import cli
 from peers.build import run_folder
 from peers.build.run_folder import RunFolder
+from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import DAY, Renewal, ending, renewer
@@ -78,7 +79,7 @@ def test_a_member_that_runs_for_months_is_renewed_and_so_is_its_seed(tmp_path: P
     seed, learner = months(tmp_path, days=100, seed_for=100)
     assert learner.objection(100) is None and seed.objection(100) is None
     assert not [event for event in learner.told if isinstance(event, events.Faulted)]
-    kept = run_folder.membership(tmp_path / "learner")
+    kept = peer_folder.membership(tmp_path / "learner")
     assert kept == learner.host.frames.membership and kept is not None
     assert kept.delegation.expires > EPOCH + 100 * DAY
 

@@ -14,10 +14,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peers.build import run_folder
-from peers.build.run_folder import PeerFolder, RunFolder, free_peer_folder, running
+from peers.build.run_folder import RunFolder
 from peers.commands import status
 from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
+from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
 from swarm import wire
 from swarm.config import Model, Run, TaskSource
 from swarm.core.membership import Trust

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from peers.build.run_folder import RELEASES
 from peers.commands import sim
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
+from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
 from swarm.core.membership import Trust

@@ -1,0 +1,93 @@
+"""One peer's folder: held by one process at a time, it keeps who the peer is and what it goes on with.
+
+    <run folder>/peers/<name>/   key, journal.jsonl, blobs/, releases/, checkpoint/, membership, history, pid
+
+Not handled here: what lies in it (each role's own file), the run's folder around it (peers.build.run_folder).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+from pathlib import Path
+
+from peers.errors import CannotHere
+from swarm import wire
+from swarm.types import Membership, Role
+
+MEMBERSHIP = "membership"
+"""In a peer's folder: its membership, once it is another one than its invite gave."""
+RELEASES = "releases"
+"""In a seed's folder: the releases as their publishers signed them, each under the digest of its manifest."""
+
+
+class PeerFolder:
+    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for others to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / "pid", os.O_RDWR | os.O_CREAT, 0o644)
+        self._taken = False
+
+    def take(self) -> bool:
+        """False when another process has it."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self._taken = True
+        return True
+
+    def __enter__(self) -> PeerFolder:
+        if not self._taken and not self.take():
+            owner = (self.path / "pid").read_text()
+            raise CannotHere(f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another")
+        return self
+
+    def __exit__(self, *exit: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit unlock.
+        with contextlib.suppress(OSError):  # the pid is for people to read; a disk that fails must not hide why the peer ends
+            os.ftruncate(self._lock, 0)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def free_peer_folder(path: Path, role: Role) -> PeerFolder:
+    """The first folder `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
+    for number in itertools.count(1):
+        peer_folder = PeerFolder(path / "peers" / f"{role.value}-{number}")
+        if peer_folder.take():
+            return peer_folder
+        peer_folder.close()
+    raise AssertionError("unreachable: there is always a next number")
+
+
+def running(path: Path) -> dict[str, int]:
+    """Peers of this folder that run now: folder name -> pid."""
+    found = {}
+    for file in sorted(path.glob("peers/*/pid")):
+        with open(file, "rb+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found[file.parent.name] = int(lock.read() or b"0")
+    return found
+
+
+def membership(peer_folder: Path) -> Membership | None:
+    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be read."""
+    try:
+        return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
+    except (OSError, wire.WireError):
+        return None
