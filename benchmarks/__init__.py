@@ -1,4 +1,5 @@
-"""`swarm bench`: the figures of the README as a table, each compared in the same run with the plainest thing that does the job.
+"""`swarm bench`: the figures of the README as a table, each compared in the same run with the plainest thing
+that does the job.
 
     row        what is measured                                        compared with
     join       `swarm join` to its first accepted group, by stages     -
@@ -11,9 +12,9 @@
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
                first token of a release; |delta log-prob|              no release; the learner's forward
 
-Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be measured here
-(a package is missing, a peer died) leaves its reason in the table and the others go on. Progress goes to stderr, the table to
-stdout. Not handled here: whether the figures are good.
+Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be
+measured here (a package is missing, a peer died) leaves its reason in the table and the others go on.
+Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ Say = Callable[[str], None]
 
 
 def main(names: Sequence[str], as_json: bool) -> int:
-    """Measure these rows, all of them when none is named. Returns an exit code: 0, or 3 when no row could be measured."""
+    """Measure these rows, all of them when none is named. Returns an exit code: 0, or 3 when no row could be
+    measured."""
     for name in names:
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
@@ -53,7 +55,9 @@ def main(names: Sequence[str], as_json: bool) -> int:
     lines: list[Line] = []
     for name in names or ROWS:
         lines += measure(name)
-    machine = Machine(cores=len(os.sched_getaffinity(0)), load=round(load, 2), seconds=round(time.monotonic() - began, 1))
+    machine = Machine(
+        cores=len(os.sched_getaffinity(0)), load=round(load, 2), seconds=round(time.monotonic() - began, 1)
+    )
     from rich.console import Console
 
     from benchmarks import table

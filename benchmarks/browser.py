@@ -2,8 +2,8 @@
 
     with chromium() as browser:  page = browser.new_page()  ... watch(page) before goto, then page.evaluate("bench")
 
-`watch` lets the page write down its long tasks, its frames, and when which policy version was on the screen. Not handled here:
-what is to be seen.
+`watch` lets the page write down its long tasks, its frames, and when which policy version was on the screen.
+Not handled here: what is to be seen.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WATCH = """
 window.bench = {long: [], frames: [], shown: []};
@@ -75,7 +81,9 @@ def watch(page: Page) -> None:
 def complaints(page: Page) -> list[str]:
     """What the page's console says from now on: it should say nothing."""
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
+    )
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("requestfailed", lambda request: said.append(f"{request.url}: {request.failure}"))
     return said

@@ -1,9 +1,10 @@
-"""A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their journals.
+"""A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their
+journals.
 
     with LocalSwarm(folder) as home:  home.join(Role.LEARNER) ... home.wait(version) ... home.events("learner-1")
 
-The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer that dies while it is
-measured ends the row with its last words.
+The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer
+that dies while it is measured ends the row with its last words.
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ from swarm.events import AnyEvent, read_journal
 from swarm.types import Role
 
 SETTINGS = (
-    "run.name=bench", "run.pace.beat=1.0", "run.pace.patience=5.0", "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
-)  # fmt: skip
-# As configs/demo.toml, without an end.
+    "run.name=bench",
+    "run.pace.beat=1.0",
+    "run.pace.patience=5.0",
+    "run.optimizer.lr=1e-3",
+    "peer.listen.host=127.0.0.1",
+)
+"""As configs/demo.toml, without an end."""
+
 PATIENCE = 120.0
-# Seconds for a swarm to do what is waited for: a busy machine needs half a minute to start one.
+"""Seconds for a swarm to do what is waited for: a busy machine needs half a minute to start one."""
+
 LEAVE = 20.0
 LOOK = 0.1
 
@@ -57,7 +64,9 @@ class LocalSwarm:
         (self.folder / "config.toml").write_text(configs.dump(self.config))
         (self.folder / "peer.toml").write_text(configs.dump(self.config, "peer"))
         try:
-            self._start("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"])
+            self._start(
+                "seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"]
+            )
             self.until("the seed's invites", (self.folder / "invites" / "observer").exists)
         except BaseException:
             self._end()
@@ -78,7 +87,16 @@ class LocalSwarm:
 
     def words(self, role: Role, folder: Path) -> list[str]:
         word = (self.folder / "invites" / role.value).read_text()
-        return ["join", word, "--as", role.value, "--config", str(self.folder / "peer.toml"), "--folder", str(folder)]
+        return [
+            "join",
+            word,
+            "--as",
+            role.value,
+            "--config",
+            str(self.folder / "peer.toml"),
+            "--folder",
+            str(folder),
+        ]
 
     def events(self, peer_folder: str) -> Iterator[AnyEvent]:
         """All events of a peer's journal so far."""
@@ -103,11 +121,19 @@ class LocalSwarm:
     def look(self) -> None:
         for peer_folder, process in self.processes.items():
             if process.poll() is not None:
-                lines = [line for line in self._log(peer_folder).read_text(errors="replace").splitlines() if line.strip()]
-                raise Unmeasured(f"{peer_folder} ended with code {process.returncode}: {lines[-1] if lines else 'it said nothing'}")
+                lines = [
+                    line
+                    for line in self._log(peer_folder).read_text(errors="replace").splitlines()
+                    if line.strip()
+                ]
+                raise Unmeasured(
+                    f"{peer_folder} ended with code {process.returncode}:"
+                    f" {lines[-1] if lines else 'it said nothing'}"
+                )
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager processes)."""
+        """CPU seconds of all peers so far, by what used them: `python`, `p2pd`, `children` (DHT and averager
+        processes)."""
         spent = {"python": 0.0, "p2pd": 0.0, "children": 0.0}
         peers = {process.pid for process in self.processes.values()}
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -138,9 +164,13 @@ def start(words: list[str], stderr: int, module: str = "peers.cli") -> subproces
     from peers.runtime.signals import PARENT
 
     return subprocess.Popen(
-        [sys.executable, "-m", module, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=stderr, start_new_session=True, env=environment() | {PARENT: str(os.getpid())},
-    )  # fmt: skip
+        [sys.executable, "-m", module, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+        env=environment() | {PARENT: str(os.getpid())},
+    )
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:

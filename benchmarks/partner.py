@@ -3,7 +3,8 @@
     Partner("benchmarks.processes.admission_server", {...}) -- ask({"do": ...}) --> answer          in the row
     answer_lines(handle)                                                       in the child
 
-A child ends when its stdin does, so that none outlives the bench. Not handled: two questions to one child at a time.
+A child ends when its stdin does, so that none outlives the bench. Not handled: two questions to one child at
+a time.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 from benchmarks.table import Unmeasured
 
 LONGEST = 180.0
-# Seconds for one answer: a round of 25M parameters among four on a busy machine takes 30.
+"""Seconds for one answer: a round of 25M parameters among four on a busy machine takes 30."""
+
 GOODBYE = 15.0
-# Seconds to end by itself once its stdin is closed.
+"""Seconds to end by itself once its stdin is closed."""
 
 Answer = dict[str, Any]
 
@@ -42,9 +44,13 @@ class Partner:
         self.module = module
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(setup)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
-            bufsize=0, env=environment(),
-        )  # fmt: skip
+            [sys.executable, "-m", module, json.dumps(setup)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+            env=environment(),
+        )
         self._rest = b""
 
     def __enter__(self) -> Partner:

@@ -1,12 +1,14 @@
-"""A made-up swarm of any size as the events that a seed's bus sees, for benches and for whoever works on the page.
+"""A made-up swarm of any size as the events that a seed's bus sees, for benches and for whoever works on the
+page.
 
     crowd(peers, seconds, start) -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
 
-Nobody computes here: a schedule of actions plays a run of a few learners, one evaluator, one seed and samplers with different
-speed, distance and hardware. What follows from each other in a real run does here too: a sampler uses the newest release that
-has had time to reach it, its groups' lag and verdicts follow from that, a round moves through its phases before it releases.
-The same arguments give the same events, in the order of their time, so that a run can be folded at once or played live. A Fault
-breaks it in a known way from a known moment on. Not handled here: other peers' clocks (all are right) and messages on a wire.
+Nobody computes here: a schedule of actions plays a run of a few learners, one evaluator, one seed and
+samplers with different speed, distance and hardware. What follows from each other in a real run does here
+too: a sampler uses the newest release that has had time to reach it, its groups' lag and verdicts follow from
+that, a round moves through its phases before it releases. The same arguments give the same events, in the
+order of their time, so that a run can be folded at once or played live. A Fault breaks it in a known way from
+a known moment on. Not handled here: other peers' clocks (all are right) and messages on a wire.
 """
 
 from __future__ import annotations
@@ -28,16 +30,20 @@ from swarm.types import Link, PeerId, Role, Verdict
 
 BEAT = 2.0
 PATIENCE = 10.0
-# Heartbeats and silence as in the run's defaults (swarm.config.Pace).
+"""Heartbeats and silence as in the run's defaults (swarm.config.Pace)."""
+
 WINDOW = 64
-# Admission window in versions, the run's default.
+"""Admission window in versions, the run's default."""
+
 LEDGER = 5 * BEAT
-# Seconds between two Transferred of a peer (peers.runtime.host).
+"""Seconds between two Transferred of a peer (peers.runtime.host)."""
+
 BEHIND = 200
-# Versions that the fault `stale` holds a sampler back.
+"""Versions that the fault `stale` holds a sampler back."""
+
 STRANGERS = 20
 GROUP = 2_500
-# Bytes of a sealed group in the demo.
+"""Bytes of a sealed group in the demo."""
 
 Events = Iterator[happened.AnyEvent]
 Action = Callable[[float], Events]
@@ -45,7 +51,8 @@ Action = Callable[[float], Events]
 
 class Fault(NamedTuple):
     kind: Literal["learner", "stale", "hostile"]
-    """The last learner falls silent; the first sampler uses a version 200 behind; strangers with hostile names come."""
+    """The last learner falls silent; the first sampler uses a version 200 behind; strangers with hostile
+    names come."""
     at: float
     """Unix seconds."""
     until: float = math.inf
@@ -63,9 +70,14 @@ class _Play:
         self._queue: list[tuple[float, int, Action]] = []
         self._order = count()
         learners = max(1, min(4, peers // 4))
-        self.seed, self.evaluator = (synthetic_swarm.enlist(self.rng, role, start) for role in (Role.SEED, Role.EVALUATOR))
+        self.seed, self.evaluator = (
+            synthetic_swarm.enlist(self.rng, role, start) for role in (Role.SEED, Role.EVALUATOR)
+        )
         self.learners = [synthetic_swarm.enlist(self.rng, Role.LEARNER, start) for _ in range(learners)]
-        self.samplers = {(one := synthetic_swarm.enlist(self.rng, Role.SAMPLER, start)).id: one for _ in range(max(1, peers - 2 - learners))}
+        self.samplers = {
+            (one := synthetic_swarm.enlist(self.rng, Role.SAMPLER, start)).id: one
+            for _ in range(max(1, peers - 2 - learners))
+        }
         self.victims = {"learner": self.learners[-1], "stale": next(iter(self.samplers.values()))}
         self.batch = max(4, min(32, int(1.5 * len(self.samplers))))
         for member in (self.seed, self.evaluator, *self.learners, *self.samplers.values()):
@@ -100,12 +112,22 @@ class _Play:
 
     def _started(self, member: Member, at: float) -> Events:
         yield happened.Started(
-            at=at, peer=member.id, name=member.name, role=member.role, version=member.version, hardware=member.hardware
+            at=at,
+            peer=member.id,
+            name=member.name,
+            role=member.role,
+            version=member.version,
+            hardware=member.hardware,
         )
 
     def _suffers(self, member: Member, kind: str, at: float) -> bool:
         fault = self.fault
-        return fault is not None and fault.kind == kind and fault.at <= at < fault.until and member is self.victims[kind]
+        return (
+            fault is not None
+            and fault.kind == kind
+            and fault.at <= at < fault.until
+            and member is self.victims[kind]
+        )
 
     def _working(self, at: float) -> list[Member]:
         return [learner for learner in self.learners if not self._suffers(learner, "learner", at)]
@@ -158,9 +180,13 @@ class _Play:
         if self._suffers(member, "learner", at):
             return
         links = self._links(member, at)
-        received = sum((Counter(link.received) for link in links.values()), Counter(gossip=700 * len(self.samplers)))
+        received = sum(
+            (Counter(link.received) for link in links.values()), Counter(gossip=700 * len(self.samplers))
+        )
         sent = {"gossip": 9_000, "rollouts": GROUP * member.groups}
-        yield happened.Transferred(at=at, peer=member.id, seconds=LEDGER, sent=sent, received=dict(received), links=links)
+        yield happened.Transferred(
+            at=at, peer=member.id, seconds=LEDGER, sent=sent, received=dict(received), links=links
+        )
 
     def _links(self, member: Member, at: float) -> dict[PeerId, Link]:
         links: dict[PeerId, Link] = {}
@@ -169,9 +195,13 @@ class _Play:
             for sampler, groups in member.taken.most_common(12):
                 source = self.samplers.get(sampler, member)  # type: ignore[call-overload]
                 rollouts = {"rollouts": groups * GROUP}
-                links[PeerId(sampler)] = Link(received=rollouts, rtt=source.distance / 2, relayed=source.relayed)
+                links[PeerId(sampler)] = Link(
+                    received=rollouts, rtt=source.distance / 2, relayed=source.relayed
+                )
             for mate in mates:
-                links[mate.id] = Link(received={"gradients": int(LEDGER / ROUND) * SIZE, "weights": SIZE}, rtt=0.012)
+                links[mate.id] = Link(
+                    received={"gradients": int(LEDGER / ROUND) * SIZE, "weights": SIZE}, rtt=0.012
+                )
             member.taken.clear()
         elif member.role is not Role.SEED:
             source = self.rng.choice([*mates, self.seed])
@@ -183,8 +213,12 @@ class _Play:
 
     def _release_first(self, at: float) -> Events:
         self.released[0] = at
-        yield happened.Released(at=at, peer=self.seed.id, release=synthetic_swarm.release(0, self.learners[0].id, 0, 0, at))
-        yield happened.Evaluated(at=at, peer=self.evaluator.id, version=0, accuracy=synthetic_swarm.learnt(0), tasks=256)
+        yield happened.Released(
+            at=at, peer=self.seed.id, release=synthetic_swarm.release(0, self.learners[0].id, 0, 0, at)
+        )
+        yield happened.Evaluated(
+            at=at, peer=self.evaluator.id, version=0, accuracy=synthetic_swarm.learnt(0), tasks=256
+        )
         self.at(at + 0.5, self._round)
 
     def _round(self, at: float) -> Events:
@@ -197,14 +231,19 @@ class _Play:
         for learner in learners:
             begin = at + 0.03 * self.rng.random()
             for share, phase, cause in (
-                (0.0, Phase.GATHERING, Cause.STEPPED), (0.4, Phase.LEARNING, Cause.BATCH_READY),
-                (0.65, Phase.MATCHING, Cause.GRADIENT_READY), (0.85, Phase.STEPPING, Cause.AVERAGED),
-            ):  # fmt: skip
+                (0.0, Phase.GATHERING, Cause.STEPPED),
+                (0.4, Phase.LEARNING, Cause.BATCH_READY),
+                (0.65, Phase.MATCHING, Cause.GRADIENT_READY),
+                (0.85, Phase.STEPPING, Cause.AVERAGED),
+            ):
                 self._move(learner, begin + share * length, version - 1, phase, cause)
         if self.rng.random() < 0.004:
             reason = "a member sent no part within 5 s"
             broke = self.rng.choice(learners).id
-            self.say(at + 0.7 * length, lambda at: happened.RoundBroke(at=at, peer=broke, version=version, reason=reason))
+            self.say(
+                at + 0.7 * length,
+                lambda at: happened.RoundBroke(at=at, peer=broke, version=version, reason=reason),
+            )
         self._move(learners[0], at + 0.9 * length, version, Phase.RELEASING, Cause.STEPPED_AS_PUBLISHER)
         self.at(at + 0.92 * length, lambda at: self._step(at, version, learners))
         return iter(())
@@ -213,7 +252,9 @@ class _Play:
         def move(at: float) -> Events:
             if not self._suffers(learner, "learner", at):
                 learner.state = phase.value
-                yield happened.Moved(at=at, peer=learner.id, version=version, state=phase.value, cause=cause.value)
+                yield happened.Moved(
+                    at=at, peer=learner.id, version=version, state=phase.value, cause=cause.value
+                )
 
         self.at(when, move)
 
@@ -229,27 +270,50 @@ class _Play:
             groups, learner.version, learner.done = groups + trained, version, learner.done + trained
             yield counted
             yield happened.Trained(
-                at=at, peer=learner.id, version=version, groups=trained, members=len(learners),
-                metrics=synthetic_swarm.metrics(self.rng, version, lag), gather=0.4 * ROUND, learn=0.25 * ROUND, average=seconds, step=0.06,
-            )  # fmt: skip
+                at=at,
+                peer=learner.id,
+                version=version,
+                groups=trained,
+                members=len(learners),
+                metrics=synthetic_swarm.metrics(self.rng, version, lag),
+                gather=0.4 * ROUND,
+                learn=0.25 * ROUND,
+                average=seconds,
+                step=0.06,
+            )
         yield happened.Released(
-            at=at, peer=self.seed.id, release=synthetic_swarm.release(version, learners[0].id, len(learners), groups, at)
-        )  # fmt: skip
+            at=at,
+            peer=self.seed.id,
+            release=synthetic_swarm.release(version, learners[0].id, len(learners), groups, at),
+        )
         if version % 10 == 0:
             accuracy = min(1.0, synthetic_swarm.learnt(version) + self.rng.gauss(0.0, 0.008))
             judge = self.evaluator
             judge.version, judge.done = version, judge.done + 1
-            self.say(at + 0.4, lambda at: happened.Evaluated(at=at, peer=judge.id, version=version, accuracy=accuracy, tasks=256))
+            self.say(
+                at + 0.4,
+                lambda at: happened.Evaluated(
+                    at=at, peer=judge.id, version=version, accuracy=accuracy, tasks=256
+                ),
+            )
 
     def _count(self, learner: Member, at: float, groups: int) -> tuple[happened.Counted, float]:
         """A learner's batch: its verdicts, and the mean lag of what it trained on."""
         ready = [sampler for sampler in self.samplers.values() if sampler.pending > 0]
-        senders = self.rng.choices(ready, [one.groups / one.pause for one in ready], k=groups) if ready else []
+        senders = (
+            self.rng.choices(ready, [one.groups / one.pause for one in ready], k=groups) if ready else []
+        )
         verdicts: dict[str, Counter[str]] = {}
         lags: list[int] = []
         for sender in senders:
             lag = max(1, self.version - self._uses(sender, at))
-            verdict = Verdict.STALE if lag > WINDOW else Verdict.DUPLICATE if self.rng.random() < 0.002 else Verdict.ADMIT
+            verdict = (
+                Verdict.STALE
+                if lag > WINDOW
+                else Verdict.DUPLICATE
+                if self.rng.random() < 0.002
+                else Verdict.ADMIT
+            )
             verdicts.setdefault(sender.id, Counter())[verdict.value] += 1
             learner.taken[sender.id] += 1
             sender.pending = max(sender.pending - 1, 0)
@@ -263,9 +327,13 @@ class _Play:
             shown = synthetic_swarm.show(self.rng, learner, senders[0], self._uses(senders[0], at), at)
             self.say(at, lambda _: shown)
         counted = happened.Counted(
-            at=at, peer=learner.id, verdicts=dict(sum(verdicts.values(), Counter())), versions=dict(Counter(map(str, lags))),
-            seconds=dict(ages), samplers={sampler: dict(counts) for sampler, counts in verdicts.items()},
-        )  # fmt: skip
+            at=at,
+            peer=learner.id,
+            verdicts=dict(sum(verdicts.values(), Counter())),
+            versions=dict(Counter(map(str, lags))),
+            seconds=dict(ages),
+            samplers={sampler: dict(counts) for sampler, counts in verdicts.items()},
+        )
         return counted, sum(lags) / max(len(lags), 1)
 
     def _sample(self, member: Member, at: float) -> Events:
@@ -273,13 +341,23 @@ class _Play:
         if not member.here:
             return
         self.at(at + member.pause * self.rng.uniform(0.85, 1.15), lambda at: self._sample(member, at))
-        newest = next((v for v in range(self.version, member.version, -1) if self.released[v] + member.distance <= at), None)
+        newest = next(
+            (v for v in range(self.version, member.version, -1) if self.released[v] + member.distance <= at),
+            None,
+        )
         if newest is not None and not self._suffers(member, "stale", at):
             member.version = newest
             yield happened.Adopted(
-                at=at, peer=member.id, version=newest, weights=synthetic_swarm.digest(newest), fetch=member.distance, load=0.01,
+                at=at,
+                peer=member.id,
+                version=newest,
+                weights=synthetic_swarm.digest(newest),
+                fetch=member.distance,
+                load=0.01,
                 age=at - self.released[newest],
-            )  # fmt: skip
+            )
         member.done += member.groups
         member.pending = min(member.pending + member.groups, 24)
-        member.state = "waiting for credit" if member.pending == 24 and self.rng.random() < 0.3 else "sampling"
+        member.state = (
+            "waiting for credit" if member.pending == 24 and self.rng.random() < 0.3 else "sampling"
+        )

@@ -2,8 +2,9 @@
 
     Figure(row, what, value, unit, against, other)  ->  a ratio, a line of text, a JSON object
 
-A figure says what was measured and, where it makes sense, what it was compared with in the same run: the ratio is worth more
-than either number, since both met the same noise. A row that cannot be measured here is a Gap with its reason, not a lost run.
+A figure says what was measured and, where it makes sense, what it was compared with in the same run: the
+ratio is worth more than either number, since both met the same noise. A row that cannot be measured here is a
+Gap with its reason, not a lost run.
 """
 
 from __future__ import annotations
@@ -65,8 +66,15 @@ class Machine(Struct):
 
 def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for head, side in (("row", "left"), ("figure", "left"), ("value", "right"), ("against", "left"), ("its value", "right"),
-                       ("ratio", "right"), ("how", "left")):  # fmt: skip
+    for head, side in (
+        ("row", "left"),
+        ("figure", "left"),
+        ("value", "right"),
+        ("against", "left"),
+        ("its value", "right"),
+        ("ratio", "right"),
+        ("how", "left"),
+    ):
         table.add_column(head, justify=side, overflow="fold")  # type: ignore[arg-type]
     last = ""
     for line in lines:
@@ -75,7 +83,8 @@ def show(lines: Sequence[Line], machine: Machine, console: Console) -> None:
     console.print(table, highlight=False, markup=False)
     noise = "; others used this machine: compare ratios, not values" if machine.noisy else ""
     console.print(
-        f"{machine.cores} cores, load {machine.load:.1f} before the start, {machine.seconds:.0f} s in all{noise}",
+        f"{machine.cores} cores, load {machine.load:.1f} before the start, {machine.seconds:.0f} s in"
+        f" all{noise}",
         highlight=False,
         markup=False,
     )
@@ -102,4 +111,6 @@ def as_json(lines: Sequence[Line], machine: Machine) -> str:
     for line in lines:
         row = msgspec.to_builtins(line)
         rows.append(row | {"ratio": line.ratio} if isinstance(line, Figure) else row)
-    return msgspec.json.format(msgspec.json.encode({"machine": msgspec.to_builtins(machine), "figures": rows})).decode()
+    return msgspec.json.format(
+        msgspec.json.encode({"machine": msgspec.to_builtins(machine), "figures": rows})
+    ).decode()

@@ -1,7 +1,8 @@
 """Do the learners hold the same weights? By version: who showed which digest.
 
-In come (version, learner, digest) as heartbeats and releases tell them; a later digest of a learner replaces its earlier one
-(it snapped to the release). Versions that leave the window are only counted. A version shown by one learner proves nothing.
+In come (version, learner, digest) as heartbeats and releases tell them; a later digest of a learner replaces
+its earlier one (it snapped to the release). Versions that leave the window are only counted. A version shown
+by one learner proves nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dashboard.views import AgreementView
 from swarm.types import Digest, PeerId
 
 WINDOW = 16
-# Versions that are still compared: a learner further behind than this catches up by taking a release as it is.
+"""Versions that are still compared: a learner further behind than this catches up by taking a release as it
+is."""
+
 HOLDERS = 64
-# Learners compared per version.
+"""Learners compared per version."""
 
 
 class Agreement(msgspec.Struct):
@@ -25,7 +28,9 @@ class Agreement(msgspec.Struct):
     different: int = 0
 
     def show(self, version: int, learner: PeerId, digest: Digest) -> None:
-        if not digest or (version not in self.shown and len(self.shown) >= WINDOW and version < min(self.shown)):
+        if not digest or (
+            version not in self.shown and len(self.shown) >= WINDOW and version < min(self.shown)
+        ):
             return
         holders = self.shown.setdefault(whole(version), {})
         if learner in holders or len(holders) < HOLDERS:
@@ -36,14 +41,21 @@ class Agreement(msgspec.Struct):
 
     def view(self) -> AgreementView:
         """Compared versions in all, how many differed, and the newest one's digests."""
-        compared = {version: agreed for version, holders in self.shown.items() if (agreed := _agreed(holders)) is not None}
+        compared = {
+            version: agreed
+            for version, holders in self.shown.items()
+            if (agreed := _agreed(holders)) is not None
+        }
         newest = max(compared, default=None)
         holders = self.shown[newest] if newest is not None else {}
         same = sum(compared.values())
         return AgreementView(
-            same=self.same + same, different=self.different + len(compared) - same, version=newest,
-            digests=tuple(sorted({clean(digest[:12]) for digest in holders.values()})), learners=len(holders),
-        )  # fmt: skip
+            same=self.same + same,
+            different=self.different + len(compared) - same,
+            version=newest,
+            digests=tuple(sorted({clean(digest[:12]) for digest in holders.values()})),
+            learners=len(holders),
+        )
 
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""

@@ -1,12 +1,14 @@
 """The page, its stream and its twins as one read-only application.
 
-In comes a Source (a live swarm or a replay), out goes a FastAPI application: `/` (the page), `/static`, `/stream` (server-sent
-events), the twins of dashboard.json_api and their description in `/openapi.json`. Every request passes dashboard.safety first. A
-stream needs a seat: there are so many in all and so many for one address. Not handled here: ports and connections
-(dashboard.server), who may look (bind to loopback, or put a proxy in front).
+In comes a Source (a live swarm or a replay), out goes a FastAPI application: `/` (the page), `/static`,
+`/stream` (server-sent events), the twins of dashboard.json_api and their description in `/openapi.json`.
+Every request passes dashboard.safety first. A stream needs a seat: there are so many in all and so many for
+one address. Not handled here: ports and connections (dashboard.server), who may look (bind to loopback, or
+put a proxy in front).
 """
 
-# Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream has parameters.
+# Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
+# has parameters.
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
@@ -30,7 +32,10 @@ from dashboard.source import Source
 from dashboard.views import InviteView
 from swarm import __version__
 
-ABOUT = "A window on a swarm that trains a language model: who is alive, how stale everything is, and what is wrong. Read-only."
+ABOUT = (
+    "A window on a swarm that trains a language model: who is alive, how stale everything is, and what is"
+    " wrong. Read-only."
+)
 STATIC = Path(__file__).parent / "static"
 KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -41,28 +46,41 @@ KINDS = {
 }
 """Not the machine's own list, which may call a module something that a browser refuses to run."""
 SEATS = 16
-# Streams of one address: two browsers with six connections each, or a small office behind one router. A proxy on this machine
-# speaks for the addresses that it forwards.
+"""Streams of one address: two browsers with six connections each, or a small office behind one router. A
+proxy on this machine speaks for the addresses that it forwards."""
+
 SMALLEST = 1000
-# Bytes that are worth compressing: less fits one packet anyway.
+"""Bytes that are worth compressing: less fits one packet anyway."""
+
 EFFORT = 3
-# zlib's: 5 ms for the half megabyte of 500 peers; 5 takes half as long again for 6 % fewer bytes.
+"""zlib's: 5 ms for the half megabyte of 500 peers; 5 takes half as long again for 6 % fewer bytes."""
+
 RETRY = 1000
-# Milliseconds until a browser asks again for a stream that broke.
+"""Milliseconds until a browser asks again for a stream that broke."""
+
 UNBUFFERED = {"X-Accel-Buffering": "no"}
 """A proxy that would collect a stream passes it on."""
 
-Start = Annotated[Instant | Absent, Query(description="Unix seconds of the journal; its beginning when absent.")]
-Pace = Annotated[float, Query(ge=0, le=FASTEST, allow_inf_nan=False, description="Journal seconds a second; 0 stands still.")]
+Start = Annotated[
+    Instant | Absent, Query(description="Unix seconds of the journal; its beginning when absent.")
+]
+Pace = Annotated[
+    float,
+    Query(ge=0, le=FASTEST, allow_inf_nan=False, description="Journal seconds a second; 0 stands still."),
+]
 
 
 def create_app(source: Source, invite: InviteView | None = None, hosts: Collection[str] = ()) -> FastAPI:
     """`hosts`: names under which the page may be asked for, besides those that serving it adds."""
     app = FastAPI(
-        title="swarm", version=__version__, description=ABOUT, redirect_slashes=False,
-        docs_url=None, redoc_url=None,  # their pages load scripts from elsewhere
+        title="swarm",
+        version=__version__,
+        description=ABOUT,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,  # their pages load scripts from elsewhere
         generate_unique_id_function=lambda route: route.name,
-    )  # fmt: skip
+    )
     app.state.source, app.state.hosts = source, Hosts(hosts)
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=EFFORT, exclude_content_types=())
     app.add_middleware(Safety, hosts=app.state.hosts)
@@ -91,9 +109,15 @@ def _add_stream(app: FastAPI, source: Source) -> None:
 
     Updates = Annotated[AsyncIterator[str], Depends(live if source.live else replayed)]
 
-    @app.get("/stream", response_class=Response, dependencies=[Depends(seats.take)], responses=frames() | refusals(503))
+    @app.get(
+        "/stream",
+        response_class=Response,
+        dependencies=[Depends(seats.take)],
+        responses=frames() | refusals(503),
+    )
     async def stream(updates: Updates) -> Stream:
-        """Views as in `/api/state`, each with what changed since the one before; `full` ones replace everything."""
+        """Views as in `/api/state`, each with what changed since the one before; `full` ones replace
+        everything."""
         return Stream(_frames(updates), headers=UNBUFFERED)
 
     @app.head("/stream", include_in_schema=False)
@@ -102,8 +126,8 @@ def _add_stream(app: FastAPI, source: Source) -> None:
 
 
 class Stream(StreamingResponse):
-    """Server-sent events, each made when the one before is on its way. (FastAPI's own response holds two back in queues, and
-    calls a client that leaves meanwhile a bug of ours.)"""
+    """Server-sent events, each made when the one before is on its way. (FastAPI's own response holds two back
+    in queues, and calls a client that leaves meanwhile a bug of ours.)"""
 
     media_type = "text/event-stream"
 
@@ -138,7 +162,11 @@ class Seats:
 
 class Static(StaticFiles):
     def file_response(
-        self, full_path: os.PathLike[str] | str, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+        self,
+        full_path: os.PathLike[str] | str,
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
     ) -> Response:
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if "content-type" in answer.headers:  # of an unchanged file there is none
@@ -156,5 +184,7 @@ async def _bad_query(request: Request, error: Exception) -> JSONResponse:
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPError)
     unknown = error.detail == "Not Found"
-    detail = "there is nothing at this address: /openapi.json lists what there is" if unknown else error.detail
+    detail = (
+        "there is nothing at this address: /openapi.json lists what there is" if unknown else error.detail
+    )
     return JSONResponse({"detail": detail}, error.status_code, error.headers)

@@ -1,9 +1,10 @@
 """From a bus to many readers: folds events and gives each reader what it has not seen.
 
-A Feed is a sink of a Bus. A reader is nothing but a revision number: at each tick it gets all that changed since then, as one
-update; readers with the same revision share its text. So there is no queue that could grow: a slow reader gets fewer and larger
-updates, and a full view when it is far behind. Ticks are aligned, four a second, and fewer while much changes. Everything runs
-in one event loop. Not handled here: transport (dashboard.app).
+A Feed is a sink of a Bus. A reader is nothing but a revision number: at each tick it gets all that changed
+since then, as one update; readers with the same revision share its text. So there is no queue that could
+grow: a slow reader gets fewer and larger updates, and a full view when it is far behind. Ticks are aligned,
+four a second, and fewer while much changes. Everything runs in one event loop. Not handled here: transport
+(dashboard.app).
 """
 
 from __future__ import annotations
@@ -19,17 +20,24 @@ from dashboard.state import State, fold
 from swarm.events import Event
 
 PAUSE = 0.25
-# Seconds between two updates of one reader: as fast as a person reads changing figures.
+"""Seconds between two updates of one reader: as fast as a person reads changing figures."""
+
 MANY, SLOWER = 200, 4
-# Rows in one update above which the next one comes after so many ticks: the rows cost the browser more than the wait.
+"""Rows in one update above which the next one comes after so many ticks: the rows cost the browser more than
+the wait."""
+
 CALM = 1.0
-# Seconds between two updates of the flows: they are averages over several, and much to send.
+"""Seconds between two updates of the flows: they are averages over several, and much to send."""
+
 PULSE = 2.0
-# Seconds after which a reader without news hears how long it has been quiet; the page worries after 10.
+"""Seconds after which a reader without news hears how long it has been quiet; the page worries after 10."""
+
 BEHIND = 10.0
-# Seconds after which a reader that took nothing begins anew: all such readers share one full view.
+"""Seconds after which a reader that took nothing begins anew: all such readers share one full view."""
+
 READERS = 64
-# Open streams: a browser may hold one per tab; beyond them the page says so instead of the peer running out of memory.
+"""Open streams: a browser may hold one per tab; beyond them the page says so instead of the peer running out
+of memory."""
 
 _json = msgspec.json.Encoder()
 
@@ -45,7 +53,8 @@ class Feed:
         self._closed = False
         self._tick = -1
         self._texts: dict[tuple[int, bool], tuple[str, int]] = {}
-        """Of this tick, by the reader's revision and whether it gets flows: (view as JSON, ticks until the next)."""
+        """Of this tick, by the reader's revision and whether it gets flows: (view as JSON, ticks until the
+        next)."""
 
     def __call__(self, event: Event) -> None:
         fold(self.state, event)

@@ -1,8 +1,9 @@
 """Bytes between peers, as the receivers counted them.
 
-In come Transferred (a receiver's counts by purpose and by sender, over so many seconds), out go rates of the flows that are
-still reported and totals by purpose. A rate that was not told again for three periods is gone. Senders' counts are not used: two
-ends would be counted twice. Learners that averaged without telling bytes have flows of gradients without a rate.
+In come Transferred (a receiver's counts by purpose and by sender, over so many seconds), out go rates of the
+flows that are still reported and totals by purpose. A rate that was not told again for three periods is gone.
+Senders' counts are not used: two ends would be counted twice. Learners that averaged without telling bytes
+have flows of gradients without a rate.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ Purpose = Literal["rollouts", "weights", "gradients", "other"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 TOLD = (*PURPOSES, "gossip")
 MOST = 100
-# Flows that are drawn: more cannot be told apart, and each view carries them all.
+"""Flows that are drawn: more cannot be told apart, and each view carries them all."""
+
 LINKS = 64
-# Senders that one report may name.
+"""Senders that one report may name."""
+
 RECEIVERS = 1000
 PATIENCE = 3
-# Periods without a report after which a rate is gone: one may be lost.
+"""Periods without a report after which a rate is gone: one may be lost."""
+
 SHORTEST, LONGEST, UNKNOWN = 1.0, 60.0, 5.0
-# Seconds of a reporting period: what a report may claim, and what an averaging round counts as.
+"""Seconds of a reporting period: what a report may claim, and what an averaging round counts as."""
+
 AMONG = 8
-# Learners that are drawn as all-to-all; more are drawn as a ring.
+"""Learners that are drawn as all-to-all; more are drawn as a ring."""
 
 
 class Stream(msgspec.Struct):
@@ -57,10 +62,14 @@ class Flows(msgspec.Struct):
     def take(self, event: happened.Transferred, now: float) -> None:
         seconds = number(event.seconds, SHORTEST, LONGEST)
         until = now + PATIENCE * seconds
-        received = {purpose: whole(event.received[purpose]) for purpose in TOLD if event.received.get(purpose)}
+        received = {
+            purpose: whole(event.received[purpose]) for purpose in TOLD if event.received.get(purpose)
+        }
         count(self.total, received)
         self.receivers.pop(event.peer, None)
-        self.receivers[event.peer] = Receiver({purpose: size / seconds for purpose, size in received.items()}, until)
+        self.receivers[event.peer] = Receiver(
+            {purpose: size / seconds for purpose, size in received.items()}, until
+        )
         if len(self.receivers) > RECEIVERS:
             del self.receivers[next(iter(self.receivers))]
         links = heapq.nlargest(LINKS, event.links.items(), key=lambda link: sum(link[1].received.values()))
@@ -84,9 +93,17 @@ class Flows(msgspec.Struct):
 
     def view(self, now: float) -> tuple[Flow, ...]:
         """The largest flows."""
-        live = heapq.nlargest(MOST, (stream for stream in self.streams.values() if stream.until >= now), key=_size)
+        live = heapq.nlargest(
+            MOST, (stream for stream in self.streams.values() if stream.until >= now), key=_size
+        )
         return tuple(
-            Flow(source=stream.source, target=stream.target, purpose=stream.purpose, rate=stream.rate, relayed=stream.relayed)
+            Flow(
+                source=stream.source,
+                target=stream.target,
+                purpose=stream.purpose,
+                rate=stream.rate,
+                relayed=stream.relayed,
+            )
             for stream in live
         )
 
@@ -101,11 +118,17 @@ class Flows(msgspec.Struct):
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""
         self.total = {purpose: whole(self.total[purpose]) for purpose in TOLD if purpose in self.total}
-        self.receivers = {peer: receiver for peer, receiver in list(self.receivers.items())[:RECEIVERS] if proper(peer)}
+        self.receivers = {
+            peer: receiver for peer, receiver in list(self.receivers.items())[:RECEIVERS] if proper(peer)
+        }
         for receiver in self.receivers.values():
             receiver.until = moment(receiver.until)
-            receiver.rates = {purpose: number(receiver.rates[purpose]) for purpose in TOLD if purpose in receiver.rates}
-        kept = [stream for stream in self.streams.values() if proper(stream.source) and proper(stream.target)][: 2 * MOST]
+            receiver.rates = {
+                purpose: number(receiver.rates[purpose]) for purpose in TOLD if purpose in receiver.rates
+            }
+        kept = [
+            stream for stream in self.streams.values() if proper(stream.source) and proper(stream.target)
+        ][: 2 * MOST]
         self.streams = {_key(stream.source, stream.target, stream.purpose): stream for stream in kept}
         for stream in kept:
             stream.rate, stream.until = number(stream.rate), moment(stream.until)
@@ -113,7 +136,9 @@ class Flows(msgspec.Struct):
     def _keep(self, stream: Stream, now: float) -> None:
         self.streams[_key(stream.source, stream.target, stream.purpose)] = stream
         if len(self.streams) > 2 * MOST:
-            live = heapq.nlargest(MOST, self.streams.items(), key=lambda entry: (entry[1].until >= now, *_size(entry[1])))
+            live = heapq.nlargest(
+                MOST, self.streams.items(), key=lambda entry: (entry[1].until >= now, *_size(entry[1]))
+            )
             self.streams = dict(live)
 
 

@@ -1,7 +1,8 @@
 """What each kind of event changes in a State.
 
-One function an event: (state, event, when it happened by the window's clock). They clean what peers wrote and hand it to the part
-that keeps it. Judged, Sampled and other kinds without a function here are told as sentences, or not at all.
+One function an event: (state, event, when it happened by the window's clock). They clean what peers wrote and
+hand it to the part that keeps it. Judged, Sampled and other kinds without a function here are told as
+sentences, or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def _started(state: State, event: happened.Started, at: float) -> None:
         _join(state, event.peer, at, name, event.role, again)
     peer = state.touch(event.peer, at)
     peer.name, peer.role, peer.gone = name, event.role, ""
-    peer.version, peer.hardware, peer.since = whole(event.version), clean(event.hardware, 80), moment(event.at)
+    peer.version, peer.hardware, peer.since = (
+        whole(event.version),
+        clean(event.hardware, 80),
+        moment(event.at),
+    )
     peer.introduced = True
     state.at(peer, peer.version, at)
 
@@ -118,7 +123,9 @@ def _trained(state: State, event: happened.Trained, at: float) -> None:
     peer.trained = min(peer.trained + groups, LARGEST)
     state.tally.trained = min(state.tally.trained + groups, LARGEST)
     state.at(peer, peer.version, at)
-    for name, value in (event.metrics | {"groups": float(groups), "members": float(whole(event.members))}).items():
+    for name, value in (
+        event.metrics | {"groups": float(groups), "members": float(whole(event.members))}
+    ).items():
         if name not in pulse.NAMES:
             state.plot(name, event.version, at, value, weight=max(groups, 1))
 
@@ -167,8 +174,19 @@ def _evaluated(state: State, event: happened.Evaluated, at: float) -> None:
 
 
 FOLDS: dict[type[happened.Event], Callable[..., None]] = {
-    happened.Started: _started, happened.Left: _left, happened.Heard: _heard, happened.Lost: _lost, happened.Counted: _counted,
-    happened.Transferred: _transferred, happened.Shown: _shown, happened.Moved: _moved, happened.Averaged: _averaged,
-    happened.Trained: _trained, happened.Released: _released, happened.Adopted: _adopted, happened.Snapped: _snapped,
-    happened.CaughtUp: _caught_up, happened.Evaluated: _evaluated,
-}  # fmt: skip
+    happened.Started: _started,
+    happened.Left: _left,
+    happened.Heard: _heard,
+    happened.Lost: _lost,
+    happened.Counted: _counted,
+    happened.Transferred: _transferred,
+    happened.Shown: _shown,
+    happened.Moved: _moved,
+    happened.Averaged: _averaged,
+    happened.Trained: _trained,
+    happened.Released: _released,
+    happened.Adopted: _adopted,
+    happened.Snapped: _snapped,
+    happened.CaughtUp: _caught_up,
+    happened.Evaluated: _evaluated,
+}

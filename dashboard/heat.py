@@ -1,7 +1,7 @@
 """Who was how far behind, when: a map of peers by slots of time.
 
-In come (peer, lag in versions, time), out goes the largest lag of each peer in each slot. A full map merges its slots in pairs,
-so that it covers any time in a bounded number of columns.
+In come (peer, lag in versions, time), out goes the largest lag of each peer in each slot. A full map merges
+its slots in pairs, so that it covers any time in a bounded number of columns.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dashboard.text import moment, number, proper
 from dashboard.views import HeatView
 
 SLOT = 5.0
-# Seconds of a column at first: two heartbeats.
+"""Seconds of a column at first: two heartbeats."""
+
 NOTHING = -1
 GREATEST = 2**31
-# Versions; a lag beyond it is a peer that claims nonsense.
+"""Versions; a lag beyond it is a peer that claims nonsense."""
 
 
 class Heat(msgspec.Struct):

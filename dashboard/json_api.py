@@ -1,12 +1,14 @@
 """The JSON twins of everything that the page shows, for scripts: one address a block, read-only.
 
-In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves also go as CSV, an
-invite as a QR code, the figures as Prometheus metrics. A live window answers of now and refuses `at`; a replay takes `at` and
-answers of then. Parameters that a twin does not know are ignored, as they are elsewhere on the web. Not handled here: the stream
-and the page (dashboard.app), who may ask (dashboard.safety).
+In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves
+also go as CSV, an invite as a QR code, the figures as Prometheus metrics. A live window answers of now and
+refuses `at`; a replay takes `at` and answers of then. Parameters that a twin does not know are ignored, as
+they are elsewhere on the web. Not handled here: the stream and the page (dashboard.app), who may ask
+(dashboard.safety).
 """
 
-# Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on the source.
+# Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on
+# the source.
 import csv
 import io
 import re
@@ -30,9 +32,11 @@ from dashboard.text import LARGEST
 from swarm.types import PeerId
 
 SILENT = 10.0
-# Seconds without any news: several heartbeats of every peer are missing. The page worries at the same time.
+"""Seconds without any news: several heartbeats of every peer are missing. The page worries at the same
+time."""
+
 CURVES = 64
-# Names in one question: more curves than a state keeps.
+"""Names in one question: more curves than a state keeps."""
 
 Absent = SkipJsonSchema[None]
 """A parameter may be left out; it cannot be null, which a query has no word for."""
@@ -40,10 +44,19 @@ Instant = Annotated[float, Field(ge=0, lt=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, lt=LARGEST, allow_inf_nan=False)]
 CurveName = Annotated[str, Field(min_length=1, max_length=32)]
 
-After = Annotated[int, Query(ge=0, lt=LARGEST, description="A revision that an earlier answer gave; 0 for all.")]
-At = Annotated[Instant | Absent, Query(description="Unix seconds of the journal; its end when absent, or when later.")]
-Names = Annotated[list[CurveName], Query(default_factory=list, max_length=CURVES, description="Again for each; absent: all.")]
-Window = Annotated[Duration | Absent, Query(description="Seconds back from the curve's newest point; absent: all of it.")]
+After = Annotated[
+    int, Query(ge=0, lt=LARGEST, description="A revision that an earlier answer gave; 0 for all.")
+]
+At = Annotated[
+    Instant | Absent, Query(description="Unix seconds of the journal; its end when absent, or when later.")
+]
+Names = Annotated[
+    list[CurveName],
+    Query(default_factory=list, max_length=CURVES, description="Again for each; absent: all."),
+]
+Window = Annotated[
+    Duration | Absent, Query(description="Seconds back from the curve's newest point; absent: all of it.")
+]
 
 
 class Csv(Response):
@@ -61,10 +74,14 @@ class Exposition(Response):
 class Twins(APIRouter):
     """Every twin answers GET and HEAD; the description shows GET."""
 
-    def twin(self, path: str, responses: Answers, kind: type[Response] = JSONResponse) -> Callable[[Any], Any]:
+    def twin(
+        self, path: str, responses: Answers, kind: type[Response] = JSONResponse
+    ) -> Callable[[Any], Any]:
         def add(answer: Any) -> Any:
             text = responses[200]["description"]
-            self.add_api_route(path, answer, methods=["GET"], description=text, responses=responses, response_class=kind)
+            self.add_api_route(
+                path, answer, methods=["GET"], description=text, responses=responses, response_class=kind
+            )
             self.add_api_route(path, answer, methods=["HEAD"], response_class=kind, include_in_schema=False)
             return answer
 
@@ -84,7 +101,9 @@ def transfer(source: Source, invite: views.InviteView | None) -> APIRouter:
 async def timeless(request: Request) -> None:
     """Of a live window, nobody can ask for another time."""
     if "at" in request.query_params:
-        raise HTTPException(422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was")
+        raise HTTPException(
+            422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was"
+        )
 
 
 def _live(source: Source) -> Callable[..., Any]:
@@ -115,15 +134,21 @@ def _swarm(router: Twins, moment: Callable[..., Any]) -> None:
             raise HTTPException(404, "no peer of this id is known here: /api/peers lists those that are")
         return _json(views.PeerView(peer=row, events=now.state.events(peer=PeerId(id))))
 
-    @router.twin("/api/releases", answers(tuple[views.ReleaseView, ...], "Releases and how they spread, newest last."))
+    @router.twin(
+        "/api/releases", answers(tuple[views.ReleaseView, ...], "Releases and how they spread, newest last.")
+    )
     async def releases(now: Now) -> Response:
         return _json(now.state.release_views(now.now))
 
-    @router.twin("/api/problems", answers(tuple[views.Problem, ...], "What is wrong now; empty when all is well."))
+    @router.twin(
+        "/api/problems", answers(tuple[views.Problem, ...], "What is wrong now; empty when all is well.")
+    )
     async def problems(now: Now) -> Response:
         return _json(now.state.problems(now.now))
 
-    @router.twin("/api/events", answers(views.EventsView, "Sentences told or repeated after a revision, oldest first."))
+    @router.twin(
+        "/api/events", answers(views.EventsView, "Sentences told or repeated after a revision, oldest first.")
+    )
     async def events(now: Now, after: After = 0) -> Response:
         return _json(views.EventsView(revision=now.state.revision, events=now.state.events(after)))
 
@@ -134,7 +159,9 @@ def _curves(router: Twins, moment: Callable[..., Any]) -> None:
     @router.twin("/api/series", answers(views.SeriesView, "One curve.", 404))
     async def series(now: Now, name: Annotated[CurveName, Query()], window: Window = None) -> Response:
         points = _points(_curve(now, name), window)
-        return _json(views.SeriesView(name=name, by="time" if name in pulse.NAMES else "version", points=points))
+        return _json(
+            views.SeriesView(name=name, by="time" if name in pulse.NAMES else "version", points=points)
+        )
 
     @router.twin("/api/series.csv", _file("Points of curves, a line each: name, x, at, value.", 404), Csv)
     async def series_csv(now: Now, name: Names, window: Window = None) -> Response:
@@ -152,7 +179,9 @@ def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
     async def state(now: Now) -> Response:
         return _json(now.state.view(now.now, quiet=now.quiet, replay=now.span))
 
-    @router.twin("/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown."))
+    @router.twin(
+        "/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown.")
+    )
     async def samples(now: Now) -> Response:
         return _json(now.state.samples.view(0))
 
@@ -160,7 +189,9 @@ def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
     async def heat(now: Now) -> Response:
         return _json(now.state.heat_view())
 
-    @router.twin("/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm."))
+    @router.twin(
+        "/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm.")
+    )
     async def healthz(now: Now) -> Response:
         ok = now.quiet < SILENT or not source.live
         return _json(views.HealthView(status="ok" if ok else "quiet", quiet=now.quiet))
@@ -171,16 +202,22 @@ def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
 
 
 def _joining(router: Twins, invite: views.InviteView | None) -> None:
-    @router.twin("/api/invite", answers(views.InviteView | None, "How to join the swarm; null when this page does not show it."))
+    @router.twin(
+        "/api/invite",
+        answers(views.InviteView | None, "How to join the swarm; null when this page does not show it."),
+    )
     async def joining() -> Response:
         return _json(invite)
 
     @router.twin("/api/invite.svg", _file("The invite's word as a QR code.", 404), Svg)
     async def qr_code() -> Response:
         if invite is None:
-            raise HTTPException(404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)")
+            raise HTTPException(
+                404, "this page shows no invite: ask the swarm's host for one (`swarm invite`)"
+            )
         drawn = io.BytesIO()
-        # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else no phone reads it.
+        # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else
+        # no phone reads it.
         code = segno.make_qr(invite.word, error="m")
         code.save(drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True)
         return Svg(drawn.getvalue())
@@ -206,7 +243,9 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     written = io.StringIO(newline="")
     writer = csv.writer(written)
     writer.writerow(header)
-    writer.writerows([_FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows(
+        [_FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
     return written.getvalue()
 
 

@@ -12,11 +12,13 @@ from dashboard.text import TEXT_LIMIT, clean, moment, proper, whole
 from dashboard.views import Line
 
 RECENT = 6
-# Lines among which the same news again is counted instead of told.
+"""Lines among which the same news again is counted instead of told."""
+
 WIRE = 500
-# Sentences of a full view: as many as a page keeps; /api/events has them all.
+"""Sentences of a full view: as many as a page keeps; /api/events has them all."""
+
 ABOUT = 16
-# Peers that a sentence is about; the text names no more.
+"""Peers that a sentence is about; the text names no more."""
 
 
 class Told(msgspec.Struct):
@@ -40,15 +42,20 @@ class Lines(msgspec.Struct):
             self.told += 1
         same = self.kept.pop(place).line if place is not None else None
         line = Line(
-            id=same.id if same else self.told, at=at, level=news.level, text=clean(news.text, TEXT_LIMIT),
-            count=min(same.count + 1, 10**9) if same else 1, peers=tuple(peer for peer in news.peers[:ABOUT] if proper(peer)),
-        )  # fmt: skip
+            id=same.id if same else self.told,
+            at=at,
+            level=news.level,
+            text=clean(news.text, TEXT_LIMIT),
+            count=min(same.count + 1, 10**9) if same else 1,
+            peers=tuple(peer for peer in news.peers[:ABOUT] if proper(peer)),
+        )
         self.kept.append(Told(key, revision, line))
         if len(self.kept) > self.most + RECENT:  # a batch at a time: the front of a list is slow to take from
             del self.kept[: len(self.kept) - self.most]
 
     def view(self, since: int = 0, peer: str | None = None, most: int | None = None) -> tuple[Line, ...]:
-        """Sentences told or repeated after revision `since`, oldest first; about one peer, or about anything."""
+        """Sentences told or repeated after revision `since`, oldest first; about one peer, or about
+        anything."""
         fresh: list[Line] = []
         for told in reversed(self.kept[-self.most :]):
             if told.revision <= since or len(fresh) == (most or self.most):
@@ -65,6 +72,10 @@ class Lines(msgspec.Struct):
             line = told.line
             told.key, told.revision = clean(told.key, 160), whole(told.revision)
             told.line = Line(
-                id=whole(line.id), at=moment(line.at), level=line.level, text=clean(line.text, TEXT_LIMIT),
-                count=whole(line.count), peers=tuple(peer for peer in line.peers[:ABOUT] if proper(peer)),
-            )  # fmt: skip
+                id=whole(line.id),
+                at=moment(line.at),
+                level=line.level,
+                text=clean(line.text, TEXT_LIMIT),
+                count=whole(line.count),
+                peers=tuple(peer for peer in line.peers[:ABOUT] if proper(peer)),
+            )

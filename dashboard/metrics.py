@@ -1,9 +1,10 @@
 """The swarm's figures as Prometheus reads them: `/metrics`.
 
-In comes a moment of a State, out goes the text format. Everything is computed when it is asked for, from the State alone, so that
-a scrape and the page cannot differ. Base units (seconds, bytes, ratios 0 to 1); a figure that nobody told is left out instead of
-being zero. Labels have few values, and peers are labels of `swarm_peer_up` alone, of which a State keeps a bounded number. Not
-handled here: drawing (dashboard/grafana.json).
+In comes a moment of a State, out goes the text format. Everything is computed when it is asked for, from the
+State alone, so that a scrape and the page cannot differ. Base units (seconds, bytes, ratios 0 to 1); a figure
+that nobody told is left out instead of being zero. Labels have few values, and peers are labels of
+`swarm_peer_up` alone, of which a State keeps a bounded number. Not handled here: drawing
+(dashboard/grafana.json).
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from dashboard import views
@@ -59,11 +66,17 @@ class _Figures(Collector):
         yield from _peers(view.peers)
         yield from _last_values(state)
         yield from _groups(view)
-        yield _counter("swarm_received_bytes", "Bytes that peers received, by purpose.", "purpose", view.traffic.total)
-        levels = dict.fromkeys(("info", "warning", "error"), 0.0) | Counter(problem.level for problem in view.problems)
+        yield _counter(
+            "swarm_received_bytes", "Bytes that peers received, by purpose.", "purpose", view.traffic.total
+        )
+        levels = dict.fromkeys(("info", "warning", "error"), 0.0) | Counter(
+            problem.level for problem in view.problems
+        )
         yield _labelled("swarm_problems", "Problems that last, by level.", "level", levels)
         yield _gauge("swarm_page_readers", "Open streams of this page.", self._readers)
-        yield CounterMetricFamily("swarm_events_folded", "Events that this window has folded.", value=view.revision)
+        yield CounterMetricFamily(
+            "swarm_events_folded", "Events that this window has folded.", value=view.revision
+        )
         yield _gauge("swarm_last_event_age_seconds", "Time since this window heard anything.", view.quiet)
 
 
@@ -71,17 +84,29 @@ def _run(view: views.StateView) -> Iterator[Metric]:
     run = view.run
     labels = {"name": run.name, "task": run.task, "model": run.model, "objective": run.objective}
     yield InfoMetricFamily("swarm_run", "What the swarm trains.", value=labels)
-    yield _gauge("swarm_window_versions", "Admission: lag in versions beyond which nothing is trained on.", run.window.versions)
-    yield _gauge("swarm_window_seconds", "Admission: age beyond which nothing is trained on.", run.window.seconds)
+    yield _gauge(
+        "swarm_window_versions",
+        "Admission: lag in versions beyond which nothing is trained on.",
+        run.window.versions,
+    )
+    yield _gauge(
+        "swarm_window_seconds", "Admission: age beyond which nothing is trained on.", run.window.seconds
+    )
 
 
 def _head(head: views.Head) -> Iterator[Metric]:
     yield _gauge("swarm_policy_version", "Newest release.", head.version)
     yield _gauge("swarm_release_age_seconds", "Time since the newest release.", head.age)
     yield CounterMetricFamily("swarm_trained_groups", "Groups in all optimizer steps.", value=head.trained)
-    yield _gauge("swarm_groups_per_second", "Groups trained per second, as the learners claim.", head.groups_per_second)
-    yield _gauge("swarm_tokens_per_second", "Tokens sampled per second, as the samplers claim.", head.tokens_per_second)
-    yield _gauge("swarm_learner_busy_ratio", "Share of their time that learners compute, as they claim.", head.busy)
+    yield _gauge(
+        "swarm_groups_per_second", "Groups trained per second, as the learners claim.", head.groups_per_second
+    )
+    yield _gauge(
+        "swarm_tokens_per_second", "Tokens sampled per second, as the samplers claim.", head.tokens_per_second
+    )
+    yield _gauge(
+        "swarm_learner_busy_ratio", "Share of their time that learners compute, as they claim.", head.busy
+    )
 
 
 def _peers(rows: Iterable[views.Row]) -> Iterator[Metric]:
@@ -106,9 +131,13 @@ def _groups(view: views.StateView) -> Iterator[Metric]:
     yield _counter("swarm_verdicts", "Groups by the verdict of admission.", "verdict", view.verdicts)
     versions = view.lag.versions
     total = sum(lag * groups for lag, groups in versions)
-    yield _histogram("swarm_trained_lag_versions", "Lag of trained groups in versions.", LAG_VERSIONS, versions, total)
+    yield _histogram(
+        "swarm_trained_lag_versions", "Lag of trained groups in versions.", LAG_VERSIONS, versions, total
+    )
     # Learners count by upper bound, so that the sum of the ages is not known.
-    yield _histogram("swarm_trained_lag_seconds", "Age of trained groups.", LAG_SECONDS, view.lag.seconds, None)
+    yield _histogram(
+        "swarm_trained_lag_seconds", "Age of trained groups.", LAG_SECONDS, view.lag.seconds, None
+    )
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
@@ -136,6 +165,8 @@ def _histogram(
     name: str, text: str, bounds: Iterable[float], counts: Iterable[tuple[float, int]], total: float | None
 ) -> HistogramMetricFamily:
     counts = list(counts)
-    buckets = [(str(float(bound)), float(sum(groups for lag, groups in counts if lag <= bound))) for bound in bounds]
+    buckets = [
+        (str(float(bound)), float(sum(groups for lag, groups in counts if lag <= bound))) for bound in bounds
+    ]
     buckets.append((INFINITE, float(sum(groups for _, groups in counts))))
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=total)

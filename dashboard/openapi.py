@@ -1,7 +1,8 @@
 """The description of the twins: OpenAPI, made from the types that they answer with.
 
-In come the structs of dashboard.views with the texts under their fields, out go the schemas that every answer is documented with,
-so that the description cannot say anything else than the code. Not handled here: parameters (FastAPI reads them from the twins).
+In come the structs of dashboard.views with the texts under their fields, out go the schemas that every answer
+is documented with, so that the description cannot say anything else than the code. Not handled here:
+parameters (FastAPI reads them from the twins).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(kind: Any, text: str, *errors: int) -> Answers:
-    """What a twin answers: a view, or a list of views (`tuple[views.Row, ...]`). Any twin may find a parameter wrong."""
+    """What a twin answers: a view, or a list of views (`tuple[views.Row, ...]`). Any twin may find a
+    parameter wrong."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return {200: _json(text, schema)} | refusals(*errors)
 
@@ -38,10 +40,16 @@ def refusals(*errors: int) -> Answers:
 
 def frames() -> Answers:
     """What the stream sends: a view in each event."""
-    view = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"$ref": REF.format(name="StateView")}}
+    view = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": REF.format(name="StateView")},
+    }
     fields = {"event": {"const": "view"}, "data": view, "retry": {"type": "integer"}}
     event = {"type": "object", "properties": fields, "required": ["data"]}
-    return {200: {"description": "Views without an end.", "content": {"text/event-stream": {"itemSchema": event}}}}
+    return {
+        200: {"description": "Views without an end.", "content": {"text/event-stream": {"itemSchema": event}}}
+    }
 
 
 def _json(text: str, schema: dict[str, Any]) -> dict[str, Any]:

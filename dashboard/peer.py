@@ -1,8 +1,8 @@
 """One row of the peer table: what is known of a peer, from its heartbeats and from what others say of it.
 
-Everything in a heartbeat is the peer's own claim; the verdicts on its groups, the answers it gave and how far its clock is off
-are what others counted and timed. Strings and numbers are cleaned on the way in. `lost` has one rule, `status`: told so by a
-roster, or silent for longer than the run's patience.
+Everything in a heartbeat is the peer's own claim; the verdicts on its groups, the answers it gave and how far
+its clock is off are what others counted and timed. Strings and numbers are cleaned on the way in. `lost` has
+one rule, `status`: told so by a roster, or silent for longer than the run's patience.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from swarm.types import Beat, Link, PeerId, Role, Verdict
 MOVING = frozenset((Role.SAMPLER, Role.LEARNER, Role.EVALUATOR))
 """Roles that use the policy, so that a version lag means something."""
 CLOCKS = 5
-# Heartbeats whose median tells how far a clock is off: one that was long under way does not count.
+"""Heartbeats whose median tells how far a clock is off: one that was long under way does not count."""
+
 RTT_LASTS = 60.0
-# Seconds until a slower answer replaces a faster one: routes change.
+"""Seconds until a slower answer replaces a faster one: routes change."""
 
 
 class Peer(msgspec.Struct, dict=True):
@@ -36,7 +37,8 @@ class Peer(msgspec.Struct, dict=True):
     since: float | None = None
     """Unix seconds of its start, by its own clock."""
     heard: float = 0.0
-    """Unix seconds of the last heartbeat, by the receiver's clock; of its last event for a peer without heartbeats."""
+    """Unix seconds of the last heartbeat, by the receiver's clock; of its last event for a peer without
+    heartbeats."""
     beating: bool = False
     """It was heard by a heartbeat: silence means something."""
     gone: str = ""
@@ -92,12 +94,19 @@ class Peer(msgspec.Struct, dict=True):
         self.since = moment(self.order[0] / 1000)
         self.version, self.credit, self.inbox = whole(beat.version), whole(beat.credit), whole(beat.inbox)
         self.done, self.refused = whole(beat.done), whole(beat.refused)
-        self.rate, self.tokens, self.busy = number(beat.rate), number(beat.tokens), number(beat.busy, high=1.0)
+        self.rate, self.tokens, self.busy = (
+            number(beat.rate),
+            number(beat.tokens),
+            number(beat.busy, high=1.0),
+        )
         lag = beat.lag
         self.lag = {
-            "download": number(lag.download), "queue": number(lag.queue), "generation": number(lag.generation),
-            "upload": number(lag.upload), "inbox": number(lag.inbox),
-        }  # fmt: skip
+            "download": number(lag.download),
+            "queue": number(lag.queue),
+            "generation": number(lag.generation),
+            "upload": number(lag.upload),
+            "inbox": number(lag.inbox),
+        }
         self.clocks = [*self.clocks[1 - CLOCKS :], round(moment(beat.at) - at, 3)]
         return True
 
@@ -123,19 +132,44 @@ class Peer(msgspec.Struct, dict=True):
         moving = self.role in MOVING
         verdicts = self.verdicts
         return Row(
-            id=self.id, name=self.name, role=self.role.value, status=status, gone=self.gone, beating=self.beating,
-            heard=self.heard, version=self.version if moving else None, lag=max(newest - self.version, 0) if moving else None,
-            released=released if moving else None, admitted=verdicts.get("admit", 0),
-            refused={verdict: groups for verdict, groups in verdicts.items() if verdict != "admit"} if verdicts else {},
-            share=share, rtt=self.rtt, relayed=self.relayed, skew=self.skew, claims=self.claims,
-        )  # fmt: skip
+            id=self.id,
+            name=self.name,
+            role=self.role.value,
+            status=status,
+            gone=self.gone,
+            beating=self.beating,
+            heard=self.heard,
+            version=self.version if moving else None,
+            lag=max(newest - self.version, 0) if moving else None,
+            released=released if moving else None,
+            admitted=verdicts.get("admit", 0),
+            refused=(
+                {verdict: groups for verdict, groups in verdicts.items() if verdict != "admit"}
+                if verdicts
+                else {}
+            ),
+            share=share,
+            rtt=self.rtt,
+            relayed=self.relayed,
+            skew=self.skew,
+            claims=self.claims,
+        )
 
     @cached_property
     def claims(self) -> Claims:
         return Claims(
-            state=self.state, hardware=self.hardware, since=self.since, done=self.done, refused=self.refused, rate=self.rate,
-            tokens=self.tokens, busy=self.busy, credit=self.credit, inbox=self.inbox, causes=Causes(**self.lag),
-        )  # fmt: skip
+            state=self.state,
+            hardware=self.hardware,
+            since=self.since,
+            done=self.done,
+            refused=self.refused,
+            rate=self.rate,
+            tokens=self.tokens,
+            busy=self.busy,
+            credit=self.credit,
+            inbox=self.inbox,
+            causes=Causes(**self.lag),
+        )
 
     def mend(self) -> bool:
         """Make fit what was read from elsewhere. False: this is no peer."""
@@ -149,7 +183,11 @@ class Peer(msgspec.Struct, dict=True):
         self.order = (min(max(self.order[0], -1), 2**53), min(max(self.order[1], -1), 2**53))
         self.version, self.credit, self.inbox = whole(self.version), whole(self.credit), whole(self.inbox)
         self.done, self.refused, self.trained = whole(self.done), whole(self.refused), whole(self.trained)
-        self.rate, self.tokens, self.busy = number(self.rate), number(self.tokens), number(self.busy, high=1.0)
+        self.rate, self.tokens, self.busy = (
+            number(self.rate),
+            number(self.tokens),
+            number(self.busy, high=1.0),
+        )
         self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
         self.verdicts = Counter(told_verdicts(self.verdicts))
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)

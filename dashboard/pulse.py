@@ -6,7 +6,8 @@
     busy                mean share of the learners' time spent computing
     lag_max             versions that the last peer is behind the newest release
 
-Taken when time enters the next slot, of the moment where the slot before ended: a slot in which nobody spoke has no figure.
+Taken when time enters the next slot, of the moment where the slot before ended: a slot in which nobody spoke
+has no figure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from swarm.types import Role
 
 NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")
 SLOT = 5
-# Seconds: two heartbeats, so that everybody alive has spoken.
+"""Seconds: two heartbeats, so that everybody alive has spoken."""
 
 
 class Pulse(msgspec.Struct):
@@ -46,9 +47,10 @@ def measure(peers: Iterable[Peer], now: float, patience: float, newest: int) -> 
     learners = [peer for peer in alive if peer.role is Role.LEARNER]
     lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING]
     figures = {
-        "peers": float(len(alive)), "groups_per_second": sum(peer.rate for peer in learners),
+        "peers": float(len(alive)),
+        "groups_per_second": sum(peer.rate for peer in learners),
         "tokens_per_second": sum(peer.tokens for peer in alive if peer.role is Role.SAMPLER),
-    }  # fmt: skip
+    }
     if learners:
         figures["busy"] = sum(peer.busy for peer in learners) / len(learners)
     if lags:

@@ -1,9 +1,11 @@
-"""The last minutes of a swarm, for telling what is wrong: what each peer is at and since when, and what befell it.
+"""The last minutes of a swarm, for telling what is wrong: what each peer is at and since when, and what
+befell it.
 
-Every event comes in through `take`; nothing goes out: dashboard.diagnosis reads. Times are arrivals by the window's own clock
-(that of the newest heartbeat's receiver), so that a peer whose clock is off cannot age anything. Memory is bounded whatever the
-events say: so many peers, so many marks of each. Not kept in a snapshot: a few minutes fill it again. Not handled here: what
-State has (who is there, curves, digests), and what counts as long: that is relative to the run's pace.
+Every event comes in through `take`; nothing goes out: dashboard.diagnosis reads. Times are arrivals by the
+window's own clock (that of the newest heartbeat's receiver), so that a peer whose clock is off cannot age
+anything. Memory is bounded whatever the events say: so many peers, so many marks of each. Not kept in a
+snapshot: a few minutes fill it again. Not handled here: what State has (who is there, curves, digests), and
+what counts as long: that is relative to the run's pace.
 """
 
 from __future__ import annotations
@@ -18,21 +20,30 @@ from swarm import events as happened
 from swarm.types import PeerId, Verdict
 
 TRACES = 1000
-# Peers, as many as State has rows for.
+"""Peers, as many as State has rows for."""
+
 MARKS = 8
-# Rounds, steps and snaps kept of a peer: enough to see a habit.
+"""Rounds, steps and snaps kept of a peer: enough to see a habit."""
+
 SLOT = 4.0
-# Seconds of verdicts that are kept as one.
+"""Seconds of verdicts that are kept as one."""
+
 SLOTS = 15
-# Of these make the minute that a sampler is judged by at most.
+"""Of these make the minute that a sampler is judged by at most."""
+
 VERSIONS = 64
-# Releases and steps that are remembered one by one.
+"""Releases and steps that are remembered one by one."""
+
 STRETCH = 20
-# Versions over which a reward is compared with the best: a batch's reward alone scatters by several percent.
+"""Versions over which a reward is compared with the best: a batch's reward alone scatters by several
+percent."""
+
 SENDERS = 128
-# Peers whose frames were not believed, and faults that are open: more are told as events alone.
+"""Peers whose frames were not believed, and faults that are open: more are told as events alone."""
+
 PAUSE = 2.0
-# Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use beats every second.
+"""Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use
+beats every second."""
 
 _VERDICTS = frozenset((*map(str, Verdict), "expired"))
 
@@ -158,7 +169,8 @@ class Recent:
         if (heard and not self.beating) or self.clock is None:
             self.beating, self.began = heard, at
         elif (gap := at - self.clock) > PAUSE and (2 * gap > self.pause[1] or at - self.pause[0] > 600.0):
-            self.pause = (at, gap)  # a much shorter one, such as the time between two heartbeats, leaves the long one in memory
+            # a much shorter one, such as the time between two heartbeats, leaves the long one in memory
+            self.pause = (at, gap)
         self.clock = at
 
     def trace(self, peer: PeerId, now: float) -> Trace:
@@ -226,7 +238,9 @@ class Recent:
         step.groups += groups
         for name in self.METRICS:
             if name in event.metrics:
-                step.sums[name] = step.sums.get(name, 0.0) + groups * number(event.metrics[name], low=-1e12, high=1e12)
+                step.sums[name] = step.sums.get(name, 0.0) + groups * number(
+                    event.metrics[name], low=-1e12, high=1e12
+                )
 
     def _close_stretch(self) -> None:
         """A version began: the ones before it are complete."""
@@ -289,9 +303,18 @@ class Recent:
 
 
 _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
-    happened.Heard: Recent._heard, happened.Moved: Recent._moved, happened.Counted: Recent._counted,
-    happened.Averaged: Recent._averaged, happened.RoundBroke: Recent._broke, happened.Trained: Recent._trained,
-    happened.Released: Recent._released, happened.Adopted: Recent._adopted, happened.Snapped: Recent._snapped,
-    happened.Faulted: Recent._faulted, happened.Recovered: Recent._recovered, happened.Started: Recent._came_or_left,
-    happened.Left: Recent._came_or_left, happened.Rejected: Recent._rejected,
-}  # fmt: skip
+    happened.Heard: Recent._heard,
+    happened.Moved: Recent._moved,
+    happened.Counted: Recent._counted,
+    happened.Averaged: Recent._averaged,
+    happened.RoundBroke: Recent._broke,
+    happened.Trained: Recent._trained,
+    happened.Released: Recent._released,
+    happened.Adopted: Recent._adopted,
+    happened.Snapped: Recent._snapped,
+    happened.Faulted: Recent._faulted,
+    happened.Recovered: Recent._recovered,
+    happened.Started: Recent._came_or_left,
+    happened.Left: Recent._came_or_left,
+    happened.Rejected: Recent._rejected,
+}

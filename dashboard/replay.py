@@ -3,11 +3,12 @@
     journal -> Replay -> moment(at)              the state as it was
                       -> updates(at, speed)      views, while the journal's clock runs `speed` times as fast as ours
 
-Journal time is the Timeline's: the clock of whoever kept the journal, which never goes back; an event of somebody else's clock
-is placed where it arrived. Events before the keeper's first own stamp are placed there. While the journal is read once, the state
-is kept every so many events; a moment is the nearest kept state before it, and the events after that. Readers have states of
-their own; those that only look share the last few. At the end of the journal a reader stays there. Not handled here: journals
-that still grow (`swarm status` and the live page follow those).
+Journal time is the Timeline's: the clock of whoever kept the journal, which never goes back; an event of
+somebody else's clock is placed where it arrived. Events before the keeper's first own stamp are placed there.
+While the journal is read once, the state is kept every so many events; a moment is the nearest kept state
+before it, and the events after that. Readers have states of their own; those that only look share the last
+few. At the end of the journal a reader stays there. Not handled here: journals that still grow (`swarm
+status` and the live page follow those).
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ from swarm.config import History, Run
 from swarm.events import AnyEvent, Event, from_line
 
 STRIDE = 4096
-# Events between two kept states: as many as are folded in a tenth of a second.
+"""Events between two kept states: as many as are folded in a tenth of a second."""
+
 STATES = 256
-# Kept states; a longer journal has them further apart.
+"""Kept states; a longer journal has them further apart."""
+
 MOMENTS = 4
-# States that are shared by those who ask for single moments: a page asks for several things of one moment.
+"""States that are shared by those who ask for single moments: a page asks for several things of one
+moment."""
+
 READERS = 8
-# Streams: each has a state of its own.
+"""Streams: each has a state of its own."""
+
 FASTEST = 1000.0
-# Journal seconds per second: beyond it a run is over before a person has seen anything.
+"""Journal seconds per second: beyond it a run is over before a person has seen anything."""
 
 _json = msgspec.json.Encoder()
 
@@ -55,7 +61,8 @@ class Kept(NamedTuple):
 
 
 class JournalFile:
-    """The events of a journal on the disk; only where each line begins is held. A torn last line is left out."""
+    """The events of a journal on the disk; only where each line begins is held. A torn last line is left
+    out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -139,7 +146,9 @@ class Track:
 class Replay:
     live = False
 
-    def __init__(self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None) -> None:
+    def __init__(
+        self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None
+    ) -> None:
         self._track = Track(JournalFile(events) if isinstance(events, Path) else Memory(events), run, history)
         times = self._track.times
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)

@@ -1,7 +1,7 @@
 """Where each learner is in its averaging round, and the rounds that ended.
 
-In come Moved, the state words of learners' heartbeats and Averaged; of the words about one learner the newest by its own clock
-counts, and the time shown is the window's. Words that are no phase change nothing.
+In come Moved, the state words of learners' heartbeats and Averaged; of the words about one learner the newest
+by its own clock counts, and the time shown is the window's. Words that are no phase change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.types import PeerId
 
 PHASES = ("gathering", "learning", "matching", "stepping", "releasing", "catching up", "stopped")
 LEARNERS = 64
-# Learners that are followed, and members of a round that are named: more than a strip shows.
+"""Learners that are followed, and members of a round that are named: more than a strip shows."""
 
 
 class Phase(msgspec.Struct):
@@ -69,7 +69,9 @@ class Rounds(msgspec.Struct):
     def view(self, learners: Iterable[Peer]) -> RoundView:
         """`learners`: those alive."""
         strip = [
-            PhaseView(peer=peer.id, name=peer.name, state=phase.state, since=phase.since, version=phase.version)
+            PhaseView(
+                peer=peer.id, name=peer.name, state=phase.state, since=phase.since, version=phase.version
+            )
             for peer in learners
             if (phase := self.phases.get(peer.id)) is not None
         ]
@@ -78,16 +80,23 @@ class Rounds(msgspec.Struct):
         if last is None:
             return RoundView(learners=tuple(strip))
         return RoundView(
-            learners=tuple(strip), last_version=last.version, last_members=last.members, last_seconds=last.seconds,
+            learners=tuple(strip),
+            last_version=last.version,
+            last_members=last.members,
+            last_seconds=last.seconds,
             last_at=last.at,
-        )  # fmt: skip
+        )
 
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""
         phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
         self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in PHASES}
         for phase in self.phases.values():
-            phase.since, phase.version, phase.told = moment(phase.since), whole(phase.version), moment(phase.told)
+            phase.since, phase.version, phase.told = (
+                moment(phase.since),
+                whole(phase.version),
+                moment(phase.told),
+            )
         self.averaged = {
             peer: Mean(whole(mean.version), members(mean.members), number(mean.seconds), moment(mean.at))
             for peer, mean in averaged

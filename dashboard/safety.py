@@ -1,9 +1,10 @@
 """What every request passes before the page answers, and every answer before it leaves.
 
-In comes an HTTP request, out goes an answer with the security headers. Only names that belong to this page are answered, so that
-a foreign site whose name is made to point here cannot read it (DNS rebinding); only GET and HEAD exist; nothing is shared with
-other origins; an exception becomes a sentence without its text and goes on to the server's log. Not handled here: who may look
-(bind to loopback, or put a proxy in front), connections and their deadlines (dashboard.server).
+In comes an HTTP request, out goes an answer with the security headers. Only names that belong to this page
+are answered, so that a foreign site whose name is made to point here cannot read it (DNS rebinding); only GET
+and HEAD exist; nothing is shared with other origins; an exception becomes a sentence without its text and
+goes on to the server's log. Not handled here: who may look (bind to loopback, or put a proxy in front),
+connections and their deadlines (dashboard.server).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
@@ -31,21 +34,26 @@ METHODS = ("GET", "HEAD")
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.%]+)\]|(?P<name>[^:\[\]@/]+))(?::[0-9]*)?")
 
-MISDIRECTED = "this page does not answer to that name: ask for it by its address, or add the name to `peer.page.hosts`"
+MISDIRECTED = (
+    "this page does not answer to that name: ask for it by its address, or add the name to `peer.page.hosts`"
+)
 READ_ONLY = "this page can only be read: use GET or HEAD"
 OUR_BUG = "the page has a bug; the log of the peer that serves it shows where"
 
 
 class Hosts:
-    """Names under which the page may be asked for. Ports do not count: a tunnel changes them and an attacker can choose them."""
+    """Names under which the page may be asked for. Ports do not count: a tunnel changes them and an attacker
+    can choose them."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = {_bare(name) for name in (*LOOPBACK, *names)}
         self._addresses = False
-        """Any address is fine, as whoever listens on all of them cannot know them all: rebinding needs a name."""
+        """Any address is fine, as whoever listens on all of them cannot know them all: rebinding needs a
+        name."""
 
     def bind(self, host: str) -> None:
-        """The page listens on `host`: that is a name of it, and this machine's own names are where others can reach it."""
+        """The page listens on `host`: that is a name of it, and this machine's own names are where others can
+        reach it."""
         self._names.add(_bare(host))
         address = _address(host)
         self._addresses = self._addresses or (address is not None and address.is_unspecified)
@@ -59,7 +67,8 @@ class Hosts:
 
 
 def _bare(name: str) -> str:
-    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot; empty for no such thing."""
+    """`[::1]:8080`, `LocalHost.` and `localhost:80` without brackets, port, case and final dot; empty for no
+    such thing."""
     name = name.strip().lower()
     if name.count(":") > 1 and not name.startswith("["):
         return name

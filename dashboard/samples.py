@@ -10,9 +10,10 @@ from swarm import events as happened
 from swarm.types import PeerId
 
 COMPLETIONS = 64
-# Of a group: the largest that is in use.
+"""Of a group: the largest that is in use."""
+
 PROMPT, COMPLETION = 2000, 1000
-# Characters that are read on a page; one event carries at most 4 KiB.
+"""Characters that are read on a page; one event carries at most 4 KiB."""
 
 
 class Samples(msgspec.Struct):
@@ -22,10 +23,18 @@ class Samples(msgspec.Struct):
 
     def take(self, event: happened.Shown, at: float, revision: int) -> None:
         sample = Sample(
-            id=event.group, at=at, sampler=event.sampler, learner=event.peer, version=event.version, prompt=event.prompt,
-            answer=event.answer, completions=event.completions, rewards=event.rewards, advantages=event.advantages,
+            id=event.group,
+            at=at,
+            sampler=event.sampler,
+            learner=event.peer,
+            version=event.version,
+            prompt=event.prompt,
+            answer=event.answer,
+            completions=event.completions,
+            rewards=event.rewards,
+            advantages=event.advantages,
             weights=event.weights,
-        )  # fmt: skip
+        )
         self._keep(revision, _fit(sample))
 
     def view(self, since: int) -> tuple[Sample, ...]:
@@ -45,11 +54,18 @@ class Samples(msgspec.Struct):
 
 def _fit(sample: Sample) -> Sample:
     return Sample(
-        id=clean(sample.id, 80), at=moment(sample.at), sampler=_peer(sample.sampler), learner=_peer(sample.learner),
-        version=whole(sample.version), prompt=prose(sample.prompt, PROMPT), answer=prose(sample.answer, COMPLETION),
+        id=clean(sample.id, 80),
+        at=moment(sample.at),
+        sampler=_peer(sample.sampler),
+        learner=_peer(sample.learner),
+        version=whole(sample.version),
+        prompt=prose(sample.prompt, PROMPT),
+        answer=prose(sample.answer, COMPLETION),
         completions=tuple(prose(text, COMPLETION) for text in sample.completions[:COMPLETIONS]),
-        rewards=_numbers(sample.rewards), advantages=_numbers(sample.advantages), weights=_numbers(sample.weights),
-    )  # fmt: skip
+        rewards=_numbers(sample.rewards),
+        advantages=_numbers(sample.advantages),
+        weights=_numbers(sample.weights),
+    )
 
 
 def _peer(peer: str) -> PeerId:

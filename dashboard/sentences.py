@@ -1,7 +1,8 @@
 """Events as plain sentences, for the page and the terminal.
 
-In comes an event and a way to name peers, out goes News or None when the event is not news by itself (heartbeats, counts,
-training steps: the table and the curves show those). Lines with one key are the same news again and share a line with a count.
+In comes an event and a way to name peers, out goes News or None when the event is not news by itself
+(heartbeats, counts, training steps: the table and the curves show those). Lines with one key are the same
+news again and share a line with a count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from swarm.types import PeerId, Verdict
 Namer = Callable[[PeerId], str]
 
 MOST = 8
-# Peers that one sentence names.
+"""Peers that one sentence names."""
+
 _IDS = re.compile(r"\b12D3Koo[1-9A-HJ-NP-Za-km-z]{30,60}\b")
 """Peer ids inside a text that a program wrote."""
 
@@ -60,13 +62,21 @@ def _judged(event: happened.Judged, name: Namer) -> News | None:
     if event.verdict is Verdict.ADMIT:
         return None
     text = f"A group of {name(event.sampler)} was refused: {event.verdict}"
-    text += f" ({event.detail})." if event.detail else f", {event.versions} versions and {duration(event.seconds)} old."
+    text += (
+        f" ({event.detail})."
+        if event.detail
+        else f", {event.versions} versions and {duration(event.seconds)} old."
+    )
     return News(f"judged {event.sampler} {event.verdict}", "warning", text, (event.sampler, event.peer))
 
 
 def _released(event: happened.Released, name: Namer) -> News:
     release = event.release
-    made = f"{_some(release.groups, 'group')} at {_some(release.learners, 'learner')}" if release.groups else "the start"
+    made = (
+        f"{_some(release.groups, 'group')} at {_some(release.learners, 'learner')}"
+        if release.groups
+        else "the start"
+    )
     text = f"Version {release.version} was released by {name(release.publisher)}: {made}."
     return News("released", "info", text, (release.publisher,))
 
@@ -76,14 +86,18 @@ def _averaged(event: happened.Averaged, name: Namer) -> News | None:
         return None
     about = dict(list(event.scaled.items())[:MOST])
     told = ", ".join(f"{name(peer)} ({share:.2g} of it)" for peer, share in about.items())
-    text = f"In the round for version {event.version} gradients far beyond the usual were scaled down: {told}."
+    text = (
+        f"In the round for version {event.version} gradients far beyond the usual were scaled down: {told}."
+    )
     return News(f"scaled {' '.join(about)}", "warning", text, tuple(about))
 
 
 def _broke(event: happened.RoundBroke, name: Namer) -> News:
     reason = named(event.reason, name)
     about = dict.fromkeys((event.peer, *map(PeerId, _IDS.findall(event.reason[: 4 * TEXT_LIMIT]))))
-    return News(f"broke {reason}", "warning", f"The round for version {event.version} broke: {reason}.", tuple(about))
+    return News(
+        f"broke {reason}", "warning", f"The round for version {event.version} broke: {reason}.", tuple(about)
+    )
 
 
 def _snapped(event: happened.Snapped, name: Namer) -> News:
@@ -92,7 +106,10 @@ def _snapped(event: happened.Snapped, name: Namer) -> News:
 
 
 def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
-    text = f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version {event.version}."
+    text = (
+        f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version"
+        f" {event.version}."
+    )
     return News(f"caught {event.peer}", "info", text, (event.peer,))
 
 
@@ -107,7 +124,12 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    own = {"rewards": "cannot be computed", "memory": "is not enough", "gossip": "is not heard", "membership": "is not renewed"}
+    own = {
+        "rewards": "cannot be computed",
+        "memory": "is not enough",
+        "gossip": "is not heard",
+        "membership": "is not renewed",
+    }
     what = own.get(event.part, "broke and is being replaced")
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))

@@ -1,8 +1,9 @@
 """One curve: a value per policy version, or per slot of time, in bounded memory.
 
-In come (x, at, value, weight) in about the order of x; several learners report one version, whose point is then their weighted
-mean. When a curve is full, neighbours are merged in pairs, so that an arbitrarily long run keeps its shape. Each point remembers
-the revision at which it last changed: whoever drew the curve at revision r asks only for what is newer.
+In come (x, at, value, weight) in about the order of x; several learners report one version, whose point is
+then their weighted mean. When a curve is full, neighbours are merged in pairs, so that an arbitrarily long
+run keeps its shape. Each point remembers the revision at which it last changed: whoever drew the curve at
+revision r asks only for what is newer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import msgspec
 from dashboard.text import LARGEST, moment, number, whole
 
 LIMIT = 2000
-# Points: more than a wide screen has pixels for a chart.
+"""Points: more than a wide screen has pixels for a chart."""
+
 WIRE = 300
-# Points of a curve in a full view: as many as a chart shows apart; /api/series has them all.
+"""Points of a curve in a full view: as many as a chart shows apart; /api/series has them all."""
+
 GREATEST = 1e100
-# Values beyond it overflow in a weighted mean.
+"""Values beyond it overflow in a weighted mean."""
 
 Point = tuple[int, float, float]
 
@@ -44,7 +47,11 @@ class Series(msgspec.Struct):
         if place < len(self.xs) and self.xs[place] == x:
             total = self.weights[place] + weight
             self.values[place] += (value - self.values[place]) * (weight / total)
-            self.weights[place], self.revisions[place], self.times[place] = total, revision, max(self.times[place], at)
+            self.weights[place], self.revisions[place], self.times[place] = (
+                total,
+                revision,
+                max(self.times[place], at),
+            )
             return False
         for column, entry in zip(self._columns(), (x, at, value, weight, revision), strict=True):
             column.insert(place, entry)
@@ -54,7 +61,8 @@ class Series(msgspec.Struct):
         return True
 
     def points(self, since: int = 0, most: int | None = None) -> tuple[Point, ...]:
-        """(x, at, value) of what changed after revision `since`; merged to about `most` when there are more."""
+        """(x, at, value) of what changed after revision `since`; merged to about `most` when there are
+        more."""
         if self.changed <= since:
             return ()
         if since:
@@ -92,7 +100,9 @@ class Series(msgspec.Struct):
         """Make fit what was read from elsewhere. False: this is no curve."""
         self.limit = limit
         columns = self._columns()
-        if len({len(column) for column in columns}) != 1 or any(a >= b for a, b in zip(self.xs, self.xs[1:], strict=False)):
+        if len({len(column) for column in columns}) != 1 or any(
+            a >= b for a, b in zip(self.xs, self.xs[1:], strict=False)
+        ):
             return False
         if self.xs and not (self.xs[0] >= 0 and self.xs[-1] <= LARGEST):
             return False
@@ -111,7 +121,10 @@ class Series(msgspec.Struct):
         """Each `pack` neighbours as one point: the last one's place, the mean of their values."""
         even = len(self.xs) // pack * pack
         lasts = slice(pack - 1, even, pack)
-        means = [sum(values) / pack for values in zip(*(self.values[start:even:pack] for start in range(pack)), strict=True)]
+        means = [
+            sum(values) / pack
+            for values in zip(*(self.values[start:even:pack] for start in range(pack)), strict=True)
+        ]
         points = list(zip(self.xs[lasts], self.times[lasts], means, strict=True))
         if rest := self.values[even:]:
             points.append((self.xs[-1], self.times[-1], sum(rest) / len(rest)))

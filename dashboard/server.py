@@ -1,13 +1,14 @@
 """A page on a port: serves an application inside the caller's event loop, for clients of any manners.
 
-In comes the application of dashboard.app, out goes a Server that is to be closed. Signals stay with the caller. uvicorn knows no
-deadline for a request's head and none for a client that does not read, so a connection here has both:
+In comes the application of dashboard.app, out goes a Server that is to be closed. Signals stay with the
+caller. uvicorn knows no deadline for a request's head and none for a client that does not read, so a
+connection here has both:
 
     connected --head complete--> answering --answered--> waiting for the next head
     closed after HEAD seconds without a whole head, however its bytes trickle, or when it reads less than PORTION in STALL seconds
 
-Connections without a request make room for new ones, the oldest first, so that half-open ones never keep anybody out. Not handled
-here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy's).
+Connections without a request make room for new ones, the oldest first, so that half-open ones never keep
+anybody out. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy's).
 """
 
 from __future__ import annotations
@@ -25,25 +26,33 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 TRIES = 50
-# Ports after the wanted one that are tried: more pages than anybody runs on one machine.
+"""Ports after the wanted one that are tried: more pages than anybody runs on one machine."""
+
 GRACE = 2
-# Seconds that open answers get when the server closes; streams end by themselves in a quarter of one.
+"""Seconds that open answers get when the server closes; streams end by themselves in a quarter of one."""
+
 CONNECTIONS = 256
-# Open connections in all, streams included: keeps file descriptors for the swarm.
+"""Open connections in all, streams included: keeps file descriptors for the swarm."""
+
 WAITING = 64
-# Of them without a request: browsers keep six each, and a head takes one round trip.
+"""Of them without a request: browsers keep six each, and a head takes one round trip."""
+
 HEAD = 5.0
-# Seconds for a request's head, and between an answer and the next head.
+"""Seconds for a request's head, and between an answer and the next head."""
+
 STALL = 30.0
-# Seconds in which a client that is sent much must read PORTION of it.
+"""Seconds in which a client that is sent much must read PORTION of it."""
+
 PORTION = 64 << 10
-# Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away.
+"""Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away."""
+
 NO_ADDRESS = {socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA}
 """What looking a name up ends with, in an OSError's errno."""
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.ERROR)
-# A stranger's broken request is a warning in uvicorn, and a line each is more than a log needs; our own errors stay.
+# A stranger's broken request is a warning in uvicorn, and a line each is more than a log needs; our own
+# errors stay.
 
 
 class PortTaken(OSError):
@@ -67,7 +76,8 @@ class Server:
             await self._task
 
     async def close(self) -> None:
-        """Stop listening and end the streams; returns when the port is free, in at most about GRACE seconds."""
+        """Stop listening and end the streams; returns when the port is free, in at most about GRACE
+        seconds."""
         self._source.close()
         self._server.should_exit = True
         await self._task
@@ -76,14 +86,22 @@ class Server:
 async def serve(app: FastAPI, host: str, port: int, free: bool) -> Server:
     """Listen on `host`:`port` (0: any) and answer until `close`.
 
-    A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such address, port below
-    1024) is raised as it is.
+    A taken port moves on to the next free one when `free`; else PortTaken. Any other OSError (no such
+    address, port below 1024) is raised as it is.
     """
     listener = _listen(host, port, free)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, http=_Connection,
-        timeout_keep_alive=int(HEAD), timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS,
-    )  # fmt: skip
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        http=_Connection,
+        timeout_keep_alive=int(HEAD),
+        timeout_graceful_shutdown=GRACE,
+        limit_concurrency=CONNECTIONS,
+    )
     app.state.hosts.bind(host)
     app.state.source.open()
     server = Server(_Quiet(config), app, listener)
@@ -101,8 +119,15 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
                 raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine") from error
             if error.errno != errno.EADDRINUSE:
                 raise
-    tried = f"ports {port} to {min(port + TRIES, 65536) - 1} of {host} are" if free else f"port {port} of {host} is"
-    raise PortTaken(errno.EADDRINUSE, f"{tried} in use: stop the other program or choose one with `--set peer.page.port=0`")
+    tried = (
+        f"ports {port} to {min(port + TRIES, 65536) - 1} of {host} are"
+        if free
+        else f"port {port} of {host} is"
+    )
+    raise PortTaken(
+        errno.EADDRINUSE,
+        f"{tried} in use: stop the other program or choose one with `--set peer.page.port=0`",
+    )
 
 
 class _Quiet(uvicorn.Server):
@@ -153,7 +178,11 @@ class _Connection(H11Protocol):
         # asyncio leaves it out for a listener of ours: a head and its body would wait 40 ms for each other.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.head.start(HEAD)
-        waiting = [(ends, peer) for peer in self.connections if isinstance(peer, _Connection) and (ends := peer.head.ends)]
+        waiting = [
+            (ends, peer)
+            for peer in self.connections
+            if isinstance(peer, _Connection) and (ends := peer.head.ends)
+        ]
         if len(waiting) > WAITING:
             _, oldest = min(waiting, key=lambda pair: pair[0])
             oldest.transport.abort()
@@ -181,7 +210,8 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _close(self) -> None:
-        if self.transport.get_write_buffer_size():  # of the last answer, which a slow client may still be reading
+        # of the last answer, which a slow client may still be reading
+        if self.transport.get_write_buffer_size():
             self._expect()
         self.transport.close()
 

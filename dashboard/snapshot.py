@@ -1,9 +1,10 @@
 """A State as bytes, for a restart and for peers that join late.
 
-The parts of a State are typed structs, so the form is the type: msgpack, zstd. `load` takes bytes that may come from a stranger:
-sizes are checked before anything is decoded or allocated, types while decoding, and every part is mended to the bounds and the
-cleanliness that the fold keeps. Afterwards `fold` goes on as if it had never stopped. Not kept: the last minutes by which
-dashboard.diagnosis tells what is wrong; they fill again.
+The parts of a State are typed structs, so the form is the type: msgpack, zstd. `load` takes bytes that may
+come from a stranger: sizes are checked before anything is decoded or allocated, types while decoding, and
+every part is mended to the bounds and the cleanliness that the fold keeps. Afterwards `fold` goes on as if it
+had never stopped. Not kept: the last minutes by which dashboard.diagnosis tells what is wrong; they fill
+again.
 """
 
 from __future__ import annotations
@@ -29,20 +30,27 @@ from swarm.config import History, Run
 from swarm.types import PeerId, Release
 
 FORM = 1
-# Of the bytes: another one is not read.
+"""Of the bytes: another one is not read."""
+
 LARGEST_DUMP = 64 << 20
-# Bytes when unpacked: ten times a state whose every container is full.
+"""Bytes when unpacked: ten times a state whose every container is full."""
+
 GROWS, SMALLEST = 64, 1 << 20
-# Times that a state grows when unpacked, and bytes that it may have in any case: those of swarms grow four to eight times. A byte
-# may become an object of sixty: a few kilobytes of a stranger must not become a gigabyte here.
+"""Times that a state grows when unpacked, and bytes that it may have in any case: those of swarms grow four
+to eight times. A byte may become an object of sixty: a few kilobytes of a stranger must not become a gigabyte
+here."""
+
 COARSEST = 64
-# Points of a curve: below that a smaller state has no shape left.
+"""Points of a curve: below that a smaller state has no shape left."""
+
 WINDOW = 8 << 20
-# Bytes that unpacking may look back: what this level of zstd uses at most.
+"""Bytes that unpacking may look back: what this level of zstd uses at most."""
+
 PIECE = 1 << 20
-# Bytes unpacked at a time.
+"""Bytes unpacked at a time."""
+
 LEVEL = 3
-# Of zstd: a state of 500 peers packs in tens of milliseconds.
+"""Of zstd: a state of 500 peers packs in tens of milliseconds."""
 
 
 class SnapshotError(ValueError):
@@ -77,22 +85,28 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 
 def dump(state: State, limit: int | None = None) -> bytes:
-    """The state as bytes, at most `limit`: curves get coarser, then the oldest groups, sentences, lags and releases stay away."""
+    """The state as bytes, at most `limit`: curves get coarser, then the oldest groups, sentences, lags and
+    releases stay away."""
     kept = _keep(state)
     packed = _pack(kept)
     if limit is not None and len(packed) > limit:
         kept = _decoder.decode(_encoder.encode(kept))  # the state's own parts stay as they are
         while len(packed) > limit:
             if not _shrink(kept):
-                raise SnapshotError(f"a state of {len(packed)} bytes cannot be made to fit {limit}: give it more room")
+                raise SnapshotError(
+                    f"a state of {len(packed)} bytes cannot be made to fit {limit}: give it more room"
+                )
             packed = _pack(kept)
     return packed
 
 
-def load(data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None) -> State:
+def load(
+    data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None
+) -> State:
     """The state that these bytes tell. Raises SnapshotError when they tell none.
 
-    With `now`, whoever loads it keeps time from here on: what was heard later than that was stamped by a clock that is wrong.
+    With `now`, whoever loads it keeps time from here on: what was heard later than that was stamped by a
+    clock that is wrong.
     """
     try:
         kept = _decoder.decode(_unpack(data))
@@ -127,9 +141,14 @@ def _begin(state: State, now: float) -> None:
 def _keep(state: State) -> Kept:
     parts = {name: getattr(state, name) for name in _PARTS}
     return Kept(
-        revision=state.revision, peers=list(state.peers.values()), releases=list(state.releases.values()),
-        accuracies=state.accuracies, series=state.series, members=state.members, **parts,
-    )  # fmt: skip
+        revision=state.revision,
+        peers=list(state.peers.values()),
+        releases=list(state.releases.values()),
+        accuracies=state.accuracies,
+        series=state.series,
+        members=state.members,
+        **parts,
+    )
 
 
 def _pack(kept: Kept) -> bytes:
@@ -145,7 +164,10 @@ def _unpack(data: bytes) -> bytes:
     while piece := reader.read(PIECE):
         size += len(piece)
         if size > most:
-            raise SnapshotError(f"this state has more than {most} bytes when unpacked, which no state of {len(data)} bytes has")
+            raise SnapshotError(
+                f"this state has more than {most} bytes when unpacked, which no state of {len(data)}"
+                " bytes has"
+            )
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -176,7 +198,9 @@ def _mend(kept: Kept, history: History) -> None:
     kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.mend()]
     for peer in kept.peers:
         peer.revision = min(whole(peer.revision), kept.revision)
-    sane = (release for release in kept.releases if 0 <= release.version < LARGEST and proper(release.publisher))
+    sane = (
+        release for release in kept.releases if 0 <= release.version < LARGEST and proper(release.publisher)
+    )
     known = {release.version: release for release in sane}
     kept.releases = [known[version] for version in sorted(known)[-history.releases :]]
     kept.accuracies = {
@@ -184,7 +208,9 @@ def _mend(kept: Kept, history: History) -> None:
         for when, (version, accuracy) in kept.accuracies.items()
         if when in ("first", "last")
     }
-    curves = {name: curve for name, curve in kept.series.items() if curve_name(name) and curve.mend(history.points)}
+    curves = {
+        name: curve for name, curve in kept.series.items() if curve_name(name) and curve.mend(history.points)
+    }
     kept.series = dict(list(curves.items())[: CURVES + len(pulse.NAMES)])
     kept.members = members(kept.members)
     for part in (kept.timeline, kept.pulse, kept.agreement, kept.tally, kept.rounds, kept.flows):

@@ -1,8 +1,10 @@
-"""How releases reach everybody: for each of the newest ones, the seconds until each peer had it or a newer one.
+"""How releases reach everybody: for each of the newest ones, the seconds until each peer had it or a newer
+one.
 
-In come releases and the version that a peer shows to have, with the time; out goes first, median and last. A peer counts once
-for a release, when it passes it: whoever is first seen at a version had it since nobody knows when, and is not timed; neither is
-its publisher. A claim to have a version that does not exist yet waits for the release, for the next two versions only.
+In come releases and the version that a peer shows to have, with the time; out goes first, median and last. A
+peer counts once for a release, when it passes it: whoever is first seen at a version had it since nobody
+knows when, and is not timed; neither is its publisher. A claim to have a version that does not exist yet
+waits for the release, for the next two versions only.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from dashboard.views import ReleaseView
 from swarm.types import Release
 
 KEPT = 64
-# Releases that are followed: a spread that takes longer than as many versions is over.
+"""Releases that are followed: a spread that takes longer than as many versions is over."""
+
 EARLY = 2
-# Versions beyond the newest release that a peer may be at: events of a step overtake the release by this much.
+"""Versions beyond the newest release that a peer may be at: events of a step overtake the release by this
+much."""
+
 SLOWEST = 1e7
-# Seconds; more is a clock that is wrong.
+"""Seconds; more is a clock that is wrong."""
 
 
 class Spread(msgspec.Struct):
@@ -95,13 +100,19 @@ class Spreads(msgspec.Struct):
         spread = self.known.get(release.version)
         seconds = spread.seconds if spread else []
         return ReleaseView(
-            version=release.version, released=moment(release.released), publisher=release.publisher,
-            weights=clean(release.weights[:12]), size=whole(release.size), groups=whole(release.groups),
-            learners=whole(release.learners), of=of,
+            version=release.version,
+            released=moment(release.released),
+            publisher=release.publisher,
+            weights=clean(release.weights[:12]),
+            size=whole(release.size),
+            groups=whole(release.groups),
+            learners=whole(release.learners),
+            of=of,
             have=sum(peers for version, peers in at.items() if version >= release.version),
-            first=seconds[0] if seconds else None, median=seconds[(len(seconds) - 1) // 2] if seconds else None,
+            first=seconds[0] if seconds else None,
+            median=seconds[(len(seconds) - 1) // 2] if seconds else None,
             last=seconds[-1] if seconds else None,
-        )  # fmt: skip
+        )
 
     def mend(self, most: int) -> None:
         """Make fit what was read from elsewhere."""

@@ -2,11 +2,12 @@
 
     event -> fold(state, event) -> state.view(now) -> page, terminal, JSON, metrics, replay
 
-`fold` is pure bookkeeping: no clock, no I/O, the same events give the same state whether they come live or from a journal.
-Each concern is a part of its own: what it takes, what it keeps (bounded, whatever the events say) and what it shows. Every
-change has a revision number, so that `view(now, since)` tells a reader who has revision `since` only what is newer; a change
-that cannot be told that way (a thinned curve) makes the next view a full one. Strings and numbers of peers are cleaned here,
-once. Not handled here: whether a sender may say what it says (the roles check that); how a state is kept (dashboard.snapshot).
+`fold` is pure bookkeeping: no clock, no I/O, the same events give the same state whether they come live or
+from a journal. Each concern is a part of its own: what it takes, what it keeps (bounded, whatever the events
+say) and what it shows. Every change has a revision number, so that `view(now, since)` tells a reader who has
+revision `since` only what is newer; a change that cannot be told that way (a thinned curve) makes the next
+view a full one. Strings and numbers of peers are cleaned here, once. Not handled here: whether a sender may
+say what it says (the roles check that); how a state is kept (dashboard.snapshot).
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ from swarm.identity import human_name
 from swarm.types import PeerId, Release, Role
 
 CURVES = 48
-# Names come from the metrics of learners: more than any objective reports.
+"""Names come from the metrics of learners: more than any objective reports."""
 
 _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_ORDER = {role: place for place, role in enumerate((Role.LEARNER, Role.SAMPLER, Role.EVALUATOR, Role.SEED, Role.OBSERVER))}
+_ORDER = {
+    role: place
+    for place, role in enumerate((Role.LEARNER, Role.SAMPLER, Role.EVALUATOR, Role.SEED, Role.OBSERVER))
+}
 
 
 class State:
@@ -59,7 +63,13 @@ class State:
         self.accuracies: dict[str, tuple[int, float]] = {}
         """`first` and `last`: (version, held-out accuracy)."""
         self.series: dict[str, Series] = {}
-        self.pulse, self.agreement, self.tally, self.rounds, self.flows = pulse.Pulse(), Agreement(), Tally(), Rounds(), Flows()
+        self.pulse, self.agreement, self.tally, self.rounds, self.flows = (
+            pulse.Pulse(),
+            Agreement(),
+            Tally(),
+            Rounds(),
+            Flows(),
+        )
         self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
         self.lines, self.samples = Lines(self.history.events), Samples(self.history.samples)
         self.members: tuple[PeerId, ...] = ()
@@ -84,7 +94,11 @@ class State:
     @property
     def version(self) -> int:
         """The newest release's; before any was seen, the newest that a peer claims to use."""
-        return max(self.releases) if self.releases else max((peer.version for peer in self.peers.values()), default=0)
+        return (
+            max(self.releases)
+            if self.releases
+            else max((peer.version for peer in self.peers.values()), default=0)
+        )
 
     def name(self, peer: PeerId) -> str:
         known = self.peers.get(peer)
@@ -92,26 +106,55 @@ class State:
 
     def alive(self, role: Role, now: float) -> list[Peer]:
         patience = self.run.pace.patience
-        return [peer for peer in self.peers.values() if peer.role is role and peer.status(now, patience) == "alive"]
+        return [
+            peer
+            for peer in self.peers.values()
+            if peer.role is role and peer.status(now, patience) == "alive"
+        ]
 
     # --- views ----------------------------------------------------------------------------------------------------------
 
     def view(
-        self, now: float, since: int = 0, quiet: float = 0.0, replay: views.Span | None = None, flows: bool = True
+        self,
+        now: float,
+        since: int = 0,
+        quiet: float = 0.0,
+        replay: views.Span | None = None,
+        flows: bool = True,
     ) -> views.StateView:
-        """What changed after revision `since`; everything for 0, or when `full` says so. `flows`: also in an update."""
+        """What changed after revision `since`; everything for 0, or when `full` says so. `flows`: also in an
+        update."""
         full = since < self.reset or since == 0 or since > self.revision
         start = 0 if full else since
         learners = self.alive(Role.LEARNER, now)
-        series = {name: points for name, curve in self.series.items() if (points := self._points(name, curve, start))}
+        series = {
+            name: points
+            for name, curve in self.series.items()
+            if (points := self._points(name, curve, start))
+        }
         return views.StateView(
-            full=full, revision=self.revision, now=now, last=self.last, quiet=quiet, run=self._run(), head=self.head(now),
-            problems=self.problems(now), round=self.rounds.view(learners), peers=self.rows(now, start), gone=self.gone(start),
-            verdicts=dict(self.tally.verdicts), lag=self.tally.view(), agreement=self.agreement.view(),
-            events=self.lines.view(start, most=LINES_AT_ONCE), series=series, releases=self.release_views(now, start, KEPT),
-            flows=self.flows.view(now) if flows or full else None, traffic=self.flows.traffic(now),
-            samples=self.samples.view(start), replay=replay,
-        )  # fmt: skip
+            full=full,
+            revision=self.revision,
+            now=now,
+            last=self.last,
+            quiet=quiet,
+            run=self._run(),
+            head=self.head(now),
+            problems=self.problems(now),
+            round=self.rounds.view(learners),
+            peers=self.rows(now, start),
+            gone=self.gone(start),
+            verdicts=dict(self.tally.verdicts),
+            lag=self.tally.view(),
+            agreement=self.agreement.view(),
+            events=self.lines.view(start, most=LINES_AT_ONCE),
+            series=series,
+            releases=self.release_views(now, start, KEPT),
+            flows=self.flows.view(now) if flows or full else None,
+            traffic=self.flows.traffic(now),
+            samples=self.samples.view(start),
+            replay=replay,
+        )
 
     def head(self, now: float) -> views.Head:
         patience, newest, reward = self.run.pace.patience, self.newest, self.series.get("reward")
@@ -129,14 +172,19 @@ class State:
                     tokens += peer.tokens
         learners = here[Role.LEARNER]
         return views.Head(
-            version=self.version, released=moment(newest.released) if newest else None,
+            version=self.version,
+            released=moment(newest.released) if newest else None,
             age=max(now - moment(newest.released), 0.0) if newest else None,
-            weights=clean(newest.weights[:12]) if newest else None, trained=self.tally.trained,
+            weights=clean(newest.weights[:12]) if newest else None,
+            trained=self.tally.trained,
             reward=reward.last() if reward else None,
-            first_accuracy=self.accuracies.get("first"), last_accuracy=self.accuracies.get("last"),
+            first_accuracy=self.accuracies.get("first"),
+            last_accuracy=self.accuracies.get("last"),
             roles={str(role): (here[role], known[role]) for role in Role if known[role]},
-            groups_per_second=groups, tokens_per_second=tokens, busy=busy / learners if learners else None,
-        )  # fmt: skip
+            groups_per_second=groups,
+            tokens_per_second=tokens,
+            busy=busy / learners if learners else None,
+        )
 
     def rows(self, now: float, since: int = 0) -> tuple[views.Row, ...]:
         """Peers changed after revision `since`, by role and name."""
@@ -158,13 +206,23 @@ class State:
         """Sentences told or repeated after revision `since`, oldest first; with a peer, those about it."""
         return self.lines.view(since, peer)
 
-    def release_views(self, now: float, since: int = 0, most: int | None = None) -> tuple[views.ReleaseView, ...]:
+    def release_views(
+        self, now: float, since: int = 0, most: int | None = None
+    ) -> tuple[views.ReleaseView, ...]:
         """The newest release and those that reached somebody after revision `since`, oldest first."""
         patience = self.run.pace.patience
-        moving = [peer for peer in self.peers.values() if peer.role in MOVING and peer.status(now, patience) == "alive"]
+        moving = [
+            peer
+            for peer in self.peers.values()
+            if peer.role in MOVING and peer.status(now, patience) == "alive"
+        ]
         using = Counter(peer.version for peer in moving)
         shown = sorted(self.releases)[-(most or self.history.releases) :]
-        fresh = [version for version in shown if not since or version == shown[-1] or self.spreads.changed(version) > since]
+        fresh = [
+            version
+            for version in shown
+            if not since or version == shown[-1] or self.spreads.changed(version) > since
+        ]
         return tuple(self.spreads.view(self.releases[version], using, len(moving)) for version in fresh)
 
     def heat_view(self) -> views.HeatView:
@@ -186,10 +244,14 @@ class State:
     def _run(self) -> views.RunView:
         run = self.run
         return views.RunView(
-            name=clean(run.name), task=clean(run.task.name), model=clean(run.model.name), objective=clean(run.objective.name),
-            private=run.private, patience=run.pace.patience,
+            name=clean(run.name),
+            task=clean(run.task.name),
+            model=clean(run.model.name),
+            objective=clean(run.objective.name),
+            private=run.private,
+            patience=run.pace.patience,
             window=views.WindowView(versions=run.window.versions, seconds=run.window.seconds),
-        )  # fmt: skip
+        )
 
     def _row(self, peer: Peer, now: float, newest: int) -> views.Row:
         release = self.releases.get(peer.version)
@@ -218,7 +280,8 @@ class State:
         return peer
 
     def at(self, peer: Peer, version: int, at: float, age: float | None = None) -> None:
-        """`peer` shows that it uses `version`; `age` when it timed itself how long after the release that was."""
+        """`peer` shows that it uses `version`; `age` when it timed itself how long after the release that
+        was."""
         if peer.role in MOVING and peer.gone != "left":
             self.heat.take(peer.id, max(self.version - version, 0), self.last)
             self.spreads.reach(peer.id, version, at, self.revision, age)
@@ -257,7 +320,9 @@ def fold(state: State, event: happened.Event) -> None:
     state.revision += 1
     now = state.timeline.take(event)
     if (ended := state.pulse.enter(now)) is not None:
-        for name, value in pulse.measure(state.peers.values(), ended, state.run.pace.patience, state.version).items():
+        for name, value in pulse.measure(
+            state.peers.values(), ended, state.run.pace.patience, state.version
+        ).items():
             state.plot(name, ended, ended, value)
     state.recent.take(event)
     take = FOLDS.get(type(event))

@@ -1,7 +1,7 @@
 """What learners counted: verdicts, and how old the groups were that were trained on.
 
-Counted alone is taken, which every learner emits for all of its groups; Judged, which only the learner's own journal has, is
-told as a sentence.
+Counted alone is taken, which every learner emits for all of its groups; Judged, which only the learner's own
+journal has, is told as a sentence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dashboard.text import count, number, whole
 from dashboard.views import LagView
 
 OLDEST = 1024
-# Versions of lag that are told apart: beyond any admission window in use.
+"""Versions of lag that are told apart: beyond any admission window in use."""
 
 
 class Tally(msgspec.Struct):
@@ -41,7 +41,9 @@ class Tally(msgspec.Struct):
             count(self.seconds, {2.0**power: groups})
 
     def view(self) -> LagView:
-        return LagView(versions=tuple(sorted(self.versions.items())), seconds=tuple(sorted(self.seconds.items())))
+        return LagView(
+            versions=tuple(sorted(self.versions.items())), seconds=tuple(sorted(self.seconds.items()))
+        )
 
     def mend(self) -> None:
         """Make fit what was read from elsewhere."""

@@ -3,8 +3,8 @@
     render(state, now, width)    headline, what is wrong, peers, sparklines, last events; as tall as the peers need, 1 line each
     summary(state, now, ...)     versions, verdicts, lag histogram, accuracy before and after, agreement, files
 
-Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh). Strings of peers were
-cleaned at the fold and are wrapped in Text, never parsed as markup.
+Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
+Strings of peers were cleaned at the fold and are wrapped in Text, never parsed as markup.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ from swarm.types import Role, Verdict
 
 EVENTS = 5
 ROWS = 24
-# Peers in the live view: a terminal's height; the page shows them all.
+"""Peers in the live view: a terminal's height; the page shows them all."""
+
 PROBLEMS = 4
-# Problems in the live view, worst first: the peers stay on the screen.
+"""Problems in the live view, worst first: the peers stay on the screen."""
+
 SPARKS = "▁▂▃▄▅▆▇█"
-STYLES = {"alive": "green", "lost": "yellow", "left": "dim", "info": "dim", "warning": "yellow", "error": "red"}
+STYLES = {
+    "alive": "green",
+    "lost": "yellow",
+    "left": "dim",
+    "info": "dim",
+    "warning": "yellow",
+    "error": "red",
+}
 MARKS = {"alive": "●", "lost": "◌", "left": "–", "info": "·", "warning": "▲", "error": "✕"}
 
 
@@ -44,7 +53,9 @@ def render(state: State, now: float, width: int) -> RenderableType:
     return Group(*parts, _events(state))
 
 
-def summary(state: State, now: float, model: Path | None = None, journal: Path | None = None) -> RenderableType:
+def summary(
+    state: State, now: float, model: Path | None = None, journal: Path | None = None
+) -> RenderableType:
     """What a finished run was; `model` and `journal` are where the exported model and the journal lie."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -64,7 +75,8 @@ def summary(state: State, now: float, model: Path | None = None, journal: Path |
 
 
 def sparkline(curve: Series, width: int, low: float | None = None, high: float | None = None) -> str:
-    """The last values of a curve, thinned to `width` characters, between `low` and `high` (default: its own range)."""
+    """The last values of a curve, thinned to `width` characters, between `low` and `high` (default: its own
+    range)."""
     values = curve.values
     if len(values) > width:
         edges = [round(i * len(values) / width) for i in range(width + 1)]
@@ -94,7 +106,9 @@ def _problems(problems: tuple[Problem, ...]) -> Table:
     table = Table.grid(padding=(0, 1))
     for problem in problems[:PROBLEMS]:
         mark = Text(MARKS[problem.level], style=STYLES[problem.level])
-        table.add_row(mark, Text.assemble((problem.text, "bold"), " ", problem.cause, " ", (problem.todo, "dim")))
+        table.add_row(
+            mark, Text.assemble((problem.text, "bold"), " ", problem.cause, " ", (problem.todo, "dim"))
+        )
     if len(problems) > PROBLEMS:
         table.add_row("", Text(f"and {len(problems) - PROBLEMS} more", style="dim"))
     return table
@@ -150,7 +164,9 @@ def _events(state: State) -> Table:
 
 def _versions(state: State) -> str:
     newest = state.newest
-    return f"{state.version} released; the newest is {newest.weights[:12]}" if newest else "no release was seen"
+    return (
+        f"{state.version} released; the newest is {newest.weights[:12]}" if newest else "no release was seen"
+    )
 
 
 def _accuracy(state: State) -> str:
@@ -204,7 +220,10 @@ def _agreement(state: State) -> str:
     if not same and not different:
         return f"{_some(learners, 'learner')}; no version was seen at two of them"
     if different:
-        return f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared versions"
+        return (
+            f"{_some(learners, 'learner')}; weights DIFFERED in {different} of {same + different} compared"
+            " versions"
+        )
     return f"{_some(learners, 'learner')}; the same weights in all {same} compared versions"
 
 

@@ -1,8 +1,9 @@
 """What strangers wrote, made fit for a page, a terminal and a sentence.
 
-In comes any string or number that a peer supplied, out goes one line of bounded length without control, bidirectional or
-invisible characters, or a finite number. Done once, where events are folded; nobody downstream cleans again. Not handled here:
-HTML (the page renders text as text) and look-alike letters (the peer id is the identity, the name is for people).
+In comes any string or number that a peer supplied, out goes one line of bounded length without control,
+bidirectional or invisible characters, or a finite number. Done once, where events are folded; nobody
+downstream cleans again. Not handled here: HTML (the page renders text as text) and look-alike letters (the
+peer id is the identity, the name is for people).
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from collections.abc import Mapping, MutableMapping
 from typing import TypeVar
 
 NAME_LIMIT = 40
-# Three words of a human name have at most 24 letters; 40 leaves room for chosen names and fits a table column.
+"""Three words of a human name have at most 24 letters; 40 leaves room for chosen names and fits a table
+column."""
+
 TEXT_LIMIT = 300
-# A sentence that a person reads at a glance; the journal holds the whole one.
+"""A sentence that a person reads at a glance; the journal holds the whole one."""
+
 LARGEST = 2**53
-# JSON numbers of a browser are exact up to here.
+"""JSON numbers of a browser are exact up to here."""
+
 LATEST = 253402300799.0
-# The end of the year 9999: no date beyond it can be written.
+"""The end of the year 9999: no date beyond it can be written."""
 
 _ID = re.compile(r"[0-9A-Za-z_.-]{1,80}")
 
@@ -86,6 +91,7 @@ def _visible(text: str) -> str:
         marks = marks + 1 if kind in ("Mn", "Me") else 0
         if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
             kept.append(" ")
-        elif kind[0] != "C" and marks <= 2:  # letters carry at most two marks in living scripts; towers of them leave the line
+        # letters carry at most two marks in living scripts; towers of them leave the line
+        elif kind[0] != "C" and marks <= 2:
             kept.append(character)
     return "".join(kept)

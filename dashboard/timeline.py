@@ -1,9 +1,10 @@
 """What time it was when an event came in, by one clock.
 
-Whoever keeps a journal stamps what it saw itself (heartbeats that it heard, releases, verdicts); what others report carries
-their clocks, which may be off by hours. The line moves by the keeper's stamps alone and never goes back; an event of somebody
-else happened when the line says. Until the first own stamp there is nothing better than the others' clocks; that stamp may set
-the line back, once. Not handled here: a keeper whose own clock is set back while it writes; the line stands until it catches up.
+Whoever keeps a journal stamps what it saw itself (heartbeats that it heard, releases, verdicts); what others
+report carries their clocks, which may be off by hours. The line moves by the keeper's stamps alone and never
+goes back; an event of somebody else happened when the line says. Until the first own stamp there is nothing
+better than the others' clocks; that stamp may set the line back, once. Not handled here: a keeper whose own
+clock is set back while it writes; the line stands until it catches up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from swarm import events as happened
 from swarm.types import PeerId
 
 NEAR = 5.0
-# Seconds by which a foreign stamp may differ and still be taken as it is: it is finer than the last own one.
+"""Seconds by which a foreign stamp may differ and still be taken as it is: it is finer than the last own
+one."""
 
 
 class Timeline(msgspec.Struct):

@@ -1,8 +1,10 @@
-"""What a window shows, as types: the JSON twins answer with these, the stream sends them, OpenAPI describes them.
+"""What a window shows, as types: the JSON twins answer with these, the stream sends them, OpenAPI describes
+them.
 
-A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed by somebody else,
-or by this window. Times are unix seconds, durations seconds, sizes bytes, rates per second. Ids are peer ids. Strings of peers
-were cleaned when they were folded. Not handled here: how a view is made (dashboard.state) and sent (dashboard.feed).
+A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed
+by somebody else, or by this window. Times are unix seconds, durations seconds, sizes bytes, rates per second.
+Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a view is made
+(dashboard.state) and sent (dashboard.feed).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ Level = Literal["info", "warning", "error"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Base of all views. They are trees, of which a full view has thousands: the garbage collector need not look at them."""
+    """Base of all views. They are trees, of which a full view has thousands: the garbage collector need not
+    look at them."""
 
 
 class WindowView(View):
@@ -122,8 +125,8 @@ class Claims(View):
 
 
 class Row(View):
-    """A peer. In an update, rows are those that said something or were counted; `status`, `lag` and `share` of the others follow
-    from the time, the newest release and the totals."""
+    """A peer. In an update, rows are those that said something or were counted; `status`, `lag` and `share`
+    of the others follow from the time, the newest release and the totals."""
 
     id: str
     name: str
@@ -143,7 +146,8 @@ class Row(View):
     admitted: int
     """Groups of this sampler that learners admitted."""
     refused: dict[str, int]
-    """Its groups that learners refused, by verdict; `expired` are those that were admitted and grew too old."""
+    """Its groups that learners refused, by verdict; `expired` are those that were admitted and grew too
+    old."""
     share: float | None
     """Of a sampler: its part of all admitted groups; of a learner: its part of all trained groups."""
     rtt: float | None
@@ -247,7 +251,8 @@ class StateView(View):
     """Everything the page shows, or what changed of it after a revision."""
 
     full: bool
-    """Replaces all that the reader has; else peers, events, samples, releases and points are those that changed."""
+    """Replaces all that the reader has; else peers, events, samples, releases and points are those that
+    changed."""
     revision: int
     now: float
     last: float
@@ -266,7 +271,8 @@ class StateView(View):
     agreement: AgreementView
     events: tuple[Line, ...]
     series: dict[str, tuple[tuple[int, float, float], ...]]
-    """Curve -> (x, at, value). x is the policy version; for curves that `by_time` names it is unix seconds."""
+    """Curve -> (x, at, value). x is the policy version; for curves that `by_time` names it is unix
+    seconds."""
     releases: tuple[ReleaseView, ...]
     flows: tuple[Flow, ...] | None
     """The largest; None in an update that leaves them as they were shown: they change with every report."""

@@ -1,8 +1,10 @@
-"""`swarm`: one command a verb. It parses words, finds the run folder, loads the settings, and calls one function.
+"""`swarm`: one command a verb. It parses words, finds the run folder, loads the settings, and calls one
+function.
 
-Every command is a function from parsed words to an exit code; what it raises becomes one in `peers.errors.guarded`. Data goes to
-stdout, talk to stderr, and nothing ever asks. Torch and hivemind take seconds to import, so that each command imports what it
-needs when it runs, and `--help` needs neither. Not handled here: what the commands do.
+Every command is a function from parsed words to an exit code; what it raises becomes one in
+`peers.errors.guarded`. Data goes to stdout, talk to stderr, and nothing ever asks. Torch and hivemind take
+seconds to import, so that each command imports what it needs when it runs, and `--help` needs neither. Not
+handled here: what the commands do.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from peers.errors import USAGE, CannotHere, WrongUsage, guarded
 ROLES = ("auto", "sampler", "learner", "evaluator")
 
 
-SPELLED = str.maketrans({"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"})
+SPELLED = str.maketrans(
+    {"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"}
+)
 """What our own words have beyond ASCII, for an output that cannot show it."""
 
 
@@ -50,7 +54,8 @@ def run(said: Sequence[str]) -> int:
     if args.command is None:
         parser().print_help(sys.stderr)
         return USAGE
-    # hivemind reads it when it is imported, and its children inherit it. Its warnings are normal events of a swarm.
+    # hivemind reads it when it is imported, and its children inherit it. Its warnings are normal events of a
+    # swarm.
     os.environ.setdefault("HIVEMIND_LOGLEVEL", "INFO" if args.verbose else "ERROR")
     code: int = args.command(args)
     sys.stdout.flush()
@@ -137,7 +142,10 @@ def invite_(args: argparse.Namespace) -> int:
     word = run_folder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
     if "seed" not in peer_folder.running(folder):
-        print(f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}", file=sys.stderr)
+        print(
+            f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -165,12 +173,16 @@ def bench(args: argparse.Namespace) -> int:
 
     if not set(args.names) & set(STUDIES):
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-            raise WrongUsage("--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES))
+            raise WrongUsage(
+                "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
+            )
         try:
             # It lies beside the packages in a checkout, and no package may import it.
             program = importlib.import_module("benchmarks")
         except ModuleNotFoundError as error:
-            raise CannotHere("the benchmarks are not part of the installed program: run `make bench` in a checkout") from error
+            raise CannotHere(
+                "the benchmarks are not part of the installed program: run `make bench` in a checkout"
+            ) from error
         return int(program.main(args.names, args.json))
     if len(args.names) > 1:
         raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
@@ -199,7 +211,12 @@ def config_show(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
     values = {key: config.value(loaded.config, key) for key in loaded.origins}
     if args.json:
-        print(json.dumps({key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()}, indent=2))
+        print(
+            json.dumps(
+                {key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()},
+                indent=2,
+            )
+        )
         return 0
     lines = {key: f"{key} = {config.toml(values[key])}" for key in loaded.origins}
     width = min(60, max(map(len, lines.values())))
@@ -213,7 +230,9 @@ def config_check(args: argparse.Namespace) -> int:
     arguments.check_objective(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
-    print(json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default")
+    print(
+        json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default"
+    )
     return 0
 
 
@@ -224,7 +243,15 @@ def config_schema(args: argparse.Namespace) -> int:
         print(config.schema_text(), end="")
         return 0
     keys = config.SCHEMA.keys
-    print(json.dumps({k: {"default": config.SCHEMA.default(k), "wants": settings.describe(keys[k].type)} for k in keys}, indent=2))
+    print(
+        json.dumps(
+            {
+                k: {"default": config.SCHEMA.default(k), "wants": settings.describe(keys[k].type)}
+                for k in keys
+            },
+            indent=2,
+        )
+    )
     return 0
 
 
@@ -245,7 +272,10 @@ def parser() -> argparse.ArgumentParser:
 
     root = argparse.ArgumentParser(
         prog="swarm",
-        description="Train a language model by reinforcement learning in a swarm of peers that do not wait for each other.",
+        description=(
+            "Train a language model by reinforcement learning in a swarm of peers that do not wait for each"
+            " other."
+        ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -260,42 +290,86 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: Any) -> None:
-    _config(_command(commands, "up", up, "run a whole swarm on this machine until it is complete", "swarm up configs/demo.toml"))
+    _config(
+        _command(
+            commands,
+            "up",
+            up,
+            "run a whole swarm on this machine until it is complete",
+            "swarm up configs/demo.toml",
+        )
+    )
     about = "begin a run, be its seed, print how to join"
     it = _command(commands, "start", start, about, "swarm start configs/private-lab.toml")
     _config(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
-    it = _command(commands, "join", join, "take part in a run that an invite names", "swarm join swarm1... --as sampler")
+    it = _command(
+        commands, "join", join, "take part in a run that an invite names", "swarm join swarm1... --as sampler"
+    )
     it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
     as_help = "the role; auto takes the invite's, or what fits this machine"
-    it.add_argument("--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half")
+    it.add_argument(
+        "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
+    )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
     about = "let the peers of a run on this machine finish and leave"
     _command(commands, "leave", leave, about, "swarm leave --folder ./demo-run")
     about = "simulate a swarm in virtual time"
     it = _command(commands, "sim", simulate, about, "swarm sim configs/scenarios/paper-delay.toml --seed 7")
     it.add_argument("scenario", metavar="SCENARIO", type=Path, help="a scenario file")
-    it.add_argument("--seed", type=int, default=None, help="instead of the scenario's; the same seed gives the same journal")
-    it.add_argument("--out", type=Path, default=None, metavar="DIR", help="where the journal and the report are kept")
+    it.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="instead of the scenario's; the same seed gives the same journal",
+    )
+    it.add_argument(
+        "--out", type=Path, default=None, metavar="DIR", help="where the journal and the report are kept"
+    )
 
 
 def _add_reading(commands: Any) -> None:
     it = _command(commands, "status", status, "show what a swarm is doing", "swarm status --watch")
-    it.add_argument("invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine")
+    it.add_argument(
+        "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
+    )
     it.add_argument("--watch", action="store_true", help="go on showing it")
     _add_windows(commands)
     about = "print a word that invites to the run on this machine"
     it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
-    it.add_argument("--role", choices=(*ROLES[1:], "observer"), default="sampler", help="what it invites as (default: sampler)")
+    it.add_argument(
+        "--role",
+        choices=(*ROLES[1:], "observer"),
+        default="sampler",
+        help="what it invites as (default: sampler)",
+    )
     ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
     otherwise = "without it a word that makes members ends after 30d, and the seed renews them"
     it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
-    it = _command(commands, "export", export, "write the newest policy as a Hugging Face folder", "swarm export ./my-model")
-    it.add_argument("target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it")
-    _command(commands, "doctor", doctor, "say whether this machine can take part, and what to do if not", "swarm doctor --json")
+    it = _command(
+        commands,
+        "export",
+        export,
+        "write the newest policy as a Hugging Face folder",
+        "swarm export ./my-model",
+    )
+    it.add_argument(
+        "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
+    )
+    _command(
+        commands,
+        "doctor",
+        doctor,
+        "say whether this machine can take part, and what to do if not",
+        "swarm doctor --json",
+    )
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
     it = _command(commands, "fit", fit, about, "swarm fit Qwen/Qwen3-0.6B")
-    it.add_argument("model_or_config", metavar="MODEL", help="a Hub id, a folder, or a config such as configs/gsm8k-0.6b.toml")
+    it.add_argument(
+        "model_or_config",
+        metavar="MODEL",
+        help="a Hub id, a folder, or a config such as configs/gsm8k-0.6b.toml",
+    )
     it.add_argument("--no-measure", action="store_true", help="predict only: seconds instead of minutes")
     about = "list the learning objectives, or show the parts of one"
     it = _command(commands, "objectives", objectives, about, "swarm objectives gepo")
@@ -306,18 +380,29 @@ def _add_reading(commands: Any) -> None:
 def _add_windows(commands: Any) -> None:
     about = "join a swarm as an observer and serve its page"
     it = _command(commands, "dashboard", dashboard, about, "swarm dashboard swarm1... --port 8080")
-    it.add_argument("invite", metavar="INVITE", nargs="+", help="any invite of a public swarm, an observer's of a private one")
+    it.add_argument(
+        "invite",
+        metavar="INVITE",
+        nargs="+",
+        help="any invite of a public swarm, an observer's of a private one",
+    )
     _page(it)
     about = "serve the page over the journal of a finished run"
     it = _command(commands, "replay", replay, about, "swarm replay demo-run --speed 10")
     it.add_argument("journal", metavar="JOURNAL", type=Path, help="a journal.jsonl, or a run's folder")
-    it.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)")
+    it.add_argument(
+        "--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)"
+    )
     _page(it)
 
 
 def _page(it: argparse.ArgumentParser) -> None:
-    it.add_argument("--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)")
-    it.add_argument("--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)")
+    it.add_argument(
+        "--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1, this machine alone)"
+    )
+    it.add_argument(
+        "--port", type=int, metavar="N", help="the page's port (default: 8080, or the next free one)"
+    )
 
 
 def _speed(text: str) -> float:
@@ -338,35 +423,66 @@ def _seconds(text: str) -> float:
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
-    rows = "join, groups, averaging, tokens, memory, scoring, dashboard, engines; without one, all (about 20 minutes)"
-    it.add_argument("names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band")
-    it.add_argument("--quick", action="store_true", help="a study small enough to look at: minutes instead of hours")
-    it.add_argument("--out", type=Path, metavar="DIR", help="a study's folder; the same command goes on there (./bench-STUDY)")
-    it.add_argument("--methods", default="", metavar="A,B", help="only these objectives in a study, such as gepo,gspo/eps=0.2")
+    rows = (
+        "join, groups, averaging, tokens, memory, scoring, dashboard, engines; without one, all (about 20"
+        " minutes)"
+    )
+    it.add_argument(
+        "names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band"
+    )
+    it.add_argument(
+        "--quick", action="store_true", help="a study small enough to look at: minutes instead of hours"
+    )
+    it.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="a study's folder; the same command goes on there (./bench-STUDY)",
+    )
+    it.add_argument(
+        "--methods",
+        default="",
+        metavar="A,B",
+        help="only these objectives in a study, such as gepo,gspo/eps=0.2",
+    )
     it.add_argument("--seed", type=int, metavar="N", help="a study's first seed, for fresh ones")
-    it.add_argument("--minutes", type=float, default=0.0, help="begin no new training (staleness, band) after this long")
+    it.add_argument(
+        "--minutes", type=float, default=0.0, help="begin no new training (staleness, band) after this long"
+    )
 
 
 def _add_task(commands: Any) -> None:
     about = "try a task: its exercises, right and wrong answers, their rewards"
     example = "swarm task try data:./problems.jsonl --set task.rewards=my_rewards.py:length -n 3"
-    outer = commands.add_parser("task", help=about, description=_sentence(about), epilog=f"example: {example}")
+    outer = commands.add_parser(
+        "task", help=about, description=_sentence(about), epilog=f"example: {example}"
+    )
     outer.set_defaults(command=lambda args: outer.error("try?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
     it = _command(inner, "try", task_try, about, example)
-    it.add_argument("task", metavar="NAME", help="a task such as digit-sums, data:FILE or gym:NAME, or a config such as my.toml")
+    it.add_argument(
+        "task",
+        metavar="NAME",
+        help="a task such as digit-sums, data:FILE or gym:NAME, or a config such as my.toml",
+    )
     it.add_argument("-n", type=int, default=5, metavar="N", help="exercises (default: 5)")
 
 
 def _add_config(commands: Any) -> None:
     about = "show, check or explain settings"
     example = "swarm config show configs/demo.toml --set run.seed=3"
-    outer = commands.add_parser("config", help=about, description=_sentence(about), epilog=f"example: {example}")
+    outer = commands.add_parser(
+        "config", help=about, description=_sentence(about), epilog=f"example: {example}"
+    )
     outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
     it = _command(inner, "show", config_show, "print every setting with its origin", example)
     it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="a file; without it, the defaults")
-    _config(_command(inner, "check", config_check, "say whether a file is good", "swarm config check configs/demo.toml"))
+    _config(
+        _command(
+            inner, "check", config_check, "say whether a file is good", "swarm config check configs/demo.toml"
+        )
+    )
     about = "print every key, its default, what it accepts and means"
     _command(inner, "schema", config_schema, about, "swarm config schema")
 
@@ -375,9 +491,18 @@ def _command(commands: Any, name: str, function: Any, about: str, example: str) 
     it: argparse.ArgumentParser
     it = commands.add_parser(name, help=about, description=_sentence(about), epilog=f"example: {example}")
     it.set_defaults(command=function)
-    it.add_argument("--folder", type=Path, metavar="DIR", help="the run's folder (default: in the state folder of this user)")
-    it.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3")
-    it.add_argument("--model", metavar="MODEL", help="short for --set run.model.name=MODEL: a Hub id or a folder")
+    it.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="the run's folder (default: in the state folder of this user)",
+    )
+    it.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3"
+    )
+    it.add_argument(
+        "--model", metavar="MODEL", help="short for --set run.model.name=MODEL: a Hub id or a folder"
+    )
     it.add_argument("--json", action="store_true", help="data as JSON")
     it.add_argument("-v", "--verbose", action="store_true", help="also what the parts beneath say")
     return it

@@ -11,8 +11,9 @@
     Interrupted       128 + n    a signal, after leaving
     anything else     1          our bug: the traceback is written to the state folder and its path is printed
 
-In comes an exception, out go an exit code and one sentence. The library raises its own errors and knows no exit codes; this is
-the one place where they meet. Not handled here: what peers say to each other, which never ends a program.
+In comes an exception, out go an exit code and one sentence. The library raises its own errors and knows no
+exit codes; this is the one place where they meet. Not handled here: what peers say to each other, which never
+ends a program.
 """
 
 from __future__ import annotations
@@ -76,18 +77,22 @@ _BY_NAME = {
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,
 }
-# By name, so that `swarm --help` need not import the modules to know their errors.
+"""By name, so that `swarm --help` need not import the modules to know their errors."""
 
 _SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
     errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with --folder",
-    errno.EIO: "the disk fails (see the kernel's log, `dmesg`): name another folder with --folder, on another disk",
+    errno.EIO: (
+        "the disk fails (see the kernel's log, `dmesg`): name another folder with --folder, on another disk"
+    ),
     errno.EROFS: "the file system is read-only: name another folder with --folder",
     errno.ENOTDIR: "a part of its path is a file: name another folder with --folder",
     errno.EEXIST: "a file is in the folder's place: name another folder with --folder",
     errno.EACCES: "permission denied: check the owner, or name another folder with --folder",
     errno.EPERM: "permission denied: check the owner, or name another folder with --folder",
-    errno.EADDRINUSE: "the port is in use: stop the other program, or choose another with --set peer.listen.port=0",
+    errno.EADDRINUSE: (
+        "the port is in use: stop the other program, or choose another with --set peer.listen.port=0"
+    ),
     errno.EADDRNOTAVAIL: "this machine has no such address: check --set peer.listen.host and peer.page.host",
 }
 
@@ -122,7 +127,8 @@ def guarded(program: Callable[[], int]) -> int:
     except Interrupted as error:
         return 128 + error.signal
     except BrokenPipeError:
-        # The reader of our output has gone (`swarm status | head`): nobody is left to tell, and Python's own flush must not try.
+        # The reader of our output has gone (`swarm status | head`): nobody is left to tell, and Python's own
+        # flush must not try.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
@@ -135,7 +141,8 @@ def guarded(program: Callable[[], int]) -> int:
 
 
 def say(sentence: str) -> None:
-    """On stderr, where anybody still reads it: a terminal that was closed takes no more, and nobody is left to tell."""
+    """On stderr, where anybody still reads it: a terminal that was closed takes no more, and nobody is left
+    to tell."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:

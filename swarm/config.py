@@ -1,12 +1,12 @@
 """Configuration: TOML in two halves, typed and closed.
 
-`[run]` is what all peers must agree on (it is part of the Spec, whose digest is in the invite and in every frame); `[peer]` is
-mine alone. Layers, later ones win: the defaults below, `extends` (another file, relative to this one), the file,
-`SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`. `objective.name` is short for `run.objective.name` wherever the
-first word is not `run` or `peer` and names a table of exactly one half.
+`[run]` is what all peers must agree on (it is part of the Spec, whose digest is in the invite and in every
+frame); `[peer]` is mine alone. Layers, later ones win: the defaults below, `extends` (another file, relative
+to this one), the file, `SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`. `objective.name` is short
+for `run.objective.name` wherever the first word is not `run` or `peer` and names a table of exactly one half.
 
-Ranges are part of the fields' types; what holds between two fields stands in RELATIONS. Not handled here: whether an objective,
-a task or a model of that name exists (whoever builds it says so).
+Ranges are part of the fields' types; what holds between two fields stands in RELATIONS. Not handled here:
+whether an objective, a task or a model of that name exists (whoever builds it says so).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Model(Section):
     revision: str = ""
     """Hub revision; a run started from a Hub id pins the one it resolved."""
     training: Literal["full", "lora", "qlora"] = "full"
-    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a base in 4 bits)."""
+    """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a base in 4
+    bits)."""
     template: Literal["auto", "on", "off"] = "auto"
     """Prompts through the tokenizer's chat template: `auto` when it has one."""
 
@@ -66,13 +67,13 @@ class Lora(Section):
 
 class TaskSource(Section):
     name: Name = "digit-sums"
-    """A built-in one, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name, `verifiers:` and an
-    environment, or the name of an installed `swarm.tasks` entry point."""
+    """A built-in one, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name,
+    `verifiers:` and an environment, or the name of an installed `swarm.tasks` entry point."""
     options: dict[str, int | float | str | bool] = {}
     """Of the source; `swarm task try NAME` shows them."""
     rewards: tuple[str, ...] = ()
-    """Added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or `swarm.rewards` entry points; none: the
-    source's own."""
+    """Added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or `swarm.rewards`
+    entry points; none: the source's own."""
     weights: tuple[float, ...] = ()
     """One for each of `rewards`; none: 1 each."""
     system: str = ""
@@ -88,7 +89,8 @@ class Sampling(Section):
     """Longest completion, the end token included."""
     temperature: Positive = 1.0
     quantized: bool = False
-    """Samplers may sample with weights in 4 or 8 bits: their log-probabilities are those of the quantized policy."""
+    """Samplers may sample with weights in 4 or 8 bits: their log-probabilities are those of the quantized
+    policy."""
 
 
 class Objective(Section):
@@ -102,15 +104,15 @@ class Optimizer(Section):
     name: Literal["adamw", "adamw8bit"] = "adamw"
     """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits, a quarter of their memory)."""
     lr: Weight = 0.0
-    """0: what is known for this kind of model and training (swarm.learn.rates), settled and said where the run begins; a run of a
-    kind of which nothing is known begins with a rate of its own alone."""
+    """0: what is known for this kind of model and training (swarm.learn.rates), settled and said where the
+    run begins; a run of a kind of which nothing is known begins with a rate of its own alone."""
     beta1: Decay = 0.9
     beta2: Decay = 0.99
     weight_decay: Weight = 0.0
     grad_clip: Positive = 1.0
     warmup: Number = 20
-    """Steps of linear warm-up, also after a join: a newcomer's moments start from zero. With five the demo collapses at lr 2e-3,
-    with twenty it learns at twice the default rate as well."""
+    """Steps of linear warm-up, also after a join: a newcomer's moments start from zero. With five the demo
+    collapses at lr 2e-3, with twenty it learns at twice the default rate as well."""
 
 
 class BatchSize(Section):
@@ -123,11 +125,12 @@ class BatchSize(Section):
     buffer: Annotated[float, Meta(ge=1.0)] = 2.0
     """Groups that a learner holds ready, as a multiple of its share: its credit."""
     share: Part = 0.25
-    """Of a batch, at most for one sampler that was not invited, while others fill the rest: strangers are many in a public run.
-    An invited one gives way where others' groups wait, and has all that they leave."""
+    """Of a batch, at most for one sampler that was not invited, while others fill the rest: strangers are
+    many in a public run. An invited one gives way where others' groups wait, and has all that they leave."""
     newcomers: Share = 0.25
-    """Of a batch, at most for all new samplers together, while others fill the rest: whoever makes many keys is one newcomer.
-    New is who was not invited, until 128 of its groups were admitted and an hour has passed since the first."""
+    """Of a batch, at most for all new samplers together, while others fill the rest: whoever makes many keys
+    is one newcomer. New is who was not invited, until 128 of its groups were admitted and an hour has passed
+    since the first."""
 
 
 class Window(Section):
@@ -136,8 +139,9 @@ class Window(Section):
     versions: Number = 64
     seconds: Seconds = 1800.0
     drift: Positive = 8.0
-    """Nats a token: a group that the learner finds less likely than its sampler by more, in its mean, teaches nothing, and no
-    token's ratio counts above exp(drift) or below exp(-2 drift). Raise it where staleness is the experiment."""
+    """Nats a token: a group that the learner finds less likely than its sampler by more, in its mean, teaches
+    nothing, and no token's ratio counts above exp(drift) or below exp(-2 drift). Raise it where staleness is
+    the experiment."""
 
 
 class Averaging(Section):
@@ -159,7 +163,8 @@ class Releasing(Section):
     timeout: Seconds = 5.0
     """Seconds before the next learner publishes in the publisher's place."""
     keep: Count = 4
-    """Newest releases whose bytes a peer holds for others; older ones, as many at most, stay while somebody fetches them."""
+    """Newest releases whose bytes a peer holds for others; older ones, as many at most, stay while somebody
+    fetches them."""
     checkpoint_every: Count = 10
     """Versions between two checkpoints of a learner."""
 
@@ -243,8 +248,8 @@ class Engine(Section):
     """What a sampler or an evaluator samples with."""
 
     name: Literal["auto", "hf", "vllm", "vllm-server", "toy"] = "auto"
-    """`auto` (what is installed and fits; it says why), `hf` (transformers), `vllm` (on this machine), `vllm-server` (one that
-    runs already) or `toy` (simulations)."""
+    """`auto` (what is installed and fits; it says why), `hf` (transformers), `vllm` (on this machine),
+    `vllm-server` (one that runs already) or `toy` (simulations)."""
     device: Name = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto`: bfloat16 on a GPU, float32 on a CPU."""
@@ -270,16 +275,19 @@ class Training(Section):
     gpus: Number = 0
     """GPUs of this machine that share one model (FSDP2); 0: all of them, when the model does not fit one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a CPU."""
+    """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a
+    CPU."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
-    """Recompute activations instead of keeping them: a third slower, far less memory. `auto`: when memory runs out."""
+    """Recompute activations instead of keeping them: a third slower, far less memory. `auto`: when memory
+    runs out."""
 
 
 class Rewards(Section):
     """How this peer scores completions."""
 
     code: Literal["sandbox", "trust", "refuse"] = "sandbox"
-    """Reward code that came with a run: in bubblewrap without network or home, as if it were mine, or not at all."""
+    """Reward code that came with a run: in bubblewrap without network or home, as if it were mine, or not at
+    all."""
 
 
 class Page(Section):
@@ -288,9 +296,11 @@ class Page(Section):
     """0 takes a free one; a taken port moves on to the next free one only when `free` is set."""
     free: bool = True
     hosts: tuple[str, ...] = ()
-    """Names under which a browser may ask for the page, besides those of `host`: the one that a proxy in front of it has."""
+    """Names under which a browser may ask for the page, besides those of `host`: the one that a proxy in
+    front of it has."""
     invite: bool = True
-    """Show how to join: in a public run to everybody who sees the page, in a private one never without an invite for samplers."""
+    """Show how to join: in a public run to everybody who sees the page, in a private one never without an
+    invite for samplers."""
 
 
 class History(Section):
@@ -338,18 +348,49 @@ class Config(Section):
 class Loaded(NamedTuple):
     config: Config
     origins: dict[str, str]
-    """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set ...`."""
+    """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set
+    ...`."""
 
 
 SCHEMA = settings.Schema(Config)
 
 RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
-    ("run.averaging.request", "run.averaging.match", lambda a, b: a < b, "be below: it is a little patience after it"),
-    ("run.averaging.match", "run.averaging.deadline", lambda a, b: a < b, "be below: no round could end in time"),
-    ("run.averaging.chunk", "run.averaging.deadline", lambda a, b: a < b, "be below: a lost member could not be noticed in time"),
-    ("run.pace.patience", "run.pace.beat", lambda a, b: a > 2 * b, "be more than twice: one late heartbeat would lose a peer"),
-    ("peer.delay.policy.longest", "peer.delay.policy.seconds", lambda a, b: a >= b, "not be below: it cuts the law off"),
-    ("peer.delay.upload.longest", "peer.delay.upload.seconds", lambda a, b: a >= b, "not be below: it cuts the law off"),
+    (
+        "run.averaging.request",
+        "run.averaging.match",
+        lambda a, b: a < b,
+        "be below: it is a little patience after it",
+    ),
+    (
+        "run.averaging.match",
+        "run.averaging.deadline",
+        lambda a, b: a < b,
+        "be below: no round could end in time",
+    ),
+    (
+        "run.averaging.chunk",
+        "run.averaging.deadline",
+        lambda a, b: a < b,
+        "be below: a lost member could not be noticed in time",
+    ),
+    (
+        "run.pace.patience",
+        "run.pace.beat",
+        lambda a, b: a > 2 * b,
+        "be more than twice: one late heartbeat would lose a peer",
+    ),
+    (
+        "peer.delay.policy.longest",
+        "peer.delay.policy.seconds",
+        lambda a, b: a >= b,
+        "not be below: it cuts the law off",
+    ),
+    (
+        "peer.delay.upload.longest",
+        "peer.delay.upload.seconds",
+        lambda a, b: a >= b,
+        "not be below: it cuts the law off",
+    ),
 )
 """(key, other key, holds, what the first must do with regard to the second and why)."""
 
@@ -365,7 +406,8 @@ def load(path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str]
 
 
 def run_dict(run: Run) -> dict[str, object]:
-    """The run half as plain values, complete with defaults: fields in the order of their definition, options by name."""
+    """The run half as plain values, complete with defaults: fields in the order of their definition, options
+    by name."""
     tree: dict[str, object] = msgspec.to_builtins(run)
     for table in (tree["task"], tree["objective"]):
         assert isinstance(table, dict)
@@ -374,13 +416,18 @@ def run_dict(run: Run) -> dict[str, object]:
 
 
 def from_run_dict(tree: Mapping[str, Any]) -> Run:
-    """The other way, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or a value is out of range."""
+    """The other way, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or a value
+    is out of range."""
     theirs = set(_paths(tree))
     ours = set(_paths(run_dict(Run())))
     if newer := sorted(theirs - ours):
-        raise ConfigError(f"this swarm runs a newer version: its run has {', '.join(newer)}, unknown to this one; upgrade")
+        raise ConfigError(
+            f"this swarm runs a newer version: its run has {', '.join(newer)}, unknown to this one; upgrade"
+        )
     if older := sorted(ours - theirs):
-        raise ConfigError(f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version")
+        raise ConfigError(
+            f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version"
+        )
     run = _convert(dict(tree), Run)
     _check_relations(Loaded(Config(run=run), {}))
     return run
@@ -395,7 +442,8 @@ def value(config: Config, key: str) -> Any:
 
 
 def schema_text() -> str:
-    """All keys with their defaults, what they accept and what they mean, as a TOML file in which everything is a comment."""
+    """All keys with their defaults, what they accept and what they mean, as a TOML file in which everything
+    is a comment."""
     lines: list[str] = []
     for table, kind in SCHEMA.tables.items():
         keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
@@ -406,7 +454,9 @@ def schema_text() -> str:
         for key in keys:
             name = key.rpartition(".")[2]
             lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
-            lines.append(f"# {name} = {toml(SCHEMA.default(key))}  # {settings.describe(SCHEMA.keys[key].type)}")
+            lines.append(
+                f"# {name} = {toml(SCHEMA.default(key))}  # {settings.describe(SCHEMA.keys[key].type)}"
+            )
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -416,7 +466,11 @@ def dump(config: Config, half: str = "") -> str:
     for table in SCHEMA.tables:
         keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
         if keys and half in ("", table.split(".")[0]):
-            lines += [f"[{table}]", *(f"{key.rpartition('.')[2]} = {toml(value(config, key))}" for key in keys), ""]
+            lines += [
+                f"[{table}]",
+                *(f"{key.rpartition('.')[2]} = {toml(value(config, key))}" for key in keys),
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -426,7 +480,8 @@ def toml(value: object) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")  # JSON allows DEL as it is, TOML does not
+            # JSON allows DEL as it is, TOML does not
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
         case tuple() | list():
             return "[" + ", ".join(toml(item) for item in value) + "]"
         case dict():
@@ -439,7 +494,10 @@ def _check_relations(loaded: Loaded) -> None:
     for key, other, holds, must in RELATIONS:
         mine, theirs = value(loaded.config, key), value(loaded.config, other)
         if not holds(mine, theirs):
-            said = [f"{name} = {value(loaded.config, name):g} ({loaded.origins.get(name, 'the run')})" for name in (key, other)]
+            said = [
+                f"{name} = {value(loaded.config, name):g} ({loaded.origins.get(name, 'the run')})"
+                for name in (key, other)
+            ]
             raise ConfigError(f"{said[0]} against {said[1]}: the first must {must}")
 
 
@@ -457,7 +515,9 @@ def _paths(tree: Mapping[str, Any], table: str = "") -> list[str]:
     paths: list[str] = []
     for name, inner in tree.items():
         free = name == "options" and isinstance(inner, dict)
-        paths += _paths(inner, f"{table}{name}.") if isinstance(inner, dict) and not free else [f"{table}{name}"]
+        paths += (
+            _paths(inner, f"{table}{name}.") if isinstance(inner, dict) and not free else [f"{table}{name}"]
+        )
     return paths
 
 
@@ -472,7 +532,11 @@ def field_docs(kind: type) -> dict[str, str]:
     assert isinstance(tree, ast.ClassDef)
     docs: dict[str, str] = {}
     for field, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+        ):
             text = after.value.value if isinstance(after.value, ast.Constant) else None
             if isinstance(text, str):
                 docs[field.target.id] = " ".join(text.split())

@@ -1,8 +1,9 @@
 """What happened: the only source of logs, journal, live view, page and test evidence.
 
-An Event is a frozen tagged struct with the time and the peer it happened at. Whoever acts emits; the Bus hands each event to
-its sinks in order (a journal file, the gossip forwarder, a fold). Events are facts: they are never read back by the code that
-emitted them. Names are past participles; a figure in an event has its unit in its docstring.
+An Event is a frozen tagged struct with the time and the peer it happened at. Whoever acts emits; the Bus
+hands each event to its sinks in order (a journal file, the gossip forwarder, a fold). Events are facts: they
+are never read back by the code that emitted them. Names are past participles; a figure in an event has its
+unit in its docstring.
 """
 
 from __future__ import annotations
@@ -16,14 +17,31 @@ from typing import IO, Annotated, get_args
 import msgspec
 from msgspec import Meta
 
-from swarm.types import COMPLETIONS, Beat, Digest, Finite, Lag, Link, PeerId, Release, Role, Sums, Text, Verdict, Word
+from swarm.types import (
+    COMPLETIONS,
+    Beat,
+    Digest,
+    Finite,
+    Lag,
+    Link,
+    PeerId,
+    Release,
+    Role,
+    Sums,
+    Text,
+    Verdict,
+    Word,
+)
 
 LAGS = 1024
-# Distinct lags of one count; a learner tells fewer at a time (peers.roles.learner_inbox).
+"""Distinct lags of one count; a learner tells fewer at a time (peers.roles.learner_inbox)."""
+
 PEERS = 256
-# Named in one event: an id has 53 bytes, and an event 16 KiB.
+"""Named in one event: an id has 53 bytes, and an event 16 KiB."""
+
 BUNDLED = 128
-# Events in one gossiped message: one has at least 90 bytes, so that a message of 4 KiB holds about forty, compressed a few more.
+"""Events in one gossiped message: one has at least 90 bytes, so that a message of 4 KiB holds about forty,
+compressed a few more."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -111,7 +129,8 @@ class Shown(Event):
     rewards: Figures
     advantages: Figures = ()
     weights: Figures = ()
-    """Importance weights as the objective used them, the mean over a completion's tokens; 0 outside its trust region."""
+    """Importance weights as the objective used them, the mean over a completion's tokens; 0 outside its trust
+    region."""
 
 
 class Moved(Event):
@@ -142,9 +161,9 @@ class Trained(Event):
     groups: int
     members: int
     metrics: Annotated[dict[Word, Finite], Meta(max_length=256)]
-    """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share of samples with
-    weight zero), flat (share of groups with equal rewards), cosine (between the gradients of two half batches), length (tokens),
-    lag_versions, lag_seconds, ..."""
+    """reward, kl (nats per token), ess (0..1), weight_var, weight_max, grad_norm, entropy (nats), zero (share
+    of samples with weight zero), flat (share of groups with equal rewards), cosine (between the gradients of
+    two half batches), length (tokens), lag_versions, lag_seconds, ..."""
     gather: Finite
     learn: Finite
     average: Finite
@@ -195,7 +214,8 @@ class Saved(Event):
 
 
 class Transferred(Event):
-    """Bytes that passed between this peer and others, by purpose: `rollouts`, `weights`, `gradients`, `gossip`, `other`."""
+    """Bytes that passed between this peer and others, by purpose: `rollouts`, `weights`, `gradients`,
+    `gossip`, `other`."""
 
     seconds: Finite
     """In which they passed: since the peer last looked."""
@@ -209,7 +229,8 @@ class Faulted(Event):
     """Something of ours broke and is being replaced."""
 
     part: Word
-    """`p2pd`, `dht`, `averager`, `engine`, `learner`, `rewards`, `memory`, `disk`, `mail`, `page`, a child's name."""
+    """`p2pd`, `dht`, `averager`, `engine`, `learner`, `rewards`, `memory`, `disk`, `mail`, `page`, a child's
+    name."""
     detail: Text
 
 
@@ -277,17 +298,19 @@ Gossiped = (
     | Faulted
     | Recovered
 )
-"""What the page needs from others, every text and collection of it bounded; beats and releases have topics of their own."""
+"""What the page needs from others, every text and collection of it bounded; beats and releases have topics of
+their own."""
 
 GOSSIPED = get_args(Gossiped)
 Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]
 """One message of gossip."""
 
 TOLD = 2000
-# Bytes of a text in an event of ours: a person reads no more of it, and it fits into a message of gossip with all that is around.
+"""Bytes of a text in an event of ours: a person reads no more of it, and it fits into a message of gossip
+with all that is around."""
 
 _BLOCK = 64 << 10
-# Bytes read at a time while looking for a journal's last whole line: many times the longest event.
+"""Bytes read at a time while looking for a journal's last whole line: many times the longest event."""
 
 _json = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
@@ -308,7 +331,8 @@ class Bus:
 
 
 class Journal:
-    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no whole event.
+    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no
+    whole event.
 
     A disk that takes no more, or fails, costs events and not the peer; `lost` counts them.
     """
@@ -381,7 +405,8 @@ def from_line(line: bytes) -> AnyEvent:
 
 
 def read_journal(path: Path) -> Iterator[AnyEvent]:
-    """Events of a journal in order. A torn last line (the process was killed while writing) ends the reading."""
+    """Events of a journal in order. A torn last line (the process was killed while writing) ends the
+    reading."""
     with open(path, "rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
@@ -389,4 +414,16 @@ def read_journal(path: Path) -> Iterator[AnyEvent]:
             yield from_line(line)
 
 
-__all__ = ["GOSSIPED", "AnyEvent", "Bundle", "Bus", "Event", "Journal", "Lag", "cut", "from_line", "read_journal", "to_line"]
+__all__ = [
+    "GOSSIPED",
+    "AnyEvent",
+    "Bundle",
+    "Bus",
+    "Event",
+    "Journal",
+    "Lag",
+    "cut",
+    "from_line",
+    "read_journal",
+    "to_line",
+]

@@ -1,7 +1,9 @@
-"""Who a peer is: an Ed25519 key in a file, the libp2p id that follows from it, and a name that a person can say.
+"""Who a peer is: an Ed25519 key in a file, the libp2p id that follows from it, and a name that a person can
+say.
 
-The key file is the protobuf that p2pd reads (`-id`), mode 0600. The peer id of an Ed25519 key contains the public key, so that
-anybody can check a signature from the id alone. The name is a function of the id: three words, for people, never for decisions.
+The key file is the protobuf that p2pd reads (`-id`), mode 0600. The peer id of an Ed25519 key contains the
+public key, so that anybody can check a signature from the id alone. The name is a function of the id: three
+words, for people, never for decisions.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from swarm.durable import write_durably
 from swarm.types import PeerId
 
 _KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, data: 64 bytes}
-_ID_HEADER = bytes.fromhex("002408011220")  # identity multihash of protobuf PublicKey{type: Ed25519, data: 32 bytes}
+# identity multihash of protobuf PublicKey{type: Ed25519, data: 32 bytes}
+_ID_HEADER = bytes.fromhex("002408011220")
 _ID_LENGTH = 52
-# Letters of every Ed25519 peer id. Checked before decoding: base58 takes time that grows with the square of the length.
+"""Letters of every Ed25519 peer id. Checked before decoding: base58 takes time that grows with the square of
+the length."""
+
 KNOWN = 4096
-# Ids whose keys are kept, about 1 MB: a peer says many things, and base58 takes as long as half a signature's check.
+"""Ids whose keys are kept, about 1 MB: a peer says many things, and base58 takes as long as half a
+signature's check."""
 
 
 class IdentityError(Exception):
@@ -57,7 +63,8 @@ def peer_id(public: bytes) -> PeerId:
 
 
 def public_key(peer: PeerId) -> bytes | None:
-    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key, written as everybody writes it."""
+    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key, written as
+    everybody writes it."""
     return _decoded(peer) if len(peer) == _ID_LENGTH else None
 
 
@@ -68,7 +75,11 @@ def _decoded(peer: PeerId) -> bytes | None:
     except ValueError:
         return None
     # base58 ignores blanks at the end: a key must not have several ids.
-    return raw[len(_ID_HEADER) :] if raw.startswith(_ID_HEADER) and base58.b58encode(raw) == peer.encode() else None
+    return (
+        raw[len(_ID_HEADER) :]
+        if raw.startswith(_ID_HEADER) and base58.b58encode(raw) == peer.encode()
+        else None
+    )
 
 
 def verify(public: bytes, data: bytes, signature: bytes) -> bool:
@@ -92,10 +103,14 @@ def open_key(path: Path) -> Keyring:
         why = f"{error.strerror}; check the folder's owner and free space, or name another with --folder"
         raise IdentityError(f"cannot use the key file {path}: {why}") from error
     if not data.startswith(_KEY_HEADER) or len(data) != len(_KEY_HEADER) + 64:
-        raise IdentityError(f"{path} is not an Ed25519 key of this program: move it away, and a new one is made")
+        raise IdentityError(
+            f"{path} is not an Ed25519 key of this program: move it away, and a new one is made"
+        )
     keyring = Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
     if keyring.public != data[-32:]:
-        raise IdentityError(f"{path} is damaged (its two halves do not belong together): move it away, and a new one is made")
+        raise IdentityError(
+            f"{path} is damaged (its two halves do not belong together): move it away, and a new one is made"
+        )
     return keyring
 
 
@@ -110,24 +125,29 @@ def human_name(peer: PeerId) -> str:
     """Three words such as `brisk-umber-otter`, the same for everybody."""
     digest = hashlib.blake2b(peer.encode(), digest_size=6).digest()
     words = (_MANNERS, _COLOURS, _ANIMALS)
-    return "-".join(names[int.from_bytes(digest[2 * i : 2 * i + 2], "big") % len(names)] for i, names in enumerate(words))
+    return "-".join(
+        names[int.from_bytes(digest[2 * i : 2 * i + 2], "big") % len(names)] for i, names in enumerate(words)
+    )
 
 
 _MANNERS = (
-    "able bold brave brisk bright calm careful cheery clever cosy curious daring deft eager early easy fair fast fine firm "
-    "fond free fresh gentle glad good grand happy hardy honest jolly keen kind lively loyal lucky merry mild neat nimble "
-    "noble patient plain polite proud quick quiet ready robust shy silent smart snug sober spry steady still strong sturdy "
-    "subtle sunny sure swift tidy trusty vivid warm wise witty young zesty"
+    "able bold brave brisk bright calm careful cheery clever cosy curious daring deft eager early easy fair"
+    " fast fine firm fond free fresh gentle glad good grand happy hardy honest jolly keen kind lively loyal"
+    " lucky merry mild neat nimble noble patient plain polite proud quick quiet ready robust shy silent smart"
+    " snug sober spry steady still strong sturdy subtle sunny sure swift tidy trusty vivid warm wise witty"
+    " young zesty"
 ).split()
 _COLOURS = (
-    "amber azure beige black blue bronze brown cobalt copper coral cream crimson cyan ebony emerald golden green grey hazel "
-    "indigo ivory jade khaki lilac lime magenta maroon mauve navy ochre olive opal orange pearl pink plum purple red rose "
-    "ruby russet rust saffron sage scarlet sepia sienna silver tan teal topaz umber violet white yellow"
+    "amber azure beige black blue bronze brown cobalt copper coral cream crimson cyan ebony emerald golden"
+    " green grey hazel indigo ivory jade khaki lilac lime magenta maroon mauve navy ochre olive opal orange"
+    " pearl pink plum purple red rose ruby russet rust saffron sage scarlet sepia sienna silver tan teal"
+    " topaz umber violet white yellow"
 ).split()
 _ANIMALS = (
-    "ant auk badger bat bear beaver bee bison boar bream carp cat civet cod crab crane crow deer dingo dog dove duck eagle "
-    "eel egret elk emu falcon ferret finch fox frog gecko gnu goat goose grouse gull hare hawk heron horse ibex ibis jackal "
-    "jay kite kiwi koala lark lemur linnet lion llama lynx magpie marten mole moose mouse newt ocelot okapi orca otter owl "
-    "ox panda perch pika plover puffin puma quail rabbit ram raven robin rook seal shrew skua sloth snail stoat stork swan "
-    "tapir tern thrush tiger toad trout vole walrus weasel whale wolf wombat wren yak zebra"
+    "ant auk badger bat bear beaver bee bison boar bream carp cat civet cod crab crane crow deer dingo dog"
+    " dove duck eagle eel egret elk emu falcon ferret finch fox frog gecko gnu goat goose grouse gull hare"
+    " hawk heron horse ibex ibis jackal jay kite kiwi koala lark lemur linnet lion llama lynx magpie marten"
+    " mole moose mouse newt ocelot okapi orca otter owl ox panda perch pika plover puffin puma quail rabbit"
+    " ram raven robin rook seal shrew skua sloth snail stoat stork swan tapir tern thrush tiger toad trout"
+    " vole walrus weasel whale wolf wombat wren yak zebra"
 ).split()

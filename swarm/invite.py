@@ -4,13 +4,14 @@
             | [owner's delegation: seed 32, signature 64] | checksum 8
     word  = "swarm1" + lower-case base32 of the bytes, without padding
 
-`read` is offline: it tells a damaged word from an expired one and from one of another protocol before a packet is sent. The
-checksum finds typing errors, not forgers: what a forged invite could name is proven later, the bootstrap's peer id by the
-transport handshake and the run by its digest. An invite with a delegation carries a secret (whoever has it can make members
-until it expires); without one it is public.
+`read` is offline: it tells a damaged word from an expired one and from one of another protocol before a
+packet is sent. The checksum finds typing errors, not forgers: what a forged invite could name is proven
+later, the bootstrap's peer id by the transport handshake and the run by its digest. An invite with a
+delegation carries a secret (whoever has it can make members until it expires); without one it is public.
 
-Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (whoever holds the invite) -> Membership.
-They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. Not handled here: revoking; an invite ends by its expiry.
+Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (whoever holds the invite)
+-> Membership. They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. Not
+handled here: revoking; an invite ends by its expiry.
 """
 
 from __future__ import annotations
@@ -31,17 +32,23 @@ from swarm.types import Delegation, Digest, Membership, PeerId, Role, Struct
 WORD = "swarm1"
 LAYOUT = 1
 ADDRESSES = 3
-# Three addresses of the longest kind keep the word below 700 letters, which a QR code and a chat line still take.
+"""Three addresses of the longest kind keep the word below 700 letters, which a QR code and a chat line still
+take."""
+
 CHECKSUM = 8
-# 64 bits: a damaged word passes once in 10^19.
+"""64 bits: a damaged word passes once in 10^19."""
+
 FOREVER = 0
 LIFE = 30 * 86400
-# Seconds of an invite that makes members, and of a membership: a leaked word or a lost laptop is harmless after a month.
+"""Seconds of an invite that makes members, and of a membership: a leaked word or a lost laptop is harmless
+after a month."""
+
 _TEXT_LIMIT = 4096
-# Longest text that is looked at: whole pasted lines, not files.
+"""Longest text that is looked at: whole pasted lines, not files."""
 
 _ROLES = (None, Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
-# By number on the wire: append only. None lets the newcomer choose.
+"""By number on the wire: append only. None lets the newcomer choose."""
+
 _DELEGATED, _FINAL = 0x80, 0x40
 _IP4, _IP6, _DNS4, _DNS6, _DNS = 1, 2, 3, 4, 5
 _KINDS = {"ip4": _IP4, "ip6": _IP6, "dns4": _DNS4, "dns6": _DNS6, "dns": _DNS}
@@ -96,7 +103,8 @@ def make(
     expires: int = FOREVER,
     delegate: Delegate | None = None,
 ) -> str:
-    """The word. Raises ValueError for what cannot be written: no or too many addresses, one without a peer id, a wrong digest."""
+    """The word. Raises ValueError for what cannot be written: no or too many addresses, one without a peer
+    id, a wrong digest."""
     if not 1 <= len(addresses) <= ADDRESSES:
         raise ValueError(f"an invite names 1 to {ADDRESSES} addresses, not {len(addresses)}")
     digest = bytes.fromhex(run)
@@ -104,29 +112,43 @@ def make(
         raise ValueError(f"a run's digest has 32 bytes, not {len(digest)}")
     if delegate is not None and (delegate.delegation.expires, delegate.delegation.role) != (expires, role):
         raise ValueError("an invite has the role and the expiry of its delegation")
-    flags = _ROLES.index(role) | (_DELEGATED if delegate else 0) | (_FINAL if delegate and delegate.delegation.final else 0)
-    body = b"".join((
-        bytes((LAYOUT,)),
-        PROTOCOL.to_bytes(2, "big"),
-        bytes((flags,)),
-        digest,
-        expires.to_bytes(4, "big"),
-        bytes((len(addresses),)),
-        *(_pack_address(address) for address in addresses),
-        delegate.seed + delegate.delegation.signature if delegate else b"",
-    ))
+    flags = (
+        _ROLES.index(role)
+        | (_DELEGATED if delegate else 0)
+        | (_FINAL if delegate and delegate.delegation.final else 0)
+    )
+    body = b"".join(
+        (
+            bytes((LAYOUT,)),
+            PROTOCOL.to_bytes(2, "big"),
+            bytes((flags,)),
+            digest,
+            expires.to_bytes(4, "big"),
+            bytes((len(addresses),)),
+            *(_pack_address(address) for address in addresses),
+            delegate.seed + delegate.delegation.signature if delegate else b"",
+        )
+    )
     return WORD + base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
 
 
 def read(text: str, now: float) -> Invite:
-    """A pasted text -> Invite. `swarm join` before the word, line breaks and capitals in it do not matter. Raises InviteError."""
+    """A pasted text -> Invite. `swarm join` before the word, line breaks and capitals in it do not matter.
+    Raises InviteError."""
     body = _body(text)
     reader = _Reader(body)
     reader.take(1)
     protocol = int.from_bytes(reader.take(2), "big")
     if protocol != PROTOCOL:
-        todo = "upgrade this program" if protocol > PROTOCOL else "install the swarm's older version, or ask its owner to upgrade"
-        raise InviteError(Trouble.PROTOCOL, f"the invite's swarm speaks protocol {protocol}, this program {PROTOCOL}: {todo}")
+        todo = (
+            "upgrade this program"
+            if protocol > PROTOCOL
+            else "install the swarm's older version, or ask its owner to upgrade"
+        )
+        raise InviteError(
+            Trouble.PROTOCOL,
+            f"the invite's swarm speaks protocol {protocol}, this program {PROTOCOL}: {todo}",
+        )
     flags = reader.take(1)[0]
     role_number = flags & ~(_DELEGATED | _FINAL)
     if role_number >= len(_ROLES):
@@ -144,12 +166,18 @@ def read(text: str, now: float) -> Invite:
     if reader.left:
         raise _damaged(f"{reader.left} bytes too many")
     if expires != FOREVER and now > expires:
-        raise InviteError(Trouble.EXPIRED, f"the invite expired {_ago(now - expires)} ago: ask the swarm's owner for a new one")
+        raise InviteError(
+            Trouble.EXPIRED,
+            f"the invite expired {_ago(now - expires)} ago: ask the swarm's owner for a new one",
+        )
     return Invite(run=run, addresses=addresses, role=role, expires=expires, delegate=given)
 
 
-def delegate(owner: identity.Keyring, run_name: str, role: Role, expires: int, final: bool = False) -> Delegate:
-    """A fresh key, and the owner's signed permission for it to make members of `role` until `expires` (unix seconds).
+def delegate(
+    owner: identity.Keyring, run_name: str, role: Role, expires: int, final: bool = False
+) -> Delegate:
+    """A fresh key, and the owner's signed permission for it to make members of `role` until `expires` (unix
+    seconds).
 
     `final`: they end then as well; else the owner's machine renews them.
     """
@@ -158,7 +186,10 @@ def delegate(owner: identity.Keyring, run_name: str, role: Role, expires: int, f
     seed = Ed25519PrivateKey.generate().private_bytes_raw()
     key = keyring(seed).public
     signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final))
-    return Delegate(seed=seed, delegation=Delegation(role=role, expires=expires, key=key, signature=signature, final=final))
+    return Delegate(
+        seed=seed,
+        delegation=Delegation(role=role, expires=expires, key=key, signature=signature, final=final),
+    )
 
 
 def admit(delegate: Delegate, peer: PeerId) -> Membership:
@@ -191,7 +222,10 @@ def _body(text: str) -> bytes:
     if not canonical or len(body) < 1 or _checksum(body) != checksum:
         raise _damaged(cut_off)
     if body[0] != LAYOUT:
-        raise InviteError(Trouble.PROTOCOL, f"the invite is of kind {body[0]}, this program reads {LAYOUT}: upgrade this program")
+        raise InviteError(
+            Trouble.PROTOCOL,
+            f"the invite is of kind {body[0]}, this program reads {LAYOUT}: upgrade this program",
+        )
     return body
 
 
@@ -200,7 +234,9 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _damaged(why: str) -> InviteError:
-    return InviteError(Trouble.DAMAGED, f"the invite is damaged: {why}; copy it again, from `{WORD}` to its last letter")
+    return InviteError(
+        Trouble.DAMAGED, f"the invite is damaged: {why}; copy it again, from `{WORD}` to its last letter"
+    )
 
 
 def _ago(seconds: float) -> str:
@@ -258,4 +294,3 @@ def _unpack_address(reader: _Reader) -> str:
             raise _damaged("it names a host that is no text") from error
     port = int.from_bytes(reader.take(2), "big")
     return f"/{_NAMES[kind]}/{host}/tcp/{port}/p2p/{identity.peer_id(reader.take(32))}"
-

@@ -1,9 +1,10 @@
 """Layers of settings folded onto a closed tree of structs: what `swarm.config` is loaded with.
 
-In come TOML files, environment variables and `key=value` words, weakest first; out comes a tree that `msgspec.convert` accepts
-and, for every key, where its value came from. Closed: an unknown key, a wrong type and a value out of range each raise a
-ConfigError that names the origin (file and line, variable, option), what was expected and, for a mistyped key, the nearest
-known one. A table of free keys (`options`) is closed only in the type of its values. Not handled here: what the keys mean.
+In come TOML files, environment variables and `key=value` words, weakest first; out comes a tree that
+`msgspec.convert` accepts and, for every key, where its value came from. Closed: an unknown key, a wrong type
+and a value out of range each raise a ConfigError that names the origin (file and line, variable, option),
+what was expected and, for a mistyped key, the nearest known one. A table of free keys (`options`) is closed
+only in the type of its values. Not handled here: what the keys mean.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Layer = dict[str, Setting]
 
 
 class Schema:
-    """The keys of a tree of structs. `halves` are its top tables; a table of exactly one of them may be named without it."""
+    """The keys of a tree of structs. `halves` are its top tables; a table of exactly one of them may be named
+    without it."""
 
     def __init__(self, root: type[msgspec.Struct]) -> None:
         self.keys: dict[str, msgspec.structs.FieldInfo] = {}
@@ -64,7 +66,8 @@ class Schema:
         return self._short.get(first, first) + dot + rest
 
     def kind(self, key: str) -> Any | None:
-        """Type of a key, of the values when its parent is a table of free keys; None when there is no such key."""
+        """Type of a key, of the values when its parent is a table of free keys; None when there is no such
+        key."""
         if key in self.keys:
             return self.keys[key].type
         parent = key.rpartition(".")[0]
@@ -100,7 +103,9 @@ class Schema:
         """A sentence about a key that does not exist, with the nearest one that does."""
         known = [*self.keys, *self.tables]
         parent, _, word = key.rpartition(".")
-        siblings = {name.rpartition(".")[2]: name for name in known if name and name.rpartition(".")[0] == parent}
+        siblings = {
+            name.rpartition(".")[2]: name for name in known if name and name.rpartition(".")[0] == parent
+        }
         anywhere = {name.rpartition(".")[2]: name for name in known if name}
         if word in anywhere:  # the right word in the wrong table is no typing error
             return f"there is no key {key}; did you mean {anywhere[word]}?"
@@ -134,7 +139,13 @@ class _Origin(NamedTuple):
             else:
                 continue
             # The key itself, something in it, or the nearest table above it that is written on one line.
-            score = len(here) if key == here or key.startswith(here + ".") else 0 if here.startswith(key + ".") else -1
+            score = (
+                len(here)
+                if key == here or key.startswith(here + ".")
+                else 0
+                if here.startswith(key + ".")
+                else -1
+            )
             if score > best:
                 best, best_line = score, number
         return f"{self.name} line {best_line}" if best_line else self.name
@@ -165,7 +176,9 @@ def from_file(schema: Schema, path: Path, seen: tuple[Path, ...] = ()) -> list[L
 def from_environment(schema: Schema, environ: Mapping[str, str]) -> Layer:
     """`SWARM__RUN__SEED=3`. Every variable with that prefix must name a key."""
     return dict(
-        _word(schema, name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment variable {name}")
+        _word(
+            schema, name.removeprefix(PREFIX).lower().replace("__", "."), text, f"environment variable {name}"
+        )
         for name, text in sorted(environ.items())
         if name.startswith(PREFIX)
     )
@@ -186,12 +199,15 @@ def _word(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Settin
     key = schema.full(key)
     kind = schema.kind(key)
     if kind is None or (key in schema.keys and schema.is_free(key)):
-        raise ConfigError(f"{origin}: {schema.not_a_key(key) if kind or key in schema.tables else schema.unknown(key)}")
+        raise ConfigError(
+            f"{origin}: {schema.not_a_key(key) if kind or key in schema.tables else schema.unknown(key)}"
+        )
     return key, Setting(_parse(kind, text), origin)
 
 
 def _parse(kind: Any, text: str) -> Any:
-    """A word of the command line as a value: text is text without quotes, everything else is what TOML makes of it."""
+    """A word of the command line as a value: text is text without quotes, everything else is what TOML makes
+    of it."""
     shape = shapes.type_info(kind)
     if isinstance(shape, shapes.StrType | shapes.LiteralType):
         return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
@@ -201,11 +217,16 @@ def _parse(kind: Any, text: str) -> Any:
             return parsed["value"]
     except tomllib.TOMLDecodeError:
         pass
-    return [part.strip() for part in text.split(",") if part.strip()] if isinstance(shape, shapes.VarTupleType) else text
+    return (
+        [part.strip() for part in text.split(",") if part.strip()]
+        if isinstance(shape, shapes.VarTupleType)
+        else text
+    )
 
 
 def fold(schema: Schema, layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Layers, weakest first -> (nested tree without the defaults, origin of every key). Raises ConfigError on a wrong value."""
+    """Layers, weakest first -> (nested tree without the defaults, origin of every key). Raises ConfigError on
+    a wrong value."""
     top: Layer = {}
     for layer in layers:
         top.update(layer)

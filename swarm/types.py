@@ -1,8 +1,9 @@
 """The nouns: one frozen type each, in one place.
 
-Everything here is plain data. What travels between peers (Group, Beat, Release, Record) is a msgspec struct, so that the wire
-format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix seconds, sizes are bytes. Every text and
-every collection says how much of it a decoder takes, so that no frame costs more than its kind needs (tests walk the types).
+Everything here is plain data. What travels between peers (Group, Beat, Release, Record) is a msgspec struct,
+so that the wire format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix
+seconds, sizes are bytes. Every text and every collection says how much of it a decoder takes, so that no
+frame costs more than its kind needs (tests walk the types).
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ Text = Annotated[str, Meta(max_length=16 << 10)]
 """What somebody reads or a model does: at most what an event holds."""
 
 COMPLETIONS = 4096
-# Of one group at most: the published methods take 4 to 64 of a task.
+"""Of one group at most: the published methods take 4 to 64 of a task."""
+
 CHUNKS = 64_000
-# Named by one Manifest: 67 bytes each, which fit into a mail of 4 MiB.
+"""Named by one Manifest: 67 bytes each, which fit into a mail of 4 MiB."""
+
 BLOB = 16 << 20
-# Bytes in one field: four times a mail, as far as numbers of a group may inflate.
+"""Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
 
 Finite = Annotated[float, Meta(ge=-1e308, le=1e308)]
-"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they enter."""
+"""A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they
+enter."""
 
 
 class Role(StrEnum):
@@ -90,7 +94,8 @@ class Task(Struct):
 
 
 class Times(Struct):
-    """When a group passed each station, by the clock of the peer that was there. Splits a sampler's lag into its causes."""
+    """When a group passed each station, by the clock of the peer that was there. Splits a sampler's lag into
+    its causes."""
 
     released: Finite
     """The policy's release, by its publisher."""
@@ -143,7 +148,8 @@ class Receipt(Struct, tag="receipt"):
 
 
 class Release(Struct, tag="release"):
-    """A policy version that exists: the only way weights reach anybody. Signed by its publisher's envelope."""
+    """A policy version that exists: the only way weights reach anybody. Signed by its publisher's
+    envelope."""
 
     version: int
     weights: Digest
@@ -204,7 +210,8 @@ class Link(Struct):
 
 
 class Moments(Struct):
-    """Of some numbers that do not travel themselves: the moments of several sets together follow from each set's."""
+    """Of some numbers that do not travel themselves: the moments of several sets together follow from each
+    set's."""
 
     count: int
     mean: Finite
@@ -213,7 +220,8 @@ class Moments(Struct):
 
 
 class Closed(Struct):
-    """The rewards of a batch that a learner has closed: what objectives take over the whole batch of a round."""
+    """The rewards of a batch that a learner has closed: what objectives take over the whole batch of a
+    round."""
 
     live: int
     """Completions whose group's rewards differ."""
@@ -255,7 +263,8 @@ class Beat(Struct, tag="beat"):
     hardware: Word
     at: Finite
     closed: Closed | None = None
-    """Of a learner that has closed its batch for `version`, where the objective takes something over the whole round's."""
+    """Of a learner that has closed its batch for `version`, where the objective takes something over the
+    whole round's."""
 
 
 class Record(Struct):
@@ -271,7 +280,8 @@ Files = Annotated[dict[Word, Digest], Meta(max_length=1024)]
 
 
 class Spec(Struct, tag="spec"):
-    """What all peers of a run must agree on. Its digest is in the invite, in every release and in every frame."""
+    """What all peers of a run must agree on. Its digest is in the invite, in every release and in every
+    frame."""
 
     protocol: int
     run: Annotated[dict[Word, object], Meta(max_length=64)]
@@ -279,13 +289,15 @@ class Spec(Struct, tag="spec"):
     owner: Word
     """Hex Ed25519 public key that signs memberships."""
     files: Files
-    """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a local model."""
+    """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a
+    local model."""
     genesis: Digest
     """sha256 of the bf16 safetensors of version 0: all weights, or the first adapter."""
     task: Files = {}
     """Local data and reward code of the task."""
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
-    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks for."""
+    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks
+    for."""
 
 
 class Delegation(Struct, omit_defaults=True):

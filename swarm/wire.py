@@ -3,10 +3,11 @@
     bytes = flag (0 plain, 1 zstd) + msgpack Envelope{schema, run, sender, body, membership, signature}
     body  = msgpack of one of the nouns of `swarm.types` or an event, tagged
 
-In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before and after inflation against the limit of
-the kind, then schema, run and signature, and only then is the body decoded into the type the caller expects, whose collections
-have limits of their own. Nothing is ever unpickled. Every failure is a WireError whose message is fit for an event. Not handled
-here: whether the sender may act in its role (swarm.core.membership).
+In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before and after inflation
+against the limit of the kind, then schema, run and signature, and only then is the body decoded into the type
+the caller expects, whose collections have limits of their own. Nothing is ever unpickled. Every failure is a
+WireError whose message is fit for an event. Not handled here: whether the sender may act in its role
+(swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -30,27 +31,34 @@ class Limit(NamedTuple):
     sealed: int
     """Bytes on the network."""
     inflated: int
-    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever opens it."""
+    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever
+    opens it."""
 
 
 FRAME_LIMIT = 4 << 20
-# p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in memory.
+"""p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in
+memory."""
+
 RECORD_LIMIT = 1024
-# One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every record we have.
+"""One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every
+record we have."""
+
 HEAD = 4 << 10
-# What a frame has besides its numbers: envelope, membership, ids, digests and times need half of it.
+"""What a frame has besides its numbers: envelope, membership, ids, digests and times need half of it."""
 
 BEAT_LIMIT = Limit(1024, 4 << 10)
 RELEASE_LIMIT = Limit(1024, 4 << 10)
 EVENT_LIMIT = Limit(4096, 16 << 10)
-# Text and names compress three to four times; an envelope that grows further is no honest one.
+"""Text and names compress three to four times; an envelope that grows further is no honest one."""
+
 MAIL_LIMIT = Limit(FRAME_LIMIT, BLOB)
-# The largest of any kind; what arrives is held to the limit of its kind, as group_limit.
+"""The largest of any kind; what arrives is held to the limit of its kind, as group_limit."""
 
 COMPRESS_ABOVE = 1024
-# Bytes: below it there is little to win.
+"""Bytes: below it there is little to win."""
+
 PIECE = 64 << 10
-# Bytes inflated at a time.
+"""Bytes inflated at a time."""
 
 T = TypeVar("T")
 
@@ -103,12 +111,15 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def group_limit(completions: int, tokens: int) -> Limit:
-    """Of groups of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 a completion's length and reward."""
+    """Of groups of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 a completion's length
+    and reward."""
     inflated = min(HEAD + completions * (16 + 8 * tokens), MAIL_LIMIT.inflated)
     return Limit(min(inflated, FRAME_LIMIT), inflated)
 
 
-def seal(noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: Limit = MAIL_LIMIT) -> bytes:
+def seal(
+    noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: Limit = MAIL_LIMIT
+) -> bytes:
     """A noun -> signed bytes. Raises WireError when the result would be larger than `limit`."""
     body = encode(noun)
     proof = encode(membership) if membership is not None else b""
@@ -124,7 +135,9 @@ def seal(noun: object, run: str, keyring: Signs, membership: Membership | None =
     data = b"\1" + zstandard.compress(whole) if len(whole) > COMPRESS_ABOVE else b"\0" + whole
     if len(data) > limit.sealed or len(whole) > limit.inflated:
         sizes = f"{len(data)} bytes ({len(whole)} inflated)"
-        raise WireError(f"{type(noun).__name__} of {sizes} does not fit into {limit.sealed} ({limit.inflated})")
+        raise WireError(
+            f"{type(noun).__name__} of {sizes} does not fit into {limit.sealed} ({limit.inflated})"
+        )
     return data
 
 
@@ -140,7 +153,9 @@ def unseal(data: bytes, run: str, keyring: Signs, limit: Limit = MAIL_LIMIT) -> 
         raise WireError(f"schema {envelope.schema}, this peer speaks {SCHEMA}")
     if envelope.run != run:
         raise WireError(f"of another run ({envelope.run[:12]})")
-    if not keyring.verify(envelope.sender, _signed(run, envelope.membership, envelope.body), envelope.signature):
+    if not keyring.verify(
+        envelope.sender, _signed(run, envelope.membership, envelope.body), envelope.signature
+    ):
         raise WireError(f"signature is not that of {envelope.sender}")
     membership = decode(envelope.membership, Membership) if envelope.membership else None
     return Opened(envelope.sender, envelope.body, membership)
@@ -159,8 +174,8 @@ def _open_envelope(data: bytes) -> Envelope:
 
 
 def _inflate(data: bytes, most: int) -> bytes:
-    # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a size. Who compresses
-    # at most that much never has to look further back.
+    # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a
+    # size. Who compresses at most that much never has to look further back.
     try:
         with zstandard.ZstdDecompressor(max_window_size=most).stream_reader(io.BytesIO(data)) as reader:
             out = b"".join(_pieces(reader, most))

@@ -1,4 +1,5 @@
-"""The house stands as the design draws it: who imports whom, how light the command is, and that files say what is there."""
+"""The house stands as the design draws it: who imports whom, how light the command is, and that files say
+what is there."""
 
 import fnmatch
 import os
@@ -19,9 +20,13 @@ from swarm.sim import scenario
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 SCENARIOS = sorted((ROOT / "configs" / "scenarios").glob("*.toml"))
-HELP = [sys.executable, "-c", "import sys; sys.argv = ['swarm', '--help']; from peers.cli import main; sys.exit(main())"]
+HELP = [
+    sys.executable,
+    "-c",
+    "import sys; sys.argv = ['swarm', '--help']; from peers.cli import main; sys.exit(main())",
+]
 HALF_A_SECOND = 0.5
-# Longer than this and a command feels slow.
+"""Longer than this and a command feels slow."""
 
 
 def test_imports_run_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,13 +37,25 @@ def test_imports_run_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_help_imports_neither_torch_nor_hivemind() -> None:
-    told = "import atexit; atexit.register(lambda: print(*sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)); "
+    told = (
+        "import atexit; atexit.register(lambda: print(*sorted(m for m in sys.modules if '.' not in m),"
+        " file=sys.stderr)); "
+    )
     code = HELP[2].replace("sys.argv", told + "sys.argv", 1)
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(ran.stderr.split())
     assert "usage: swarm" in ran.stdout
     assert "peers" in loaded
-    assert not loaded & {"torch", "hivemind", "transformers", "numpy", "fastapi", "pydantic", "rich", "asyncio"}
+    assert not loaded & {
+        "torch",
+        "hivemind",
+        "transformers",
+        "numpy",
+        "fastapi",
+        "pydantic",
+        "rich",
+        "asyncio",
+    }
 
 
 def test_help_answers_in_under_half_a_second() -> None:
@@ -47,8 +64,11 @@ def test_help_answers_in_under_half_a_second() -> None:
         before = os.times()
         subprocess.run(HELP, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
         after = os.times()
-        # Seconds of processor, not of wall: on an idle machine they are the same, on a busy one only these are the program's.
-        spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        # Seconds of processor, not of wall: on an idle machine they are the same, on a busy one only these
+        # are the program's.
+        spent.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
     assert statistics.median(spent) < HALF_A_SECOND
 
 
@@ -70,7 +90,11 @@ def test_there_are_configs_and_scenarios() -> None:
 
 def test_the_distribution_carries_its_licence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (project["name"], project["license"], project["license-files"]) == ("gepo-swarm", "Apache-2.0", ["LICENSE"])
+    assert (project["name"], project["license"], project["license-files"]) == (
+        "gepo-swarm",
+        "Apache-2.0",
+        ["LICENSE"],
+    )
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
@@ -81,8 +105,11 @@ def test_the_readme_shows_the_tree_that_is_on_the_disk() -> None:
 
 
 def readme_tree() -> dict[str, set[str]]:
-    """Folder -> entries of the README's `tree` block: two spaces a level, a slash after folders, a comment after two spaces."""
-    match = re.search(r"^```tree\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """Folder -> entries of the README's `tree` block: two spaces a level, a slash after folders, a comment
+    after two spaces."""
+    match = re.search(
+        r"^```tree\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert match, "README.md has no ```tree block"
     tree: dict[str, set[str]] = {"": set()}
     above: list[str] = []
@@ -97,16 +124,24 @@ def readme_tree() -> dict[str, set[str]]:
 def on_disk(folder: Path) -> set[str]:
     """Entries that git would keep."""
     ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()] + [".git"]
-    entries = [entry for entry in folder.iterdir() if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in ignored)]
+    entries = [
+        entry
+        for entry in folder.iterdir()
+        if not any(fnmatch.fnmatch(entry.name, pattern) for pattern in ignored)
+    ]
     return {entry.name + ("/" if entry.is_dir() else "") for entry in entries}
 
 
 def test_make_and_ci_run_the_same_checks() -> None:
-    listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
     checks = {"lint", "check-types", "test", "test-slow", "test-vllm"}
     others = {"demo", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
-    assert set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)) == {"lint", "check-types", "test"} <= targets
+    assert (
+        set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)) == {"lint", "check-types", "test"} <= targets
+    )
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,4 +1,5 @@
-"""What docs/objectives.md says is so: its code runs, its commands are understood, its links lead somewhere."""
+"""What docs/objectives.md says is so: its code runs, its commands are understood, its links lead
+somewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +17,15 @@ DOCS = Path(__file__).parent.parent / "docs"
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 
 
-def test_an_objective_of_ones_own_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_of_ones_own_is_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(code.splitlines()) <= 20
     (tmp_path / "my_objectives.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(TRUSTS, "root", raising=False)  # and what the page's code adds is gone again afterwards
+    # and what the page's code adds is gone again afterwards
+    monkeypatch.delitem(TRUSTS, "root", raising=False)
     assert objective("my_objectives:MINE").trust.kind == "root"
 
 

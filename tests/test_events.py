@@ -52,7 +52,9 @@ def note(text: str, at: float = 1.0) -> Noted:
 
 
 def test_every_event_class_is_one_of_any_event() -> None:
-    classes = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)} - {Event}
+    classes = {
+        kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)
+    } - {Event}
     assert classes == set(KINDS)
     assert set(events.GOSSIPED) < classes
 
@@ -80,15 +82,24 @@ def bare_floats(kind: object) -> list[object]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_number_of_an_event_has_to_be_finite(kind: type) -> None:
-    """JSON writes NaN as null, which is no number when it is read: such an event would end the journal there."""
+    """JSON writes NaN as null, which is no number when it is read: such an event would end the journal
+    there."""
     assert bare_floats(kind) == []
 
 
 def test_a_peer_that_reports_a_number_that_is_none_is_not_believed() -> None:
     trained = Trained(
-        at=1.0, peer=PeerId("liar"), version=1, groups=1, members=1, metrics={"kl": math.nan},
-        gather=0, learn=0, average=0, step=0,
-    )  # fmt: skip
+        at=1.0,
+        peer=PeerId("liar"),
+        version=1,
+        groups=1,
+        members=1,
+        metrics={"kl": math.nan},
+        gather=0,
+        learn=0,
+        average=0,
+        step=0,
+    )
     with pytest.raises(msgspec.ValidationError, match="metrics"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(trained), type=AnyEvent)
 

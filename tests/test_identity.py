@@ -30,7 +30,8 @@ def test_a_key_file_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) 
 
 
 def test_the_key_file_is_the_protobuf_that_p2pd_reads(tmp_path: Path) -> None:
-    """message PrivateKey { required KeyType Type = 1; required bytes Data = 2; } with Ed25519 = 1 and Data = seed + public."""
+    """message PrivateKey { required KeyType Type = 1; required bytes Data = 2; } with Ed25519 = 1 and Data =
+    seed + public."""
     from hivemind.proto import crypto_pb2
 
     made = open_key(tmp_path / "key")
@@ -56,9 +57,21 @@ def test_an_id_holds_its_public_key() -> None:
 
 @pytest.mark.parametrize(
     "peer",
-    ["", "x", "0OIl" * 13, "Qm" + "a" * 44, "é" * 52, FIXED.me + " ", FIXED.me + "\n", " " + FIXED.me, "1" + FIXED.me,
-     FIXED.me[:-1], "z" * 52, base58.b58encode(b"\x12\x20" + hashlib.sha256(b"").digest()).decode()],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "0OIl" * 13,
+        "Qm" + "a" * 44,
+        "é" * 52,
+        FIXED.me + " ",
+        FIXED.me + "\n",
+        " " + FIXED.me,
+        "1" + FIXED.me,
+        FIXED.me[:-1],
+        "z" * 52,
+        base58.b58encode(b"\x12\x20" + hashlib.sha256(b"").digest()).decode(),
+    ],
+)
 def test_what_is_no_ed25519_id_has_no_key(peer: str) -> None:
     assert public_key(PeerId(peer)) is None
     assert not FIXED.verify(PeerId(peer), b"x", FIXED.sign(b"x"))

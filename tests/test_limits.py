@@ -1,4 +1,5 @@
-"""What a frame may cost whoever opens it: every kind has a limit after inflation, every text and collection one of its own."""
+"""What a frame may cost whoever opens it: every kind has a limit after inflation, every text and collection
+one of its own."""
 
 from __future__ import annotations
 
@@ -49,14 +50,26 @@ from swarm.types import (
     Sought,
     Spec,
     Times,
-)  # fmt: skip
+)
 
 DECODED = {
-    "Beat": Beat, "Release": Release, "events.Bundle": events.Bundle, "Group": Group, "Membership": Membership,
-    "Receipt": Receipt, "Manifest": Manifest, "Spec": Spec, "Ask": Ask, "Offer": Offer, "Past": Past, "Sought": Sought,
-    "bytes": wire.Envelope, "Announcement": Announcement,
-}  # fmt: skip
-"""Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in an envelope."""
+    "Beat": Beat,
+    "Release": Release,
+    "events.Bundle": events.Bundle,
+    "Group": Group,
+    "Membership": Membership,
+    "Receipt": Receipt,
+    "Manifest": Manifest,
+    "Spec": Spec,
+    "Ask": Ask,
+    "Offer": Offer,
+    "Past": Past,
+    "Sought": Sought,
+    "bytes": wire.Envelope,
+    "Announcement": Announcement,
+}
+"""Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in
+an envelope."""
 ANYTHING = {"Spec.run"}
 """Its values are anything: a Spec is read only when its digest is the one in the invite."""
 
@@ -70,7 +83,11 @@ def decoded() -> Iterator[str]:
     """The second argument of every `decode(bytes, kind)` in the programs."""
     for path in (path for room in ("swarm", "peers", "dashboard") for path in (HOUSE / room).rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and len(call.args) == 2 and ast.unparse(call.func) in ("decode", "wire.decode"):
+            if (
+                isinstance(call, ast.Call)
+                and len(call.args) == 2
+                and ast.unparse(call.func) in ("decode", "wire.decode")
+            ):
                 yield ast.unparse(call.args[1])
 
 
@@ -95,7 +112,9 @@ def boundless(kind: inspect.Type, where: str, seen: set[type]) -> Iterator[str]:
         parts = list(kind.item_types)
     else:
         parts = [kind.item_type] if isinstance(kind, inspect.CollectionType) else []
-    if getattr(kind, "max_length", 0) is None or (isinstance(kind, inspect.AnyType) and where not in ANYTHING):
+    if getattr(kind, "max_length", 0) is None or (
+        isinstance(kind, inspect.AnyType) and where not in ANYTHING
+    ):
         yield where
     for part in parts:
         yield from boundless(part, where, seen)
@@ -109,25 +128,62 @@ def test_every_text_and_collection_that_travels_has_its_limit(name: str) -> None
 def test_a_collection_without_a_limit_is_found() -> None:
     inner = msgspec.defstruct("Inner", [("words", tuple[str, ...])])
     outer = msgspec.defstruct("Outer", [("inner", dict[PeerId, inner | None])])  # type: ignore[valid-type]
-    assert list(boundless(inspect.type_info(outer), "", set())) == ["Outer.inner", "Inner.words", "Inner.words"]
+    assert list(boundless(inspect.type_info(outer), "", set())) == [
+        "Outer.inner",
+        "Inner.words",
+        "Inner.words",
+    ]
 
 
 # --- what a stranger can send -------------------------------------------------------------------------------------------
 
 TIMES = Times(released=1.0, fetched=2.0, used=3.0, finished=4.0, sent=5.0)
 GROUP = Group(
-    id="0" * 32, sampler=ME.me, task=7, version=3, weights=Digest("a" * 64), lease="", seed=9, lengths=(1,), rewards=(1.0,),
-    tokens=Array(dtype="int32", shape=(1,), data=bytes(4)), logprobs=Array(dtype="float32", shape=(1,), data=bytes(4)),
+    id="0" * 32,
+    sampler=ME.me,
+    task=7,
+    version=3,
+    weights=Digest("a" * 64),
+    lease="",
+    seed=9,
+    lengths=(1,),
+    rewards=(1.0,),
+    tokens=Array(dtype="int32", shape=(1,), data=bytes(4)),
+    logprobs=Array(dtype="float32", shape=(1,), data=bytes(4)),
     times=TIMES,
-)  # fmt: skip
+)
 BEAT = Beat(
-    name="x", role=Role.SAMPLER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="sampling", credit=0, takers=0,
-    inbox=0, done=0, refused=0, rate=0.5, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=1.0,
-)  # fmt: skip
+    name="x",
+    role=Role.SAMPLER,
+    incarnation=1,
+    seq=1,
+    version=0,
+    weights=Digest("0" * 64),
+    state="sampling",
+    credit=0,
+    takers=0,
+    inbox=0,
+    done=0,
+    refused=0,
+    rate=0.5,
+    tokens=0.0,
+    busy=0.0,
+    lag=Lag(),
+    addresses=(),
+    hardware="",
+    at=1.0,
+)
 RELEASE = Release(
-    version=1, weights=Digest("a" * 64), manifest=Digest("b" * 64), size=1, parent=Digest("c" * 64), publisher=ME.me, learners=1,
-    groups=1, released=1.0,
-)  # fmt: skip
+    version=1,
+    weights=Digest("a" * 64),
+    manifest=Digest("b" * 64),
+    size=1,
+    parent=Digest("c" * 64),
+    publisher=ME.me,
+    learners=1,
+    groups=1,
+    released=1.0,
+)
 COUNTED = events.Counted(at=1.0, peer=ME.me, verdicts={}, versions={}, seconds={}, samplers={})
 SIZES = Sampling(group_size=16, max_tokens=1024)
 KINDS: dict[str, tuple[wire.Limit, Any, Any]] = {
@@ -172,12 +228,14 @@ BOMBS = {
     "maps": lambda size: b"\xdd" + size.to_bytes(4, "big") + b"\x80" * size,
     "depth": lambda size: b"\x91" * size,
     "one map": lambda size: (
-        b"\xdf" + (size // 7).to_bytes(4, "big") + b"".join(b"\xa5%05x\x01" % k for k in range(min(size // 7, 1 << 17)))
+        b"\xdf"
+        + (size // 7).to_bytes(4, "big")
+        + b"".join(b"\xa5%05x\x01" % k for k in range(min(size // 7, 1 << 17)))
     ),
     "text": lambda size: b"\xdb" + size.to_bytes(4, "big") + b"x" * size,
     "bytes": lambda size: b"\xc6" + size.to_bytes(4, "big") + bytes(size),
     "events": lambda size: b"\xdd" + (size // len(EMPTY)).to_bytes(4, "big") + EMPTY * (size // len(EMPTY)),
-}  # fmt: skip
+}
 
 
 def with_field(noun: Any, field: str, value: bytes) -> bytes:
@@ -208,7 +266,8 @@ def test_no_frame_of_any_kind_costs_more_than_4_mib(made: tuple[str, bytes]) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [("beat", "addresses"), ("groups", "rewards"), ("event", "samplers"), ("beat", "nobody")]
+    ("kind", "field"),
+    [("beat", "addresses"), ("groups", "rewards"), ("event", "samplers"), ("beat", "nobody")],
 )
 def test_a_small_frame_that_inflates_to_millions_of_numbers_is_refused_before_it_is_decoded(
     kind: str, field: str, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +289,9 @@ def test_a_proof_of_membership_costs_no_more_than_one(kind: str) -> None:
 
 MEMBERSHIP = Membership(
     peer=ME.me,
-    delegation=Delegation(role=Role.SAMPLER, expires=2_000_000_000, key=os.urandom(32), signature=os.urandom(64)),
+    delegation=Delegation(
+        role=Role.SAMPLER, expires=2_000_000_000, key=os.urandom(32), signature=os.urandom(64)
+    ),
     signature=os.urandom(64),
 )
 
@@ -240,10 +301,15 @@ MEMBERSHIP = Membership(
 def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int, private: bool) -> None:
     total = completions * tokens
     group = msgspec.structs.replace(
-        GROUP, task=2**60, version=2**31, seed=2**63 - 1, lengths=(tokens,) * completions, rewards=(0.1,) * completions,
+        GROUP,
+        task=2**60,
+        version=2**31,
+        seed=2**63 - 1,
+        lengths=(tokens,) * completions,
+        rewards=(0.1,) * completions,
         tokens=Array(dtype="int32", shape=(total,), data=os.urandom(4 * total)),
         logprobs=Array(dtype="float32", shape=(total,), data=os.urandom(4 * total)),
-    )  # fmt: skip
+    )
     frames = Frames(RUN, ME, MEMBERSHIP, private)
     limit = wire.group_limit(completions, tokens)
     assert wire.decode(frames.open(frames.seal(group, limit), limit).body, Group) == group
@@ -264,7 +330,9 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
     heard: list[events.Event] = []
 
     async def main() -> None:
-        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(2))) as network:
+        async with MemoryNetwork(
+            Random(1), SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(2))
+        ) as network:
             hosts = []
             for name, role in (("a", Role.LEARNER), ("b", Role.OBSERVER)):
                 ports = network.ports(PeerId(name), lambda kind: 0.0)

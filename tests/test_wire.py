@@ -33,7 +33,7 @@ from swarm.types import (
     Struct,
     Times,
     Verdict,
-)  # fmt: skip
+)
 from swarm.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
 
 ME, OTHER = (Keyring(Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32)) for k in (1, 2))
@@ -41,35 +41,83 @@ RUN = "5" * 64
 DELEGATION = Delegation(role=Role.LEARNER, expires=2_000_000_000, key=bytes(32), signature=bytes(64))
 MEMBERSHIP = Membership(peer=ME.me, delegation=DELEGATION, signature=bytes(64))
 GROUP = Group(
-    id="0" * 32, sampler=ME.me, task=7, version=3, weights=Digest("a" * 64), lease="", seed=9, lengths=(2, 1),
+    id="0" * 32,
+    sampler=ME.me,
+    task=7,
+    version=3,
+    weights=Digest("a" * 64),
+    lease="",
+    seed=9,
+    lengths=(2, 1),
     tokens=Array(dtype="int32", shape=(3,), data=array("i", (1, 2, 3)).tobytes()),
-    logprobs=Array(dtype="float32", shape=(3,), data=array("f", (-1, -2, -3)).tobytes()), rewards=(1.0, 0.0),
+    logprobs=Array(dtype="float32", shape=(3,), data=array("f", (-1, -2, -3)).tobytes()),
+    rewards=(1.0, 0.0),
     times=Times(released=1.0, fetched=2.0, used=3.0, finished=4.0, sent=5.0),
-)  # fmt: skip
+)
 BEAT = Beat(
-    name="brisk-umber-otter", role=Role.LEARNER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="gathering",
-    credit=4, takers=1, inbox=0, done=0, refused=0, rate=0.5, tokens=0.0, busy=0.0, lag=Lag(upload=1.5),
+    name="brisk-umber-otter",
+    role=Role.LEARNER,
+    incarnation=1,
+    seq=1,
+    version=0,
+    weights=Digest("0" * 64),
+    state="gathering",
+    credit=4,
+    takers=1,
+    inbox=0,
+    done=0,
+    refused=0,
+    rate=0.5,
+    tokens=0.0,
+    busy=0.0,
+    lag=Lag(upload=1.5),
     addresses=("/ip4/1.2.3.4/tcp/5",),
-    hardware="2 cores", at=1.0,
-)  # fmt: skip
+    hardware="2 cores",
+    at=1.0,
+)
 RELEASE = Release(
-    version=1, weights=Digest("a" * 64), manifest=Digest("b" * 64), size=1, parent=Digest("c" * 64), publisher=ME.me, learners=1,
-    groups=1, released=1.0,
-)  # fmt: skip
+    version=1,
+    weights=Digest("a" * 64),
+    manifest=Digest("b" * 64),
+    size=1,
+    parent=Digest("c" * 64),
+    publisher=ME.me,
+    learners=1,
+    groups=1,
+    released=1.0,
+)
 CLOSED = types.Closed(
-    live=4, completions=types.Moments(count=8, mean=0.5, square=2.0), groups=types.Moments(count=2, mean=0.5, square=0.125)
+    live=4,
+    completions=types.Moments(count=8, mean=0.5, square=2.0),
+    groups=types.Moments(count=2, mean=0.5, square=0.125),
 )
 MESSAGE = types.Message(role="user", content="1")
 NOUNS = [
-    GROUP, BEAT, RELEASE, MEMBERSHIP, DELEGATION, GROUP.tokens, GROUP.times, BEAT.lag,
+    GROUP,
+    BEAT,
+    RELEASE,
+    MEMBERSHIP,
+    DELEGATION,
+    GROUP.tokens,
+    GROUP.times,
+    BEAT.lag,
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
     Sought(version=1, weights=Digest("a" * 64), released=1.0),
-    Spec(protocol=1, run={"name": "demo", "seed": 1}, owner="00", files={"a": Digest("c" * 64)}, genesis=Digest("d" * 64)),
-    types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)), MESSAGE,
-    types.Record(peer=ME.me, value=b"x", expires=1.0), CLOSED, CLOSED.groups,
-]  # fmt: skip
+    Spec(
+        protocol=1,
+        run={"name": "demo", "seed": 1},
+        owner="00",
+        files={"a": Digest("c" * 64)},
+        genesis=Digest("d" * 64),
+    ),
+    types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)),
+    MESSAGE,
+    types.Record(peer=ME.me, value=b"x", expires=1.0),
+    CLOSED,
+    CLOSED.groups,
+]
 
 
 def open_(frame: bytes, limit: wire.Limit = wire.MAIL_LIMIT) -> wire.Opened:
@@ -77,7 +125,11 @@ def open_(frame: bytes, limit: wire.Limit = wire.MAIL_LIMIT) -> wire.Opened:
 
 
 def test_every_noun_is_tried_here() -> None:
-    nouns = {kind for kind in vars(types).values() if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct}
+    nouns = {
+        kind
+        for kind in vars(types).values()
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct
+    }
     assert nouns == {type(noun) for noun in NOUNS}
 
 
@@ -160,7 +212,11 @@ def test_what_does_not_fit_is_not_sealed() -> None:
 def bomb(declared: bool) -> bytes:
     """A small frame that inflates to 64 MiB."""
     block = bytes(1 << 20)
-    compressor = zstandard.ZstdCompressor().compressobj(size=64 << 20) if declared else zstandard.ZstdCompressor().compressobj()
+    compressor = (
+        zstandard.ZstdCompressor().compressobj(size=64 << 20)
+        if declared
+        else zstandard.ZstdCompressor().compressobj()
+    )
     return b"\1" + b"".join(compressor.compress(block) for _ in range(64)) + compressor.flush()
 
 
@@ -194,7 +250,9 @@ def test_unknown_fields_are_ignored_and_missing_ones_refused() -> None:
     assert decode(msgspec.msgpack.encode(fields | {"colour": "green"}), Release) == RELEASE
     for name in fields.keys() - {"type"}:
         with pytest.raises(WireError, match=name):
-            decode(msgspec.msgpack.encode({key: value for key, value in fields.items() if key != name}), Release)
+            decode(
+                msgspec.msgpack.encode({key: value for key, value in fields.items() if key != name}), Release
+            )
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
@@ -230,7 +288,9 @@ def test_a_frame_that_must_not_be_believed_says_why(frame: bytes, why: str) -> N
         open_(frame)
 
 
-@pytest.mark.parametrize("proof", [b"\x81\xa4peer\xa4\xff\xff\xff\xff", b"\x81\xa1x" + b"\x91" * 100_000, b"no proof"])
+@pytest.mark.parametrize(
+    "proof", [b"\x81\xa4peer\xa4\xff\xff\xff\xff", b"\x81\xa1x" + b"\x91" * 100_000, b"no proof"]
+)
 def test_a_signed_frame_with_a_proof_that_is_none_is_refused(proof: bytes) -> None:
     body = encode(RELEASE)
     signature = ME.sign(wire._signed(RUN, proof, body))

@@ -1,9 +1,11 @@
-"""A learner's admission path in a process of its own, for the row `groups`: real node, real `LearnerPeer.receive`, no training.
+"""A learner's admission path in a process of its own, for the row `groups`: real node, real
+`LearnerPeer.receive`, no training.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'     -> {"addresses", "run", "tcp"}, then answers {"do": "count"}
 
-Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a handler that only
-acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as a training learner would take them.
+Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a
+handler that only acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as
+a training learner would take them.
 """
 
 from __future__ import annotations
@@ -26,22 +28,31 @@ from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 
 RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
 SETTINGS = (
-    "run.sampling.max_tokens=8192", "run.batch.buffer=10000", "run.batch.share=1", "run.batch.newcomers=1",
-    "run.optimizer.lr=1e-3", "peer.listen.host=127.0.0.1",
-)  # fmt: skip
-# Completions long enough for frames of 256 KiB, a buffer that is never full and no shares: admission is measured, not training.
+    "run.sampling.max_tokens=8192",
+    "run.batch.buffer=10000",
+    "run.batch.share=1",
+    "run.batch.newcomers=1",
+    "run.optimizer.lr=1e-3",
+    "peer.listen.host=127.0.0.1",
+)
+"""Completions long enough for frames of 256 KiB, a buffer that is never full and no shares: admission is
+measured, not training."""
+
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
 READ_AHEAD = 1 << 20
-# As p2pd's streams have it (swarm.net.p2pd).
+"""As p2pd's streams have it (swarm.net.p2pd)."""
+
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
 REPLY = struct.Struct(">BI")
-# The framing of swarm.net.mail.
+"""The framing of swarm.net.mail."""
 
 
 def main() -> int:
     setup = json.loads(sys.argv[1])
-    return run_until_signalled(lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure))
+    return run_until_signalled(
+        lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure)
+    )
 
 
 async def _serve(folder: Path, model: Path, _: Departure) -> None:
@@ -54,7 +65,12 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     config = configs.load(None, SETTINGS).config
     keyring = open_key(folder / "key")
     node = await Node.start(
-        keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=(), report=lambda *_: None
+        keyring=keyring,
+        key_path=folder / "key",
+        run=RUN,
+        listen=config.peer.listen,
+        bootstrap=(),
+        report=lambda *_: None,
     )
     supervision = asyncio.create_task(node.supervise())
     learner, released = _learner(node, keyring, config, model, folder), time.time()
@@ -65,7 +81,10 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
     async def count(_: Answer) -> Answer:
-        verdicts, learner.intake.tally.verdicts = dict(learner.intake.tally.verdicts), type(learner.intake.tally.verdicts)()
+        verdicts, learner.intake.tally.verdicts = (
+            dict(learner.intake.tally.verdicts),
+            type(learner.intake.tally.verdicts)(),
+        )
         return {"verdicts": verdicts}
 
     try:
@@ -96,9 +115,16 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
 def release_of(publisher: PeerId, released: float) -> Release:
     """What all senders say that they sample from."""
     return Release(
-        version=0, weights=Digest("0" * 64), manifest=Digest("0" * 64), size=1, parent=Digest(""), publisher=publisher,
-        learners=1, groups=0, released=released,
-    )  # fmt: skip
+        version=0,
+        weights=Digest("0" * 64),
+        manifest=Digest("0" * 64),
+        size=1,
+        parent=Digest(""),
+        publisher=publisher,
+        learners=1,
+        groups=0,
+        released=released,
+    )
 
 
 async def _take(learner: Any) -> None:

@@ -1,11 +1,12 @@
-"""What a sampler engine is made of, used without this project, for the row `engines`: (prompts, group) -> how many tokens.
+"""What a sampler engine is made of, used without this project, for the row `engines`: (prompts, group) -> how
+many tokens.
 
     hf             transformers' `generate`, the log-probabilities computed from its scores
     vllm           vllm.LLM in this process
     vllm-server    the completions endpoint, a request for each prompt, all at once
 
-Each gives what an engine gives: texts and the log-probabilities of untruncated sampling. Not here: seeds of their own for each
-group, which a replay needs.
+Each gives what an engine gives: texts and the log-probabilities of untruncated sampling. Not here: seeds of
+their own for each group, which a replay needs.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ from swarm.config import Config
 
 Way = Callable[[Sequence[str], int], int]
 VLLM = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 """Its environment: as the engine's (swarm.sample.vllm) has it."""
 PATIENCE = 120.0
-# Seconds for one answer of a server.
+"""Seconds for one answer of a server."""
 
 
 def way(setup: Answer, config: Config) -> Way:
-    return {"hf": _generate, "vllm": _vllm, "vllm-server": _server}[setup["engine"]](Path(setup["model"]), config)
+    return {"hf": _generate, "vllm": _vllm, "vllm-server": _server}[setup["engine"]](
+        Path(setup["model"]), config
+    )
 
 
 def _generate(model: Path, config: Config) -> Way:
@@ -48,11 +56,20 @@ def _generate(model: Path, config: Config) -> Way:
 
     @torch.inference_mode()
     def generate(prompts: Sequence[str], group: int) -> int:
-        asked = tokenizer(list(prompts), add_special_tokens=False, return_tensors="pt", padding=True).to(device)
+        asked = tokenizer(list(prompts), add_special_tokens=False, return_tensors="pt", padding=True).to(
+            device
+        )
         out = policy.generate(
-            **asked, do_sample=True, temperature=sampling.temperature, top_k=0, top_p=1.0, num_return_sequences=group,
-            max_new_tokens=sampling.max_tokens, output_scores=True, return_dict_in_generate=True,
-        )  # fmt: skip
+            **asked,
+            do_sample=True,
+            temperature=sampling.temperature,
+            top_k=0,
+            top_p=1.0,
+            num_return_sequences=group,
+            max_new_tokens=sampling.max_tokens,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
         policy.compute_transition_scores(out.sequences, out.scores, normalize_logits=True).cpu()
         new = out.sequences[:, asked.input_ids.shape[1] :]
         tokenizer.batch_decode(new, skip_special_tokens=True)
@@ -68,12 +85,19 @@ def _vllm(model: Path, config: Config) -> Way:
 
     sampling = config.run.sampling
     llm = LLM(
-        model=str(model), max_num_seqs=config.peer.engine.tasks * sampling.group_size, logprobs_mode="processed_logprobs",
-        disable_log_stats=True, generation_config="vllm", gpu_memory_utilization=config.peer.engine.memory / 2, **_common(),
-    )  # fmt: skip
+        model=str(model),
+        max_num_seqs=config.peer.engine.tasks * sampling.group_size,
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        generation_config="vllm",
+        gpu_memory_utilization=config.peer.engine.memory / 2,
+        **_common(),
+    )
 
     def generate(prompts: Sequence[str], group: int) -> int:
-        asked = SamplingParams(n=group, temperature=sampling.temperature, max_tokens=sampling.max_tokens, logprobs=0)
+        asked = SamplingParams(
+            n=group, temperature=sampling.temperature, max_tokens=sampling.max_tokens, logprobs=0
+        )
         told = llm.generate([{"prompt": prompt} for prompt in prompts], asked, use_tqdm=False)
         return sum(len(one.token_ids) for group in told for one in group.outputs)
 
@@ -91,7 +115,12 @@ def _common() -> dict[str, Any]:
 
 def _server(model: Path, config: Config) -> Way:
     sampling, url = config.run.sampling, config.peer.engine.url
-    common = {"model": str(model), "temperature": sampling.temperature, "max_tokens": sampling.max_tokens, "logprobs": 0}
+    common = {
+        "model": str(model),
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens,
+        "logprobs": 0,
+    }
 
     def ask(group: int, prompt: str) -> int:
         body = json.dumps({**common, "prompt": prompt, "n": group}).encode()

@@ -1,7 +1,8 @@
-"""Bare hivemind, for the row `averaging`: a stock DHT and a stock DecentralizedAverager, the same codec and the same times.
+"""Bare hivemind, for the row `averaging`: a stock DHT and a stock DecentralizedAverager, the same codec and
+the same times.
 
-    python -m benchmarks.processes.baseline_hivemind '{"bootstrap": [...]}'     -> {"addresses"}
-    {"do": "open", "numel": N, "members": n}   {"do": "average", "fill": x}   {"do": "close"}
+python -m benchmarks.processes.baseline_hivemind '{"bootstrap": [...]}'     -> {"addresses"}
+{"do": "open", "numel": N, "members": n}   {"do": "average", "fill": x}   {"do": "close"}
 """
 
 from __future__ import annotations
@@ -39,10 +40,16 @@ class Stock:
     def _open(self, numel: int, members: int) -> Answer:
         times = Averaging()
         self.averager = DecentralizedAverager(
-            [torch.zeros(numel)], self.dht, start=True, prefix=f"bare{numel}x{members}", target_group_size=members,
-            min_matchmaking_time=times.match, request_timeout=times.request, compression=Float16Compression(),
+            [torch.zeros(numel)],
+            self.dht,
+            start=True,
+            prefix=f"bare{numel}x{members}",
+            target_group_size=members,
+            min_matchmaking_time=times.match,
+            request_timeout=times.request,
+            compression=Float16Compression(),
             allow_state_sharing=False,
-        )  # fmt: skip
+        )
         return {}
 
     def _average(self, fill: float) -> Answer:
@@ -65,9 +72,12 @@ def main() -> int:
     setup = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     dht = DHT(
-        initial_peers=setup["bootstrap"] or None, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_relay=False,
+        initial_peers=setup["bootstrap"] or None,
+        start=True,
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        use_relay=False,
         use_auto_relay=False,
-    )  # fmt: skip
+    )
     stock = Stock(dht)
     try:
         say(addresses=[str(address) for address in dht.get_visible_maddrs()])

@@ -1,9 +1,11 @@
-"""One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings, no network.
+"""One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings,
+no network.
 
     python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", "learn", ...}
 
-A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a release's bytes back
-into the engine. Tokens are those of the completions, end tokens included, that were sampled and then trained on.
+A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a
+release's bytes back into the engine. Tokens are those of the completions, end tokens included, that were
+sampled and then trained on.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def main() -> int:
     while time.perf_counter() - began < setup["seconds"]:
         loop.turn()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    say(seconds=seconds, cpu=cpu, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent)
+    say(
+        seconds=seconds, cpu=cpu, tokens=loop.tokens, versions=loop.versions, reward=loop.reward, **loop.spent
+    )
     return 0
 
 
@@ -59,7 +63,9 @@ class Alone:
         start = time.perf_counter()
         drawn: list[Any] = []
         while len(drawn) < self.config.run.batch.groups:
-            drawn += self._sample(min(self.config.peer.engine.tasks, self.config.run.batch.groups - len(drawn)))
+            drawn += self._sample(
+                min(self.config.peer.engine.tasks, self.config.run.batch.groups - len(drawn))
+            )
         sampled = time.perf_counter()
         groups, prompts, rewards = map(list, zip(*drawn, strict=True))
         gradient = self.learner.gradient(groups, prompts, rewards, time.time())
@@ -83,13 +89,28 @@ class Alone:
         self._next += count
         times = Times(released=now, fetched=now, used=now, finished=now, sent=now)
         release = Release(
-            version=self.learner.version, weights=Digest(""), manifest=Digest(""), size=0, parent=Digest(""), publisher=self.me,
-            learners=1, groups=0, released=now,
-        )  # fmt: skip
+            version=self.learner.version,
+            weights=Digest(""),
+            manifest=Digest(""),
+            size=0,
+            parent=Digest(""),
+            publisher=self.me,
+            learners=1,
+            groups=0,
+            released=now,
+        )
         out = []
-        for task, completions in zip(tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True):
+        for task, completions in zip(
+            tasks, self.engine.sample([t.prompt for t in tasks], size, self._next), strict=True
+        ):
             rewards = tuple(self.source.rewards(task, completions.texts))
-            out.append((make_group(self.me, release, task.index, self._next, completions, rewards, times), task.prompt, rewards))
+            out.append(
+                (
+                    make_group(self.me, release, task.index, self._next, completions, rewards, times),
+                    task.prompt,
+                    rewards,
+                )
+            )
         return out
 
     def _adopt(self) -> None:

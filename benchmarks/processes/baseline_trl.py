@@ -2,9 +2,9 @@
 
     python -m benchmarks.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", ...}
 
-Settings that TRL has too are ours: 32 prompts of 8 completions a step, 6 tokens at most, temperature 1, AdamW with our rate and
-moments, no KL, one thread, fp32 on the CPU, `generate` of transformers. Tokens are counted as everywhere: those of the
-completions, end tokens included, by what the reward function is given.
+Settings that TRL has too are ours: 32 prompts of 8 completions a step, 6 tokens at most, temperature 1, AdamW
+with our rate and moments, no KL, one thread, fp32 on the CPU, `generate` of transformers. Tokens are counted
+as everywhere: those of the completions, end tokens included, by what the reward function is given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.partner import say
 
 LAST_STEP = 100_000
-# Never reached: the time ends it.
+"""Never reached: the time ends it."""
 
 
 def main() -> int:
@@ -39,8 +39,13 @@ def main() -> int:
         _trainer(trl, Path(setup["model"]), Path(folder), count).train()
     seconds = count.ended - count.began
     say(
-        seconds=seconds, cpu=count.cpu, tokens=count.tokens, versions=count.versions, reward=count.reward, trl=trl.__version__
-    )  # fmt: skip
+        seconds=seconds,
+        cpu=count.cpu,
+        tokens=count.tokens,
+        versions=count.versions,
+        reward=count.reward,
+        trl=trl.__version__,
+    )
     return 0
 
 
@@ -88,8 +93,12 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
     rows = Dataset.from_list([{"prompt": task.prompt, "index": task.index} for task in exercises])
     tokenizer = load_tokenizer(model)
 
-    def reward(completions: list[str], index: list[int], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        rewards = [source.rewards(exercises[i], [text])[0] for i, text in zip(index, completions, strict=True)]
+    def reward(
+        completions: list[str], index: list[int], completion_ids: list[list[int]], **_: Any
+    ) -> list[float]:
+        rewards = [
+            source.rewards(exercises[i], [text])[0] for i, text in zip(index, completions, strict=True)
+        ]
         count.sampled(sum(map(len, completion_ids)), sum(rewards) / len(rewards))
         return rewards
 
@@ -100,17 +109,36 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
 
     size, optimizer = run.batch.groups * run.sampling.group_size, run.optimizer
     args = trl.GRPOConfig(
-        output_dir=str(folder), per_device_train_batch_size=size, num_generations=run.sampling.group_size,
-        max_completion_length=run.sampling.max_tokens, temperature=run.sampling.temperature, learning_rate=optimizer.lr,
-        adam_beta1=optimizer.beta1, adam_beta2=optimizer.beta2, weight_decay=optimizer.weight_decay,
-        max_grad_norm=optimizer.grad_clip, lr_scheduler_type="constant_with_warmup", warmup_steps=optimizer.warmup, beta=0.0,
-        use_cpu=True, bf16=False, max_steps=LAST_STEP, save_strategy="no", report_to="none",
-        logging_strategy="no", disable_tqdm=True, seed=run.seed,
-    )  # fmt: skip
+        output_dir=str(folder),
+        per_device_train_batch_size=size,
+        num_generations=run.sampling.group_size,
+        max_completion_length=run.sampling.max_tokens,
+        temperature=run.sampling.temperature,
+        learning_rate=optimizer.lr,
+        adam_beta1=optimizer.beta1,
+        adam_beta2=optimizer.beta2,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.grad_clip,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=optimizer.warmup,
+        beta=0.0,
+        use_cpu=True,
+        bf16=False,
+        max_steps=LAST_STEP,
+        save_strategy="no",
+        report_to="none",
+        logging_strategy="no",
+        disable_tqdm=True,
+        seed=run.seed,
+    )
     trainer = trl.GRPOTrainer(
-        model=load_policy(model), reward_funcs=reward, args=args, train_dataset=rows, processing_class=tokenizer,
+        model=load_policy(model),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=rows,
+        processing_class=tokenizer,
         callbacks=[Watch()],
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)  # it prints to stdout, which carries our answer
     return trainer
 

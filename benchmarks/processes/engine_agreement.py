@@ -4,9 +4,9 @@
     {"do": "arrive", "training": "full"}    -> {"with": [seconds], "without": [seconds], "bytes"}     to a first token
     {"do": "agree", "kind": "bfloat16"}     -> {"tokens", "against": {what: {"mean", "p99", "max"}}}  |delta log-prob|, nats
 
-A release arrives as bytes: fetching it is not measured. What an engine says of the tokens that it sampled is compared with what a
-learner computes for them from the same release, in float32 and in the precision that the engine has; an engine with quantized
-weights also with that quantized policy.
+A release arrives as bytes: fetching it is not measured. What an engine says of the tokens that it sampled is
+compared with what a learner computes for them from the same release, in float32 and in the precision that the
+engine has; an engine with quantized weights also with that quantized policy.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 TIMES = 7
-# Releases that arrive; one more before them warms up.
+"""Releases that arrive; one more before them warms up."""
+
 TASKS, GROUP = 16, 8
-# Whose tokens are compared: some eight thousand, so that the p99 has eighty beyond it.
+"""Whose tokens are compared: some eight thousand, so that the p99 has eighty beyond it."""
+
 QUANTIZED = ("int8", "nf4")
 
 
@@ -64,7 +66,9 @@ def changed(data: bytes) -> bytes:
 
     random = torch.Generator().manual_seed(1)
     tensors = {name: tensor.float() for name, tensor in weights.from_bytes(data).items()}
-    return weights.to_bytes({name: t + 0.01 * torch.randn(t.shape, generator=random) for name, t in tensors.items()})
+    return weights.to_bytes(
+        {name: t + 0.01 * torch.randn(t.shape, generator=random) for name, t in tensors.items()}
+    )
 
 
 def agree(setup: Answer, kind: str) -> Answer:
@@ -87,8 +91,11 @@ def agree(setup: Answer, kind: str) -> Answer:
     return {"tokens": len(said), "against": seen}
 
 
-def scored(setup: Answer, prompts: Sequence[str], groups: Sequence[Completions], dtype: str, quantize: str) -> np.ndarray:
-    """Log-probabilities of the groups' tokens as a learner computes them, flat, in the order of the groups."""
+def scored(
+    setup: Answer, prompts: Sequence[str], groups: Sequence[Completions], dtype: str, quantize: str
+) -> np.ndarray:
+    """Log-probabilities of the groups' tokens as a learner computes them, flat, in the order of the
+    groups."""
     import numpy as np
     import torch
 

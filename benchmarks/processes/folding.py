@@ -1,11 +1,12 @@
-"""Folds a long made-up run and weighs the State, for the row `dashboard`: a process of its own, so that its memory is the fold's.
+"""Folds a long made-up run and weighs the State, for the row `dashboard`: a process of its own, so that its
+memory is the fold's.
 
     python -m benchmarks.processes.folding '{"peers": 50, "marks": [100000, 1000000], "history": {}}'
         -> {"seconds": of folding, "events": all, "mib": [at each mark]}
 
-Before them comes a crowd that is larger than a State's roster, so that this limit is full from the start; `history` may set
-the others low enough to be full at the first mark, so that what grows after it would grow for ever. Memory is this process's
-resident set above what it was before any event was folded.
+Before them comes a crowd that is larger than a State's roster, so that this limit is full from the start;
+`history` may set the others low enough to be full at the first mark, so that what grows after it would grow
+for ever. Memory is this process's resident set above what it was before any event was folded.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from dashboard.state import State, fold
 from swarm.config import History
 
 EARLIER = 1100
-# Peers that were here before: more than History.peers.
+"""Peers that were here before: more than History.peers."""
+
 PASSING = 10.0
-# Seconds that they stayed.
+"""Seconds that they stayed."""
+
 BATCH = 10_000
-# Events made before they are folded, so that making them is not in the time.
+"""Events made before they are folded, so that making them is not in the time."""
+
 MIB = 1 << 20
 
 

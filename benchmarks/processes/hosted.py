@@ -11,7 +11,8 @@ from swarm.types import Digest, Role
 
 
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
-    """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with this peer as its owner."""
+    """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with
+    this peer as its owner."""
     from peers.build.assembly import Nobody
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo
@@ -22,9 +23,15 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
 
     run: Digest = node.run
     ports = Ports(
-        clock=node.clock, board=node.board, gossip=node.gossip, mail=node.mail, averager=Nobody(), work=node.work,
-        keyring=keyring, addresses=node.addresses,
-    )  # fmt: skip
+        clock=node.clock,
+        board=node.board,
+        gossip=node.gossip,
+        mail=node.mail,
+        averager=Nobody(),
+        work=node.work,
+        keyring=keyring,
+        addresses=node.addresses,
+    )
     bus = events.Bus()
     bus.add(events.Journal(folder / "journal.jsonl"))
     who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))

@@ -2,7 +2,8 @@
 
     python -m benchmarks.processes.joiner FILE join INVITE ...      FILE gets a line `moment seconds` for each outermost import
 
-Counted where the interpreter looks a module up that is not loaded yet: -X importtime costs half a second more than it tells.
+Counted where the interpreter looks a module up that is not loaded yet: -X importtime costs half a second more
+than it tells.
 """
 
 from __future__ import annotations

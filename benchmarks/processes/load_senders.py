@@ -1,12 +1,13 @@
-"""Simulated senders in one process, for the row `groups`: each has a key and a dialling node of its own and seals real groups.
+"""Simulated senders in one process, for the row `groups`: each has a key and a dialling node of its own and
+seals real groups.
 
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "desk": {...}}'
     {"do": "join", "senders": 16}                                             nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}                 fresh groups -> {"bytes": of all frames}
     {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}              the sealed frames -> {"seconds", "admitted"}
 
-Sealing is not part of the time: the desk is measured, and a real sampler seals while it waits for its engine. All ways send the
-same frames with the same number under way at once.
+Sealing is not part of the time: the desk is measured, and a real sampler seals while it waits for its engine.
+All ways send the same frames with the same number under way at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from swarm import wire
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
-# Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once (swarm.net.mail).
+"""Groups of one sender without a receipt: sixteen senders fill the 64 calls that Mail serves at once
+(swarm.net.mail)."""
+
 PATIENCE = 60.0
 
 
@@ -65,10 +68,15 @@ class Crowd:
                 each = asked["frames"] // asked["senders"]
                 for sender in self.active:
                     sender.frames = [self._seal(sender, asked["tokens"]) for _ in range(each)]
-                return {"frames": each * len(self.active), "bytes": sum(len(f) for s in self.active for f in s.frames)}
+                return {
+                    "frames": each * len(self.active),
+                    "bytes": sum(len(f) for s in self.active for f in s.frames),
+                }
             case _:
                 began = time.perf_counter()
-                counts = await asyncio.gather(*(self._send(s, asked["way"], asked["repeat"]) for s in self.active))
+                counts = await asyncio.gather(
+                    *(self._send(s, asked["way"], asked["repeat"]) for s in self.active)
+                )
                 return {"seconds": time.perf_counter() - began, "admitted": sum(counts)}
 
     async def close(self) -> None:
@@ -81,13 +89,18 @@ class Crowd:
         key = self.folder / f"sender-{number}"
         keyring, listen = open_key(key), configs.Listen(host="127.0.0.1", dial_only=True)
         node = await Node.start(
-            keyring=keyring, key_path=key, run=self.run, listen=listen, bootstrap=self.desk["addresses"][:1],
+            keyring=keyring,
+            key_path=key,
+            run=self.run,
+            listen=listen,
+            bootstrap=self.desk["addresses"][:1],
             report=lambda *_: None,
-        )  # fmt: skip
+        )
         return Sender(node, keyring, [])
 
     def _seal(self, sender: Sender, tokens: int) -> bytes:
-        """A group as a sampler would send it: right answers and wrong ones, or `tokens` random digits each for large frames."""
+        """A group as a sampler would send it: right answers and wrong ones, or `tokens` random digits each
+        for large frames."""
         import numpy as np
 
         from peers.roles.sampler import make_group
@@ -117,7 +130,9 @@ class Crowd:
         lanes = [await self._lane(sender, way) for _ in range(UNDER_WAY)]
 
         async def drive(exchange: Callable[[bytes], Awaitable[bytes]]) -> int:
-            return sum([wire.decode(await exchange(frame), Receipt).verdict is Verdict.ADMIT for frame in frames])
+            return sum(
+                [wire.decode(await exchange(frame), Receipt).verdict is Verdict.ADMIT for frame in frames]
+            )
 
         return sum(await asyncio.gather(*map(drive, lanes)))
 

@@ -1,7 +1,7 @@
 """A learner that only averages, for the row `averaging`: real node, real HiveAverager.
 
-    python -m benchmarks.processes.member '{"folder": ..., "bootstrap": [...]}'     -> {"me", "addresses"}
-    {"do": "open", "numel": N}   {"do": "average", "version": v, "peers": [...], "fill": x}   {"do": "close"}
+python -m benchmarks.processes.member '{"folder": ..., "bootstrap": [...]}'     -> {"me", "addresses"}
+{"do": "open", "numel": N}   {"do": "average", "version": v, "peers": [...], "fill": x}   {"do": "close"}
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"swarm bench averaging").hexdigest())
 DEADLINE = 60.0
-# Seconds for a round: 25M parameters among four on a busy machine.
+"""Seconds for a round: 25M parameters among four on a busy machine."""
 
 
 class Member:
@@ -48,9 +48,14 @@ class Member:
 
         node = self.node
         self.averager = HiveAverager(
-            daemon=node.control, dial_only=False, prefix=averaging_prefix(RUN), numel=numel, groups=1,
-            settings=Averaging(deadline=DEADLINE), report=lambda *_: None,
-        )  # fmt: skip
+            daemon=node.control,
+            dial_only=False,
+            prefix=averaging_prefix(RUN),
+            numel=numel,
+            groups=1,
+            settings=Averaging(deadline=DEADLINE),
+            report=lambda *_: None,
+        )
         await self.averager.start()
         self.tensor = torch.zeros(numel)
         return {}
@@ -66,7 +71,11 @@ class Member:
         except RoundLost as error:
             return {"lost": str(error)}
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "members": len(outcome.members) if outcome else 1, "mean": float(self.tensor.mean())}
+        return {
+            "seconds": seconds,
+            "members": len(outcome.members) if outcome else 1,
+            "mean": float(self.tensor.mean()),
+        }
 
     async def close(self) -> None:
         if self.averager is not None:
@@ -83,9 +92,13 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
 
     key = Path(setup["folder"]) / "key"
     node = await Node.start(
-        keyring=open_key(key), key_path=key, run=RUN, listen=Listen(host="127.0.0.1"), bootstrap=setup["bootstrap"],
+        keyring=open_key(key),
+        key_path=key,
+        run=RUN,
+        listen=Listen(host="127.0.0.1"),
+        bootstrap=setup["bootstrap"],
         report=lambda *_: None,
-    )  # fmt: skip
+    )
     supervision = asyncio.create_task(node.supervise())
     member = Member(node)
     try:

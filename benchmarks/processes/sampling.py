@@ -1,13 +1,15 @@
-"""One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a real node.
+"""One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a
+real node.
 
     python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "taker": address or ""}'
     {"do": "size", "tasks": 8, "group": 8}                               from now on so many in one call
     {"do": "sample", "calls": 20}                                        -> {"tokens", "seconds"}
     {"do": "plain", "calls": 20}     the same without this project       -> {"tokens", "seconds"}
 
-With a taker, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to the taker, journalled
-and told to others. Between two answers its next call waits at a Gate. The first call behind the gate is not counted, so that
-every counted one has the deliveries of one before it beside it, as in a long run.
+With a taker, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to
+the taker, journalled and told to others. Between two answers its next call waits at a Gate. The first call
+behind the gate is not counted, so that every counted one has the deliveries of one before it beside it, as in
+a long run.
 """
 
 from __future__ import annotations
@@ -37,14 +39,20 @@ from swarm.types import Digest, PeerId, Role
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
 BEAT = 2.0
-# Seconds between two heartbeats of the taker, which this process makes up itself: the taker has no say in a run.
+"""Seconds between two heartbeats of the taker, which this process makes up itself: the taker has no say in a
+run."""
+
 PATIENCE = 120.0
-# Seconds for a turn: the row gives up after 180.
+"""Seconds for a turn: the row gives up after 180."""
 
 
 def settings(setup: Answer, *more: str) -> Config:
     """The demo's, with the engine and the length of completions that are asked for."""
-    own = (f"run.sampling.max_tokens={setup['tokens']}", f"peer.engine.name={setup['engine']}", "peer.listen.host=127.0.0.1")
+    own = (
+        f"run.sampling.max_tokens={setup['tokens']}",
+        f"peer.engine.name={setup['engine']}",
+        "peer.listen.host=127.0.0.1",
+    )
     return configs.load(None, (*own, *setup.get("settings", ()), *more)).config
 
 
@@ -125,7 +133,8 @@ class Gate:
             self._changed.notify_all()
 
     def through(self, calls: int) -> Answer:
-        """Let 1 + `calls` through, and wait until the one after them is asked for. The first is not counted."""
+        """Let 1 + `calls` through, and wait until the one after them is asked for. The first is not
+        counted."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._calls), PATIENCE):
                 raise RuntimeError(f"the sampler asked for nothing in {PATIENCE:.0f} s")
@@ -133,12 +142,16 @@ class Gate:
             self._allowed = 1 + calls
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: len(self._calls) == 2 + calls, PATIENCE):
-                raise RuntimeError(f"the sampler made {len(self._calls) - 1} of {1 + calls} calls in {PATIENCE:.0f} s")
+                raise RuntimeError(
+                    f"the sampler made {len(self._calls) - 1} of {1 + calls} calls in {PATIENCE:.0f} s"
+                )
             _, *counted, after = self._calls
         return {
-            "calls": calls, "tokens": sum(call.tokens for call in counted), "seconds": after.at - counted[0].at,
+            "calls": calls,
+            "tokens": sum(call.tokens for call in counted),
+            "seconds": after.at - counted[0].at,
             "cpu": after.cpu - counted[0].cpu,
-        }  # fmt: skip
+        }
 
 
 def count(groups: Sequence[Completions]) -> int:
@@ -164,16 +177,21 @@ class Swarmed:
 
 @asynccontextmanager
 async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
-    """A sampler as peers.build.assembly makes it, on a node that is connected to the taker, with the folder's weights as its release."""
+    """A sampler as peers.build.assembly makes it, on a node that is connected to the taker, with the folder's
+    weights as its release."""
     from swarm.identity import open_key
     from swarm.net.hive import Node
 
     folder = Path(setup["folder"])
     keyring = open_key(folder / "key")
     node = await Node.start(
-        keyring=keyring, key_path=folder / "key", run=RUN, listen=config.peer.listen, bootstrap=[setup["taker"]],
+        keyring=keyring,
+        key_path=folder / "key",
+        run=RUN,
+        listen=config.peer.listen,
+        bootstrap=[setup["taker"]],
         report=lambda *_: None,
-    )  # fmt: skip
+    )
     supervision = asyncio.create_task(node.supervise())
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -205,9 +223,16 @@ def _release(host: Any, data: bytes) -> Any:
     weights = digest_of(data)
     manifest, address = host.blobs.publish(data, 0, weights)
     return Release(
-        version=0, weights=weights, manifest=address, size=manifest.size, parent=weights, publisher=host.ports.me, learners=1,
-        groups=0, released=host.now(),
-    )  # fmt: skip
+        version=0,
+        weights=weights,
+        manifest=address,
+        size=manifest.size,
+        parent=weights,
+        publisher=host.ports.me,
+        learners=1,
+        groups=0,
+        released=host.now(),
+    )
 
 
 async def _taker_beats(host: Any, taker: PeerId) -> None:
@@ -215,10 +240,26 @@ async def _taker_beats(host: Any, taker: PeerId) -> None:
 
     for seq in range(1 << 30):
         beat = Beat(
-            name="taker", role=Role.LEARNER, incarnation=1, seq=seq, version=0, weights=Digest(""), state="gathering",
-            credit=CREDIT, takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(),
-            hardware="", at=host.now(),
-        )  # fmt: skip
+            name="taker",
+            role=Role.LEARNER,
+            incarnation=1,
+            seq=seq,
+            version=0,
+            weights=Digest(""),
+            state="gathering",
+            credit=CREDIT,
+            takers=1,
+            inbox=0,
+            done=0,
+            refused=0,
+            rate=0.0,
+            tokens=0.0,
+            busy=0.0,
+            lag=Lag(),
+            addresses=(),
+            hardware="",
+            at=host.now(),
+        )
         host.roster.hear(taker, beat, host.now())
         host.move()
         await asyncio.sleep(BEAT)

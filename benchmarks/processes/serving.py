@@ -25,9 +25,10 @@ from benchmarks.processes.baseline_engine import VLLM
 from benchmarks.table import Unmeasured
 
 START = 180.0
-# Seconds: imports and, on a CPU, a warm-up take a minute on a busy machine.
+"""Seconds: imports and, on a CPU, a warm-up take a minute on a busy machine."""
+
 SEQUENCES, RANK = 256, 16
-# Completions at once, and the rank of adapters: the largest call of the row, and the default of a run.
+"""Completions at once, and the rank of adapters: the largest call of the row, and the default of a run."""
 
 
 @contextlib.contextmanager
@@ -43,15 +44,31 @@ def serving(model: Path, dtype: str = "auto", adapters: bool = False) -> Iterato
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING" if adapters else "VLLM_SERVER_DEV_MODE": "1"}
     more = ["--enable-lora", "--max-lora-rank", str(RANK)] if adapters else []
     words = [
-        "--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--logprobs-mode", "processed_logprobs",
-        "--dtype", "float32" if dtype == "auto" and cpu else dtype, "--max-num-seqs", str(SEQUENCES), *more,
-        *(["--enforce-eager", "--no-enable-chunked-prefill"] if cpu else []),  # as the engine over vLLM has it
-    ]  # fmt: skip
+        "--model",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--dtype",
+        "float32" if dtype == "auto" and cpu else dtype,
+        "--max-num-seqs",
+        str(SEQUENCES),
+        *more,
+        # as the engine over vLLM has it
+        *(["--enforce-eager", "--no-enable-chunked-prefill"] if cpu else []),
+    ]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment() | VLLM | own, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment() | VLLM | own,
+            start_new_session=True,
+        )
         try:
             _wait(process, url)
             yield url

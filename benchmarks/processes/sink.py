@@ -1,4 +1,5 @@
-"""Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit, and listens.
+"""Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit,
+and listens.
 
     python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'     -> {"addresses"}, until stdin ends
 
@@ -32,9 +33,13 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
 
     key = Path(setup["folder"]) / "key"
     node = await Node.start(
-        keyring=open_key(key), key_path=key, run=Digest(setup["run"]), listen=Listen(host="127.0.0.1"), bootstrap=(),
+        keyring=open_key(key),
+        key_path=key,
+        run=Digest(setup["run"]),
+        listen=Listen(host="127.0.0.1"),
+        bootstrap=(),
         report=lambda *_: None,
-    )  # fmt: skip
+    )
     supervision = asyncio.create_task(node.supervise())
     await node.mail.serve("groups", _take)
     listening = [asyncio.create_task(_listen(node, name)) for name in ("beat/sampler", "event", "release")]

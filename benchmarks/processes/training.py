@@ -1,10 +1,12 @@
-"""A learner's steps in a process of its own, for the row `engines`: how long they take, and the most memory that it ever held.
+"""A learner's steps in a process of its own, for the row `engines`: how long they take, and the most memory
+that it ever held.
 
     python -m benchmarks.processes.training '{"model": ..., "training": "full", "optimizer": "adamw"}'
         -> {"seconds": [of each step], "steps", "mib", "where", "tokens", "size"}
 
-Groups are made up: random tokens, every other completion rewarded. Memory is what a GPU's allocator gave out at most, or what of
-this process was resident at most above what it held once everything was imported, from the first weight to the last step.
+Groups are made up: random tokens, every other completion rewarded. Memory is what a GPU's allocator gave out
+at most, or what of this process was resident at most above what it held once everything was imported, from
+the first weight to the last step.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from swarm.config import Config
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 GROUPS, SIZE, TOKENS, MICRO = 4, 4, 64, 2
-# Of a batch: its activations stay below what weights, gradient and moments take.
+"""Of a batch: its activations stay below what weights, gradient and moments take."""
+
 PROMPT = "What is the sum of 3 and 5?"
 STEPS = 3
 MIB = 1 << 20
@@ -53,7 +56,9 @@ def _measured(setup: Answer) -> Answer:
     seconds, peaks = [], [gauge.peak]
     for _ in range(1 + STEPS):
         began = time.perf_counter()
-        gradient = learner.gradient(groups, [PROMPT] * GROUPS, [group.rewards for group in groups], time.time())
+        gradient = learner.gradient(
+            groups, [PROMPT] * GROUPS, [group.rewards for group in groups], time.time()
+        )
         middle = time.perf_counter()
         peaks.append(int(learner.statistics()["peak"]))
         gauge.start()
@@ -62,16 +67,25 @@ def _measured(setup: Answer) -> Answer:
         seconds.append(time.perf_counter() - resumed + middle - began)
         gauge.rise()
     return {
-        "seconds": seconds[1:], "steps": STEPS, "mib": (max(*peaks, gauge.peak) - before) / MIB,
-        "where": "on the GPU" if gpu else "above imports", "tokens": GROUPS * SIZE * TOKENS, "size": learner.size,
-    }  # fmt: skip
+        "seconds": seconds[1:],
+        "steps": STEPS,
+        "mib": (max(*peaks, gauge.peak) - before) / MIB,
+        "where": "on the GPU" if gpu else "above imports",
+        "tokens": GROUPS * SIZE * TOKENS,
+        "size": learner.size,
+    }
 
 
 def settings(setup: Answer) -> Config:
     own = {
-        "run.model.training": setup["training"], "run.optimizer.name": setup["optimizer"], "run.batch.groups": GROUPS,
-        "run.batch.micro": MICRO, "run.sampling.group_size": SIZE, "run.sampling.max_tokens": TOKENS, "run.optimizer.lr": 1e-6,
-    }  # fmt: skip
+        "run.model.training": setup["training"],
+        "run.optimizer.name": setup["optimizer"],
+        "run.batch.groups": GROUPS,
+        "run.batch.micro": MICRO,
+        "run.sampling.group_size": SIZE,
+        "run.sampling.max_tokens": TOKENS,
+        "run.optimizer.lr": 1e-6,
+    }
     return configs.load(None, [f"{name}={value}" for name, value in own.items()]).config
 
 
@@ -91,12 +105,19 @@ def made(number: int, vocabulary: int) -> Group:
     tokens = np.random.default_rng(number).integers(0, vocabulary, count).astype("<i4")
     logprobs = np.full(count, -np.log(vocabulary), "<f4")
     return Group(
-        id=f"{number:032x}", sampler=PeerId("bench"), task=number, version=0, weights=Digest("0" * 64), lease="", seed=number,
-        lengths=(TOKENS,) * SIZE, tokens=Array(dtype="int32", shape=(count,), data=tokens.tobytes()),
+        id=f"{number:032x}",
+        sampler=PeerId("bench"),
+        task=number,
+        version=0,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=number,
+        lengths=(TOKENS,) * SIZE,
+        tokens=Array(dtype="int32", shape=(count,), data=tokens.tobytes()),
         logprobs=Array(dtype="float32", shape=(count,), data=logprobs.tobytes()),
         rewards=tuple(float(i % 2) for i in range(SIZE)),
         times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

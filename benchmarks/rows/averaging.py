@@ -1,9 +1,11 @@
-"""Row `averaging`: seconds of one round through HiveAverager on real nodes, against bare hivemind, taking turns.
+"""Row `averaging`: seconds of one round through HiveAverager on real nodes, against bare hivemind, taking
+turns.
 
     member x 4 (Node + HiveAverager)      one round, then      bare x 4 (DHT + DecentralizedAverager)      one round, ...
 
-All of a kind are told to begin at the same time; a round lasts until its last member has the mean. Both use float16 on the wire
-and the group's size as a target. Every round's mean is checked: a fast wrong answer is no figure.
+All of a kind are told to begin at the same time; a round lasts until its last member has the mean. Both use
+float16 on the wire and the group's size as a target. Every round's mean is checked: a fast wrong answer is no
+figure.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ SIZES = (1_000_000, 25_000_000)
 MEMBERS = (2, 4)
 ROUNDS = 5
 TRIES = 3
-# Rounds that may fail for each that counts: a busy machine now and then loses one, on both sides.
+"""Rounds that may fail for each that counts: a busy machine now and then loses one, on both sides."""
 
 
-def measure(say: Say, sizes: Sequence[int] = SIZES, members: Sequence[int] = MEMBERS, rounds: int = ROUNDS) -> list[Figure]:
+def measure(
+    say: Say, sizes: Sequence[int] = SIZES, members: Sequence[int] = MEMBERS, rounds: int = ROUNDS
+) -> list[Figure]:
     figures = []
     with ExitStack() as stack:
         ours, stock = Ours(stack), Stock(stack)
@@ -57,9 +61,14 @@ def _compare(say: Say, ours: Ours, stock: Stock, count: int, numel: int, rounds:
     if lost:
         note += f"; rounds repeated: {ours.lost} of ours, {stock.lost} of hivemind's"
     return Figure(
-        row="averaging", what=f"{numel / 1e6:g}M parameters, {count} learners", value=median(spent["ours"]), unit="s/round",
-        against="bare hivemind", other=median(spent["stock"]), note=note,
-    )  # fmt: skip
+        row="averaging",
+        what=f"{numel / 1e6:g}M parameters, {count} learners",
+        value=median(spent["ours"]),
+        unit="s/round",
+        against="bare hivemind",
+        other=median(spent["stock"]),
+        note=note,
+    )
 
 
 class Kind(ABC):
@@ -95,7 +104,8 @@ class Kind(ABC):
         ask_all(self.partners[:count], [{"do": "close"}] * count)
 
     def round(self) -> float:
-        """Seconds until the last member has the mean of 1 .. n. Raises Unmeasured when rounds go on failing."""
+        """Seconds until the last member has the mean of 1 .. n. Raises Unmeasured when rounds go on
+        failing."""
         right = (self.active + 1) / 2
         answers: list[dict[str, Any]] = []
         for _ in range(TRIES):
@@ -103,7 +113,9 @@ class Kind(ABC):
             if all(a.get("members") == self.active and abs(a["mean"] - right) < 1e-2 for a in answers):
                 return max(float(answer["seconds"]) for answer in answers)
             self.lost += 1
-        raise Unmeasured(f"{TRIES} rounds of {type(self).__name__.lower()} in a row failed, the last with {answers}")
+        raise Unmeasured(
+            f"{TRIES} rounds of {type(self).__name__.lower()} in a row failed, the last with {answers}"
+        )
 
 
 class Ours(Kind):
@@ -111,13 +123,20 @@ class Ours(Kind):
 
     def start(self, bootstrap: Sequence[str]) -> Partner:
         folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-"))
-        return Partner("benchmarks.processes.member", {"folder": str(Path(folder)), "bootstrap": list(bootstrap)})
+        return Partner(
+            "benchmarks.processes.member", {"folder": str(Path(folder)), "bootstrap": list(bootstrap)}
+        )
 
     def questions(self) -> list[dict[str, Any]]:
         self._version += 1
         names = [hello["me"] for hello in self.hello[: self.active]]
         return [
-            {"do": "average", "version": self._version, "fill": i + 1.0, "peers": [name for name in names if name != me]}
+            {
+                "do": "average",
+                "version": self._version,
+                "fill": i + 1.0,
+                "peers": [name for name in names if name != me],
+            }
             for i, me in enumerate(names)
         ]
 

@@ -4,8 +4,8 @@
     crowd     /api/state, frames, long tasks, bytes/s to a browser at 500 peers      benchmarks.processes.page_server, a made-up swarm
     live      event to pixel; a late window's time to the whole roster               a real swarm of processes
 
-An event is as old as its own peer's clock says, a pixel as new as the browser's: both are this machine's. Not handled here: what
-the page looks like.
+An event is as old as its own peer's clock says, a pixel as new as the browser's: both are this machine's. Not
+handled here: what the page looks like.
 """
 
 from __future__ import annotations
@@ -35,25 +35,34 @@ if TYPE_CHECKING:
 
 CROWD = 500
 PAST = 600.0
-# Peers, and seconds of the run before the page is opened: its curves are full of points by then.
+"""Peers, and seconds of the run before the page is opened: its curves are full of points by then."""
+
 FOLDED = 1_000_000
 SMALL = 50
-# Events and peers of the fold: a swarm of that size says as much in four hours.
+"""Events and peers of the fold: a swarm of that size says as much in four hours."""
+
 FULL = {"points": 100, "events": 100, "columns": 20, "peers": 200, "samples": 8, "releases": 64}
-# Limits of a history that a fifth of those events fills.
+"""Limits of a history that a fifth of those events fills."""
+
 ASKED = 200
-# Times that /api/state is asked for: the slowest twentieth are ten.
+"""Times that /api/state is asked for: the slowest twentieth are ten."""
+
 LOOK = 20.0
-# Seconds in which a page is watched, scrolling from its top to its end.
+"""Seconds in which a page is watched, scrolling from its top to its end."""
+
 LONG = 50.0
-# Milliseconds: what a browser calls a long task, and a person a stutter.
+"""Milliseconds: what a browser calls a long task, and a person a stutter."""
+
 SETTLED = 5.0
-# Seconds after the page was opened that belong to its start and not to its running.
+"""Seconds after the page was opened that belong to its start and not to its running."""
+
 WARM = 20
-# Versions before somebody comes late.
+"""Versions before somebody comes late."""
 
 
-def measure(say: Say, peers: int = CROWD, past: float = PAST, folded: int = FOLDED, look: float = LOOK) -> Iterator[Line]:
+def measure(
+    say: Say, peers: int = CROWD, past: float = PAST, folded: int = FOLDED, look: float = LOOK
+) -> Iterator[Line]:
     """Each part by itself: without a browser there are the others."""
     for part in (_fold(say, folded), _crowd(say, peers, past, look), _live(say, look)):
         try:
@@ -67,16 +76,25 @@ def _fold(say: Say, folded: int) -> Iterator[Figure]:
     say(f"folding {folded} events")
     with Partner("benchmarks.processes.folding", {"peers": SMALL, "marks": [folded], "history": {}}) as child:
         done = child.hear()
-    yield _figure("folded", done["events"] / done["seconds"], "events/s", note=f"{SMALL} peers, {done['events']} events")
+    yield _figure(
+        "folded", done["events"] / done["seconds"], "events/s", note=f"{SMALL} peers, {done['events']} events"
+    )
     note = "resident, above the process without it; curves of 2000 points fill until version 2000"
     yield _figure(f"memory of the State after {folded} events", done["mib"][0], "MiB", note=note)
     say("folding them into a small history")
     marks = [folded // 2, folded]
     with Partner("benchmarks.processes.folding", {"peers": SMALL, "marks": marks, "history": FULL}) as child:
         early, late = child.hear()["mib"]
-    note = "its limits so low that all are reached before the first mark: what still grows would grow for ever"
+    note = (
+        "its limits so low that all are reached before the first mark: what still grows would grow for ever"
+    )
     yield _figure(
-        f"memory of a full State after {folded} events", late, "MiB", against=f"after {marks[0]}", other=early, note=note
+        f"memory of a full State after {folded} events",
+        late,
+        "MiB",
+        against=f"after {marks[0]}",
+        other=early,
+        note=note,
     )
 
 
@@ -105,7 +123,8 @@ def _answers(gallery: Partner, url: str, peers: int) -> Figure:
         time.sleep(0.02)
     served = gallery.ask(do="times", path="/api/state")["seconds"]
     note = (
-        f"server side, median {1000 * median(served):.1f} ms; {size / 1000:.0f} kB, at the client p95 {1000 * p95(waited):.1f} ms"
+        f"server side, median {1000 * median(served):.1f} ms; {size / 1000:.0f} kB, at the client p95"
+        f" {1000 * p95(waited):.1f} ms"
     )
     return _figure(f"/api/state, p95, {peers} peers", 1000 * p95(served), "ms", note=f"{note}; aim 10 ms")
 
@@ -113,7 +132,11 @@ def _answers(gallery: Partner, url: str, peers: int) -> Figure:
 def _stream(url: str, peers: int, look: float) -> Figure:
     """What one reader is sent, as a browser asks for it; the first view, which is whole, apart."""
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30.0)
-    connection.request("GET", "/stream", headers={"Accept": "text/event-stream", "Accept-Encoding": "gzip, deflate, br, zstd"})
+    connection.request(
+        "GET",
+        "/stream",
+        headers={"Accept": "text/event-stream", "Accept-Encoding": "gzip, deflate, br, zstd"},
+    )
     answer = connection.getresponse()
     first, sent, began = 0, 0, time.monotonic()
     while time.monotonic() < began + SETTLED / 2:
@@ -122,7 +145,10 @@ def _stream(url: str, peers: int, look: float) -> Figure:
     while (spent := time.monotonic() - began) < look:
         sent += len(answer.read1(1 << 20))
     connection.close()
-    note = f"compressed, over {look:.0f} s; the first {SETTLED / 2:g} s with the whole view {first / 1000:.0f} kB"
+    note = (
+        f"compressed, over {look:.0f} s; the first {SETTLED / 2:g} s with the whole view"
+        f" {first / 1000:.0f} kB"
+    )
     return _figure(f"to one browser, {peers} peers", sent / spent / 1000, "kB/s", note=note)
 
 
@@ -143,8 +169,16 @@ def _page(url: str, peers: int, look: float) -> Iterator[Figure]:
     frames = [length for at, length in seen["frames"] if at >= settled]
     what = f"{look:.0f} s of scrolling, {len(frames)} frames, median {median(frames):.1f} ms"
     yield _figure(f"a frame of the page, p95, {peers} peers", p95(frames), "ms", note=what)
-    note = f"longest {max(running, default=0):.0f} ms; while it starts {len(starting)}, longest {max(starting, default=0):.0f} ms"
-    yield _figure(f"long tasks over {LONG:.0f} ms, {peers} peers", float(len(running)), "tasks", note=f"{note}; aim none")
+    note = (
+        f"longest {max(running, default=0):.0f} ms; while it starts {len(starting)}, longest"
+        f" {max(starting, default=0):.0f} ms"
+    )
+    yield _figure(
+        f"long tasks over {LONG:.0f} ms, {peers} peers",
+        float(len(running)),
+        "tasks",
+        note=f"{note}; aim none",
+    )
 
 
 # --- a real swarm ----------------------------------------------------------------------------------------------------------
@@ -161,12 +195,17 @@ def _live(say: Say, look: float) -> Iterator[Figure]:
         began = time.monotonic()
         log = Path(folder) / "log"
         with open(log, "wb") as out:
-            window = start(["dashboard", word, "--folder", str(Path(folder) / "run"), "--port", "0"], out.fileno())
+            window = start(
+                ["dashboard", word, "--folder", str(Path(folder) / "run"), "--port", "0"], out.fileno()
+            )
         try:
             url = _served(home, window, log)
             up = time.monotonic() - began
             home.until("the whole roster", lambda: _alive(url) >= len(home.processes))
-            note = f"{len(home.processes)} peers; from the command, of which {up:.1f} s until its page answers; aim 5 s"
+            note = (
+                f"{len(home.processes)} peers; from the command, of which {up:.1f} s until its page answers;"
+                " aim 5 s"
+            )
             yield _figure("whole roster in a late window", time.monotonic() - began, "s", note=note)
             say("from events to pixels")
             yield _pixels(home, url, look)
@@ -175,7 +214,9 @@ def _live(say: Say, look: float) -> Iterator[Figure]:
 
 
 def _trained(home: LocalSwarm, version: int) -> bool:
-    return any(isinstance(event, events.Trained) and event.version >= version for event in home.events("learner-1"))
+    return any(
+        isinstance(event, events.Trained) and event.version >= version for event in home.events("learner-1")
+    )
 
 
 def _served(home: LocalSwarm, window: subprocess.Popen[bytes], log: Path) -> str:
@@ -209,12 +250,21 @@ def _pixels(home: LocalSwarm, url: str, look: float) -> Figure:
         settled = page.evaluate("performance.timeOrigin + performance.now()") / 1000
         page.wait_for_timeout(1000 * look)
         shown = [(version, at / 1000) for version, at in page.evaluate("bench.shown")]
-    made = {e.release.version: e.at for e in home.events("learner-1") if isinstance(e, events.Released) and e.at > settled}
+    made = {
+        e.release.version: e.at
+        for e in home.events("learner-1")
+        if isinstance(e, events.Released) and e.at > settled
+    }
     newest = max((version for version, _ in shown), default=-1)
-    waits = [min(at for version, at in shown if version >= new) - at for new, at in made.items() if new <= newest]
+    waits = [
+        min(at for version, at in shown if version >= new) - at for new, at in made.items() if new <= newest
+    ]
     if not waits:
         raise Unmeasured("no release was made and painted while the page was watched")
-    note = f"a release at the learner until its version is painted, {len(waits)} of them, median {median(waits):.2f} s; aim 0.5 s"
+    note = (
+        f"a release at the learner until its version is painted, {len(waits)} of them, median"
+        f" {median(waits):.2f} s; aim 0.5 s"
+    )
     return _figure("event to pixel on a live swarm, p95", p95(waits), "s", note=note)
 
 

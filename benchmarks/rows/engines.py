@@ -1,13 +1,14 @@
-"""Row `engines`: what samplers and learners of real models cost here, on a tiny random Llama that is made for it.
+"""Row `engines`: what samplers and learners of real models cost here, on a tiny random Llama that is made for
+it.
 
     pace       tokens/s of each engine: in a swarm, alone, and without this project       benchmarks.processes.sampling, benchmarks.processes.sink
     learner    seconds a step and peak memory: full, 8-bit Adam, LoRA, QLoRA              benchmarks.processes.training
     arrival    a release's bytes are here -> the first token sampled with it              benchmarks.processes.engine_agreement
     agreement  |engine's log-prob - learner's| of the sampled tokens                      benchmarks.processes.engine_agreement
 
-What is compared takes turns, each side in a process of its own; the middle turn is told, and how far the others were from it. An
-engine that cannot run here leaves its reason. Not handled here: models whose arithmetic takes longer than what is around it, on
-which a swarm costs less.
+What is compared takes turns, each side in a process of its own; the middle turn is told, and how far the
+others were from it. An engine that cannot run here leaves its reason. Not handled here: models whose
+arithmetic takes longer than what is around it, on which a swarm costs less.
 """
 
 from __future__ import annotations
@@ -33,15 +34,19 @@ ENGINES = ("hf", "vllm", "vllm-server")
 PLAIN = {"hf": "transformers' generate", "vllm": "vllm.LLM", "vllm-server": "the server's own answers"}
 """What each is made of, without this project."""
 SIZES = ((1, 1), (2, 8), (8, 8), (32, 8))
-"""(tasks, completions of each) in one call. No run has groups of one: that is a single completion, the least there is to share
-what a call costs."""
+"""(tasks, completions of each) in one call. No run has groups of one: that is a single completion, the least
+there is to share what a call costs."""
 TOKENS = 64
-# Longest completion. A random model hardly ever ends earlier; real ones are longer, and a swarm costs less then.
+"""Longest completion. A random model hardly ever ends earlier; real ones are longer, and a swarm costs less
+then."""
+
 TURNS = 5
 SECONDS = 1.0
-# Of one turn on each side.
+"""Of one turn on each side."""
+
 FAMILY = "llama"
-# Its head is not tied to its embeddings: a vLLM server on a CPU takes new weights of no other.
+"""Its head is not tied to its embeddings: a vLLM server on a CPU takes new weights of no other."""
+
 LEARNERS = {
     "full": ("full", "adamw"),
     "full, 8-bit Adam": ("full", "adamw8bit"),
@@ -50,13 +55,23 @@ LEARNERS = {
 }
 """(run.model.training, run.optimizer.name)"""
 WIDE = {"hidden": 512, "layers": 4}
-# Of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process needs anyway.
-KINDS = {"hf": ("float32", "bfloat16", "int8", "nf4"), "vllm": ("float32", "bfloat16"), "vllm-server": ("float32", "bfloat16")}
+"""Of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process needs
+anyway."""
+
+KINDS = {
+    "hf": ("float32", "bfloat16", "int8", "nf4"),
+    "vllm": ("float32", "bfloat16"),
+    "vllm-server": ("float32", "bfloat16"),
+}
 """Weights of an engine whose log-probs are compared with the learner's."""
 
 
 def measure(
-    say: Say, sizes: Sequence[tuple[int, int]] = SIZES, tokens: int = TOKENS, turns: int = TURNS, seconds: float = SECONDS
+    say: Say,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    tokens: int = TOKENS,
+    turns: int = TURNS,
+    seconds: float = SECONDS,
 ) -> Iterator[Line]:
     """Each part by itself."""
     from swarm.learn import tiny
@@ -72,7 +87,11 @@ def measure(
                 continue
             most = max(tasks for tasks, _ in sizes)
             setup = {**shared, "engine": engine, "settings": [f"peer.engine.tasks={most}"]}
-            for part in (_pace(say, setup, sizes, Turns(turns, seconds)), _arrival(say, setup), _agreement(say, setup)):
+            for part in (
+                _pace(say, setup, sizes, Turns(turns, seconds)),
+                _arrival(say, setup),
+                _agreement(say, setup),
+            ):
                 yield from _tried(say, engine, part)
         yield from _tried(say, "learner", _learners(say, wide))
 
@@ -81,7 +100,10 @@ def missing(engine: str) -> str | None:
     """Why an engine cannot be tried here at all, or None."""
     if engine == "hf" or find_spec("vllm") is not None:
         return None
-    return "vllm is not installed here: `make bench-engines` measures it in .venv-vllm once `make test-vllm` has made that"
+    return (
+        "vllm is not installed here: `make bench-engines` measures it in .venv-vllm once `make test-vllm` has"
+        " made that"
+    )
 
 
 def _tried(say: Say, what: str, part: Iterator[Line]) -> Iterator[Line]:
@@ -119,17 +141,26 @@ def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turn
         for name in ("taker", "swarm", "alone"):
             (home / name).mkdir()
         ready = stack.enter_context(_served(setup))
-        taker = stack.enter_context(Partner("benchmarks.processes.sink", {"folder": str(home / "taker"), "run": RUN}))
+        taker = stack.enter_context(
+            Partner("benchmarks.processes.sink", {"folder": str(home / "taker"), "run": RUN})
+        )
         address = taker.hear()["addresses"][0]
-        mine = [{"folder": str(home / "swarm"), "taker": address}, {"folder": str(home / "alone"), "taker": ""}]
-        swarm, alone = (stack.enter_context(Partner("benchmarks.processes.sampling", {**ready, **own})) for own in mine)
+        mine = [
+            {"folder": str(home / "swarm"), "taker": address},
+            {"folder": str(home / "alone"), "taker": ""},
+        ]
+        swarm, alone = (
+            stack.enter_context(Partner("benchmarks.processes.sampling", {**ready, **own})) for own in mine
+        )
         for partner in (swarm, alone):
             partner.hear()
         for size in sizes:
             yield from _size(say, setup["engine"], (swarm, alone), size, turns)
 
 
-def _size(say: Say, engine: str, partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turns) -> Iterator[Line]:
+def _size(
+    say: Say, engine: str, partners: tuple[Partner, Partner], size: tuple[int, int], turns: Turns
+) -> Iterator[Line]:
     """In every turn: alone, in the swarm, without this project."""
     swarm, alone = partners
     for partner in partners:
@@ -145,21 +176,35 @@ def _size(say: Say, engine: str, partners: tuple[Partner, Partner], size: tuple[
     middle = {way: median(rates[way]) for way in rates}
     what = f"{engine}, {size[0] * size[1]} completion{'s' * (size != (1, 1))} a call"
     say(f"{what}: {middle['alone']:.0f} tokens/s, in a swarm {middle['swarm']:.0f}")
-    costs = sorted(1 - inside / outside for inside, outside in zip(rates["swarm"], rates["alone"], strict=True))
+    costs = sorted(
+        1 - inside / outside for inside, outside in zip(rates["swarm"], rates["alone"], strict=True)
+    )
     yield Figure(
-        row="engines", what=f"{what}, in a swarm", value=middle["swarm"], unit="tokens/s", against="the engine alone",
+        row="engines",
+        what=f"{what}, in a swarm",
+        value=middle["swarm"],
+        unit="tokens/s",
+        against="the engine alone",
         other=middle["alone"],
-        note=f"the swarm costs {median(costs):.1%} ({costs[0]:.1%} to {costs[-1]:.1%} in {turns.count} turns of {calls['alone']} "
-        f"calls), {_extra(done):.1f} ms of CPU a call; aim < 5 %",
-    )  # fmt: skip
+        note=(
+            f"the swarm costs {median(costs):.1%} ({costs[0]:.1%} to {costs[-1]:.1%} in {turns.count} turns"
+            f" of {calls['alone']} calls), {_extra(done):.1f} ms of CPU a call; aim < 5 %"
+        ),
+    )
     yield Figure(
-        row="engines", what=f"{what}, alone", value=middle["alone"], unit="tokens/s", against=PLAIN[engine],
-        other=middle["plain"], note="log-probs and texts included on both sides",
-    )  # fmt: skip
+        row="engines",
+        what=f"{what}, alone",
+        value=middle["alone"],
+        unit="tokens/s",
+        against=PLAIN[engine],
+        other=middle["plain"],
+        note="log-probs and texts included on both sides",
+    )
 
 
 def _extra(done: Mapping[str, Sequence[Answer]]) -> float:
-    """Milliseconds of CPU that a call of the sampler's process takes more in the swarm, the middle of all turns."""
+    """Milliseconds of CPU that a call of the sampler's process takes more in the swarm, the middle of all
+    turns."""
     used = {way: median(one["cpu"] / one["calls"] for one in done[way]) for way in ("swarm", "alone")}
     return 1000 * (used["swarm"] - used["alone"])
 
@@ -180,10 +225,17 @@ def _arrival(say: Say, setup: Answer) -> Iterator[Line]:
         done = _asked(setup, "auto", {"do": "arrive", "training": training})
         late = [1000 * seconds for seconds in done["with"]]
         yield Figure(
-            row="engines", what=f"{engine}, a release of {what} to its first token", value=median(late), unit="ms",
-            against="a first token without a release", other=1000 * median(done["without"]),
-            note=f"bytes at hand, {done['bytes'] / 1000:.0f} kB; {min(late):.0f} to {max(late):.0f} ms in {len(late)} times",
-        )  # fmt: skip
+            row="engines",
+            what=f"{engine}, a release of {what} to its first token",
+            value=median(late),
+            unit="ms",
+            against="a first token without a release",
+            other=1000 * median(done["without"]),
+            note=(
+                f"bytes at hand, {done['bytes'] / 1000:.0f} kB; {min(late):.0f} to {max(late):.0f} ms in"
+                f" {len(late)} times"
+            ),
+        )
 
 
 def _agreement(say: Say, setup: Answer) -> Iterator[Line]:
@@ -193,14 +245,21 @@ def _agreement(say: Say, setup: Answer) -> Iterator[Line]:
         done = _asked(setup, kind, {"do": "agree", "kind": kind})
         for against, seen in done["against"].items():
             yield Figure(
-                row="engines", what=f"{engine} in {kind}, |delta log-prob|, mean", value=seen["mean"], unit="nats",
-                against=against, note=f"p99 {number(seen['p99'])}, max {number(seen['max'])}; {done['tokens']} tokens",
-            )  # fmt: skip
+                row="engines",
+                what=f"{engine} in {kind}, |delta log-prob|, mean",
+                value=seen["mean"],
+                unit="nats",
+                against=against,
+                note=f"p99 {number(seen['p99'])}, max {number(seen['max'])}; {done['tokens']} tokens",
+            )
 
 
 def _asked(setup: Answer, dtype: str, question: Answer) -> Answer:
     """One question to an engine of its own."""
-    with _served(setup, dtype, question.get("training") == "lora") as ready, Partner("benchmarks.processes.engine_agreement", ready) as child:
+    with (
+        _served(setup, dtype, question.get("training") == "lora") as ready,
+        Partner("benchmarks.processes.engine_agreement", ready) as child,
+    ):
         child.hear()
         return child.ask(**question)
 
@@ -226,5 +285,14 @@ def _learners(say: Say, model: Path) -> Iterator[Line]:
             "mib": f"{told['where']}; {told['size'] / 1e6:.1f}M parameters are trained",
         }
         for what, key, unit in (("a step", "seconds", "s"), ("peak memory", "mib", "MiB")):
-            base = {"against": "full", "other": seen["full"][key]} if "full" in seen and name != "full" else {}
-            yield Figure(row="engines", what=f"learner, {name}, {what}", value=told[key], unit=unit, note=notes[key], **base)
+            base = (
+                {"against": "full", "other": seen["full"][key]} if "full" in seen and name != "full" else {}
+            )
+            yield Figure(
+                row="engines",
+                what=f"learner, {name}, {what}",
+                value=told[key],
+                unit=unit,
+                note=notes[key],
+                **base,
+            )

@@ -1,10 +1,11 @@
-"""Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP socket.
+"""Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP
+socket.
 
     crowd (senders with nodes of their own) ==frames==> desk (LearnerPeer.receive | a handler that acknowledges | bare TCP)
 
-The three ways take turns and carry the same bytes with the same number under way. Between "admitted" and "acknowledged" lies
-what admission costs (signature, shape, rewards recomputed, journal), between that and TCP what p2pd and Mail cost. Small frames
-are the demo's (G=8, 6 tokens), large ones 256 KiB.
+The three ways take turns and carry the same bytes with the same number under way. Between "admitted" and
+"acknowledged" lies what admission costs (signature, shape, rewards recomputed, journal), between that and TCP
+what p2pd and Mail cost. Small frames are the demo's (G=8, 6 tokens), large ones 256 KiB.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 SENDERS = (1, 4, 16)
 SMALL = 2000
-# Groups a pass: two seconds at the learner.
+"""Groups a pass: two seconds at the learner."""
+
 LARGE, LARGE_TOKENS = 48, 7300
-# A frame of 8 x 7300 tokens is about 256 KiB after compression.
+"""A frame of 8 x 7300 tokens is about 256 KiB after compression."""
+
 PASSES = 3
 REPEAT = {"admit": 1, "mail": 2, "tcp": 4}
-# A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to measure.
+"""A group is admitted once; the faster ways carry the same frames again, so that their time is long enough to
+measure."""
 
 
 def measure(
@@ -42,7 +46,9 @@ def measure(
         home = {name: Path(folder) / name for name in ("desk", "crowd")}
         for path in home.values():
             path.mkdir()
-        with Partner("benchmarks.processes.admission_server", {"folder": str(home["desk"]), "model": model}) as desk:
+        with Partner(
+            "benchmarks.processes.admission_server", {"folder": str(home["desk"]), "model": model}
+        ) as desk:
             setup = {"folder": str(home["crowd"]), "model": model, "desk": desk.hear()}
             with Partner("benchmarks.processes.load_senders", setup) as crowd:
                 crowd.hear()
@@ -67,16 +73,29 @@ def _figures(crowd: Partner, senders: int, frames: int, tokens: int, passes: int
             sent = crowd.ask(do="send", way=way, repeat=repeat)
             groups = sealed["frames"] * repeat
             if sent["admitted"] != groups:
-                raise Unmeasured(f"{groups - sent['admitted']} of {groups} groups were not admitted: this is no rate of groups")
+                raise Unmeasured(
+                    f"{groups - sent['admitted']} of {groups} groups were not admitted: this is no rate of"
+                    " groups"
+                )
             rates[way].append(groups / sent["seconds"])
     admitted, mail, tcp = (median(rates[way]) for way in ("admit", "mail", "tcp"))
     who = f"{senders} sender{'s' if senders > 1 else ''}, {size / 1024:.1f} KiB a group"
     volume = f"{admitted * size / 1e6:.2f} MB/s against {tcp * size / 1e6:.2f}"
     yield Figure(
-        row="groups", what=f"admitted, {who}", value=admitted, unit="groups/s", against="bare TCP", other=tcp,
+        row="groups",
+        what=f"admitted, {who}",
+        value=admitted,
+        unit="groups/s",
+        against="bare TCP",
+        other=tcp,
         note=f"{volume}, {4 * senders} under way, median of {passes}",
-    )  # fmt: skip
+    )
     yield Figure(
-        row="groups", what=f"acknowledged only, {who}", value=mail, unit="groups/s", against="bare TCP", other=tcp,
+        row="groups",
+        what=f"acknowledged only, {who}",
+        value=mail,
+        unit="groups/s",
+        against="bare TCP",
+        other=tcp,
         note="Mail with a handler that does nothing",
-    )  # fmt: skip
+    )

@@ -1,6 +1,7 @@
 """Row `join`: seconds from the start of `swarm join` to the joiner's first group that a learner admitted.
 
-The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), the joiner comes with an empty folder. Stages end when:
+The swarm that is joined runs and trains (1 seed, 1 learner, 1 sampler), the joiner comes with an empty
+folder. Stages end when:
 
     imports        all of them (benchmarks.processes.joiner), taken out of the stages in which they happen
     node up        the file `port` is there: key, p2pd, a bootstrap peer reached, DHT
@@ -36,17 +37,27 @@ def measure(say: Say, times: int = TIMES) -> list[Figure]:
     with LocalSwarm() as home:
         home.join(Role.LEARNER)
         home.join(Role.SAMPLER)
-        home.until("the first step", lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")))
+        home.until(
+            "the first step",
+            lambda: any(isinstance(event, events.Trained) for event in home.events("learner-1")),
+        )
         for _ in range(times):
             joins.append(_join(home))
-            say(f"{sum(joins[-1].values()):.2f} s: " + ", ".join(f"{stage} {joins[-1][stage]:.2f}" for stage in STAGES))
+            say(
+                f"{sum(joins[-1].values()):.2f} s: "
+                + ", ".join(f"{stage} {joins[-1][stage]:.2f}" for stage in STAGES)
+            )
     total = median(sum(join.values()) for join in joins)
     first = Figure(
-        row="join", what="`swarm join` to its first accepted group", value=total, unit="s",
+        row="join",
+        what="`swarm join` to its first accepted group",
+        value=total,
+        unit="s",
         note=f"median of {times}; a training swarm of 1 learner and 1 sampler",
-    )  # fmt: skip
+    )
     parts = [
-        Figure(row="join", what=f"  of it {stage}", value=median(join[stage] for join in joins), unit="s") for stage in STAGES
+        Figure(row="join", what=f"  of it {stage}", value=median(join[stage] for join in joins), unit="s")
+        for stage in STAGES
     ]
     return [first, *parts]
 
@@ -58,7 +69,9 @@ def _join(home: LocalSwarm) -> dict[str, float]:
         peer_folder = path / "peers" / "sampler-1"
         began = time.time()
         imports = Path(folder) / "imports"
-        process = start([str(imports), *home.words(Role.SAMPLER, path)], subprocess.DEVNULL, "benchmarks.processes.joiner")
+        process = start(
+            [str(imports), *home.words(Role.SAMPLER, path)], subprocess.DEVNULL, "benchmarks.processes.joiner"
+        )
         try:
             home.until("the joiner's key", (peer_folder / "key").exists)
             me = open_key(peer_folder / "key").me

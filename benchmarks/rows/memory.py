@@ -1,7 +1,9 @@
-"""Row `memory`: MiB of each role's processes in a training swarm of one learner, one sampler, one evaluator and the seed.
+"""Row `memory`: MiB of each role's processes in a training swarm of one learner, one sampler, one evaluator
+and the seed.
 
-A peer is its Python process with p2pd, the DHT child and, at a learner, the averager. PSS counts a page that n processes share
-as 1/n: forked children share most of their parent's. USS is what a process shares with none.
+A peer is its Python process with p2pd, the DHT child and, at a learner, the averager. PSS counts a page that
+n processes share as 1/n: forked children share most of their parent's. USS is what a process shares with
+none.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from benchmarks import Say
 
 VERSIONS = 10
-# Steps of the learner before it is weighed: buffers have their size by then.
+"""Steps of the learner before it is weighed: buffers have their size by then."""
+
 MIB = 1 << 20
 
 
@@ -37,10 +40,15 @@ def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
         for peer_folder, process in home.processes.items():
             peer = psutil.Process(process.pid)
             full = [(one.name(), one.memory_full_info()) for one in (peer, *peer.children(recursive=True))]
-            parts = ", ".join(f"{'p2pd' if 'p2pd' in name else 'python'} {info.pss / MIB:.0f}" for name, info in full)
+            parts = ", ".join(
+                f"{'p2pd' if 'p2pd' in name else 'python'} {info.pss / MIB:.0f}" for name, info in full
+            )
             figures.append(
                 Figure(
-                    row="memory", what=peer_folder.partition("-")[0], value=sum(info.pss for _, info in full) / MIB, unit="MiB PSS",
+                    row="memory",
+                    what=peer_folder.partition("-")[0],
+                    value=sum(info.pss for _, info in full) / MIB,
+                    unit="MiB PSS",
                     note=f"USS {sum(info.uss for _, info in full) / MIB:.0f} MiB; PSS by process: {parts}",
                 )
             )
@@ -48,5 +56,9 @@ def measure(say: Say, versions: int = VERSIONS) -> list[Figure]:
 
 
 def _reached(home: LocalSwarm, peer_folder: str, version: int) -> bool:
-    done = (event.version for event in home.events(peer_folder) if isinstance(event, events.Trained | events.Evaluated))
+    done = (
+        event.version
+        for event in home.events(peer_folder)
+        if isinstance(event, events.Trained | events.Evaluated)
+    )
     return any(reached >= version for reached in done)

@@ -1,8 +1,10 @@
-"""Row `scoring`: peak memory and seconds of log-probs and their gradient at a real vocabulary, in chunks and all at once.
+"""Row `scoring`: peak memory and seconds of log-probs and their gradient at a real vocabulary, in chunks and
+all at once.
 
     python -m benchmarks.rows.scoring chunked|naive N V H     -> {"mib", "seconds"}
 
-Each way has a process of its own, since a peak never falls; both begin from the same tensors, which are not counted.
+Each way has a process of its own, since a peak never falls; both begin from the same tensors, which are not
+counted.
 """
 
 from __future__ import annotations
@@ -20,21 +22,34 @@ if TYPE_CHECKING:
     from benchmarks import Say
 
 TOKENS, VOCABULARY, HIDDEN = 1024, 151_936, 256
-# Vocabulary of Qwen; a quarter of the tokens of a real micro-batch, so that the naive way fits in a few GB.
+"""Vocabulary of Qwen; a quarter of the tokens of a real micro-batch, so that the naive way fits in a few
+GB."""
+
 PATIENCE = 300.0
 
 
-def measure(say: Say, tokens: int = TOKENS, vocabulary: int = VOCABULARY, hidden: int = HIDDEN) -> list[Figure]:
+def measure(
+    say: Say, tokens: int = TOKENS, vocabulary: int = VOCABULARY, hidden: int = HIDDEN
+) -> list[Figure]:
     seen = {}
     for way in ("chunked", "naive"):
         seen[way] = _alone(way, tokens, vocabulary, hidden)
         say(f"{way}: {seen[way]['mib']:.0f} MiB, {seen[way]['seconds']:.2f} s")
-    note = f"forward + backward, {tokens} tokens x {vocabulary} vocabulary x {hidden} hidden, float32; one run"
+    note = (
+        f"forward + backward, {tokens} tokens x {vocabulary} vocabulary x {hidden} hidden, float32; one run"
+    )
     return [
-        Figure(row="scoring", what=what, value=seen["chunked"][key], unit=unit, against="all logits at once",
-               other=seen["naive"][key], note=note)
+        Figure(
+            row="scoring",
+            what=what,
+            value=seen["chunked"][key],
+            unit=unit,
+            against="all logits at once",
+            other=seen["naive"][key],
+            note=note,
+        )
         for what, key, unit in (("peak memory", "mib", "MiB"), ("time", "seconds", "s"))
-    ]  # fmt: skip
+    ]
 
 
 def _alone(way: str, *shape: int) -> dict[str, float]:
@@ -57,7 +72,8 @@ def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, floa
 
     torch.manual_seed(0)
     states = torch.randn(tokens, hidden, requires_grad=True)
-    weight = torch.randn(vocabulary, hidden).div_(hidden**0.5).requires_grad_()  # in place: a copy would hide in the peak
+    # in place: a copy would hide in the peak
+    weight = torch.randn(vocabulary, hidden).div_(hidden**0.5).requires_grad_()
     chosen = torch.randint(vocabulary, (tokens,))
     before, began = _peak(), time.monotonic()
     if way == "chunked":

@@ -1,11 +1,13 @@
-"""Row `tokens`: tokens/s that a swarm samples and trains on, and the share of wall time that its learners compute.
+"""Row `tokens`: tokens/s that a swarm samples and trains on, and the share of wall time that its learners
+compute.
 
     1 learner + 1 sampler, 2 + 3 (real processes)   against   one process that does all in turn   against   TRL's GRPOTrainer
 
-All with the same model, task, batch and group size, one thread a process. A token counts when its group was trained on; it is one
-of a completion's, the end token included. Learners compute during the `learn` and `step` seconds of their Trained events; where
-their time goes otherwise is told by the states of their rounds, from Moved events. CPU seconds per token are those of all
-processes of all peers: on a machine that others use too they say more than tokens/s.
+All with the same model, task, batch and group size, one thread a process. A token counts when its group was
+trained on; it is one of a completion's, the end token included. Learners compute during the `learn` and
+`step` seconds of their Trained events; where their time goes otherwise is told by the states of their rounds,
+from Moved events. CPU seconds per token are those of all processes of all peers: on a machine that others use
+too they say more than tokens/s.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SIZES = ((1, 1), (2, 3))
 """(learners, samplers)."""
 MISHAPS = (events.RoundBroke, events.Snapped, events.CaughtUp)
 WARM = 5
-# Versions before the time begins: connections, caches, the optimizer's memory.
+"""Versions before the time begins: connections, caches, the optimizer's memory."""
 
 
 @dataclass(frozen=True)
@@ -74,28 +76,47 @@ def _figures(size: tuple[int, int], window: Window, alone: Answer) -> list[Line]
     rate = alone["tokens"] / alone["seconds"]
     states = ", ".join(f"{state} {share:.0%}" for state, share in window.states.items() if share >= 0.005)
     mishaps = "".join(f"; {count} {kind}" for kind, count in window.mishaps.items() if count)
-    cores, parts = sum(window.cpu.values()), ", ".join(f"{part} {used:.2f}" for part, used in window.cpu.items())
+    cores, parts = (
+        sum(window.cpu.values()),
+        ", ".join(f"{part} {used:.2f}" for part, used in window.cpu.items()),
+    )
     return [
         Figure(
-            row="tokens", what=f"sampled and trained on, {what}", value=window.trained, unit="tokens/s",
-            against="one process in turn", other=rate,
-            note=f"{window.versions:.1f} versions/s against {alone['versions'] / alone['seconds']:.1f}; "
-            f"sampled {window.sampled:.0f} tokens/s",
+            row="tokens",
+            what=f"sampled and trained on, {what}",
+            value=window.trained,
+            unit="tokens/s",
+            against="one process in turn",
+            other=rate,
+            note=(
+                f"{window.versions:.1f} versions/s against {alone['versions'] / alone['seconds']:.1f}; "
+                f"sampled {window.sampled:.0f} tokens/s"
+            ),
         ),
         Figure(
-            row="tokens", what=f"a learner computes, {what}", value=window.computing, unit="of wall time",
-            against="one process in turn", other=alone["learn"] / alone["seconds"],
+            row="tokens",
+            what=f"a learner computes, {what}",
+            value=window.computing,
+            unit="of wall time",
+            against="one process in turn",
+            other=alone["learn"] / alone["seconds"],
             note=f"{states}{mishaps}",
         ),
         Figure(
-            row="tokens", what=f"CPU, {what}", value=1e6 * cores / window.trained, unit="s/M tokens",
-            against="one process in turn", other=1e6 * alone["cpu"] / alone["tokens"],
+            row="tokens",
+            what=f"CPU, {what}",
+            value=1e6 * cores / window.trained,
+            unit="s/M tokens",
+            against="one process in turn",
+            other=1e6 * alone["cpu"] / alone["tokens"],
             note=f"{cores:.2f} cores in use: {parts}",
         ),
-    ]  # fmt: skip
+    ]
 
 
-def _against_trl(say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[Window, Answer]]) -> list[Line]:
+def _against_trl(
+    say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[Window, Answer]]
+) -> list[Line]:
     say("TRL's GRPOTrainer")
     try:
         with Partner("benchmarks.processes.baseline_trl", setup) as partner:
@@ -103,7 +124,7 @@ def _against_trl(say: Say, setup: Answer, windows: dict[tuple[int, int], tuple[W
     except Unmeasured as error:
         return [Gap(row="tokens", why=f"TRL's GRPOTrainer: {error}")]
     rate, name = trl["tokens"] / trl["seconds"], f"TRL {trl['trl']}"
-    (size, (window, alone)) = list(windows.items())[-1]
+    size, (window, alone) = list(windows.items())[-1]
     note = f"{trl['versions'] / trl['seconds']:.1f} versions/s of TRL"
     one = alone["tokens"] / alone["seconds"]
     values = {f"swarm of {size[0]} + {size[1]}": window.trained, "one process in turn": one}
@@ -124,8 +145,12 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
         say(f"starting {learners} + {samplers}")
         names = [home.join(Role.LEARNER) for _ in range(learners)]
         samples = [home.join(Role.SAMPLER) for _ in range(samplers)]
-        home.until("all learners to train together", lambda: all(_warm(home, name, learners) for name in names))
-        home.until("all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples))
+        home.until(
+            "all learners to train together", lambda: all(_warm(home, name, learners) for name in names)
+        )
+        home.until(
+            "all samplers to sample", lambda: all(_last(home, name, events.Sampled) for name in samples)
+        )
         say(f"measuring {learners} + {samplers}")
         began, before = time.time(), home.cpu()
         home.sleep(seconds)
@@ -135,14 +160,25 @@ def _swarm(say: Say, learners: int, samplers: int, seconds: float) -> Window:
 
 
 def _window(
-    home: LocalSwarm, learners: Sequence[str], samplers: Sequence[str], span: tuple[float, float], cpu: dict[str, float]
+    home: LocalSwarm,
+    learners: Sequence[str],
+    samplers: Sequence[str],
+    span: tuple[float, float],
+    cpu: dict[str, float],
 ) -> Window:
     began, ended = span
     seconds, size = ended - began, home.config.run.sampling.group_size
     mine = {name: [event for event in home.events(name) if event.at <= ended] for name in learners}
-    steps = {name: [e for e in mine[name] if isinstance(e, events.Trained) and e.at > began] for name in learners}
+    steps = {
+        name: [e for e in mine[name] if isinstance(e, events.Trained) and e.at > began] for name in learners
+    }
     every = [step for some in steps.values() for step in some]
-    sampled = [e for name in samplers for e in home.events(name) if isinstance(e, events.Sampled) and began < e.at <= ended]
+    sampled = [
+        e
+        for name in samplers
+        for e in home.events(name)
+        if isinstance(e, events.Sampled) and began < e.at <= ended
+    ]
     if not every:
         raise Unmeasured(f"no learner made a step within {seconds:.0f} s")
     spent: dict[str, float] = {}
@@ -155,7 +191,12 @@ def _window(
         versions=max(map(len, steps.values())) / seconds,
         computing=sum(step.learn + step.step for step in every) / seconds / len(learners),
         states=dict(sorted(spent.items(), key=lambda item: -item[1])),
-        mishaps=Counter(type(e).__name__ for some in mine.values() for e in some if isinstance(e, MISHAPS) and e.at > began),
+        mishaps=Counter(
+            type(e).__name__
+            for some in mine.values()
+            for e in some
+            if isinstance(e, MISHAPS) and e.at > began
+        ),
         cpu=cpu,
     )
 

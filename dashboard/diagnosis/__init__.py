@@ -2,10 +2,11 @@
 
     State (with its Recent) + now -> Situation -> one rule after the other -> problems, errors first
 
-Rules are small functions of a Situation, in the order of what their finding costs the swarm; a problem keeps its key while it
-lasts. Pure: the same state and time give the same problems. What counts as long follows from the run's pace and from what was
-usual in the last minutes; a peer that has just come is given time. False alarms are worse than late ones: a rule that cannot be
-sure says nothing. Not handled here: what was wrong earlier (the list of events tells that).
+Rules are small functions of a Situation, in the order of what their finding costs the swarm; a problem keeps
+its key while it lasts. Pure: the same state and time give the same problems. What counts as long follows from
+the run's pace and from what was usual in the last minutes; a peer that has just come is given time. False
+alarms are worse than late ones: a rule that cannot be sure says nothing. Not handled here: what was wrong
+earlier (the list of events tells that).
 """
 
 from __future__ import annotations
@@ -21,14 +22,33 @@ if TYPE_CHECKING:
     from dashboard.state import State
 
 LONGEST = 24
-# Problems at once: more than a person reads; those that cost least are left out.
+"""Problems at once: more than a person reads; those that cost least are left out."""
 
 RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
-    presence.lost, presence.absent, learners.stopped, learners.split, learners.stuck, learning.weights, learning.divergence,
-    learning.gradients, learning.reward, learning.accuracy, learning.signal, learners.broken, learners.differing, learners.far,
-    samplers.unfetched, samplers.late, samplers.refused, presence.faults, presence.disk, presence.memberships, presence.clocks,
-    samplers.idle, presence.distrust,
-)  # fmt: skip
+    presence.lost,
+    presence.absent,
+    learners.stopped,
+    learners.split,
+    learners.stuck,
+    learning.weights,
+    learning.divergence,
+    learning.gradients,
+    learning.reward,
+    learning.accuracy,
+    learning.signal,
+    learners.broken,
+    learners.differing,
+    learners.far,
+    samplers.unfetched,
+    samplers.late,
+    samplers.refused,
+    presence.faults,
+    presence.disk,
+    presence.memberships,
+    presence.clocks,
+    samplers.idle,
+    presence.distrust,
+)
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 

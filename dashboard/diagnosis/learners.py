@@ -1,4 +1,5 @@
-"""Rules about learners and their rounds: training that stopped, a split membership, learners that wait, rounds that break."""
+"""Rules about learners and their rounds: training that stopped, a split membership, learners that wait,
+rounds that break."""
 
 from __future__ import annotations
 
@@ -13,19 +14,27 @@ from dashboard.views import Problem
 from swarm.types import PeerId, Role
 
 STOPPED = 30.0
-# Seconds without a version that may be chance, however quick the versions came before; ten times the usual where that is longer.
+"""Seconds without a version that may be chance, however quick the versions came before; ten times the usual
+where that is longer."""
+
 BEGIN = 300.0
-# Seconds from the first learner to the first version: loading and sampling with a large model takes minutes.
+"""Seconds from the first learner to the first version: loading and sampling with a large model takes
+minutes."""
+
 GATHER = 30.0
-# Seconds without groups at a learner that may be chance.
+"""Seconds without groups at a learner that may be chance."""
+
 APART = 15.0
-# Seconds in which two learners that step must have met.
+"""Seconds in which two learners that step must have met."""
+
 STEPS = 3
-# Own steps before a learner's company is judged; rounds that tell of its weights or gradients.
+"""Own steps before a learner's company is judged; rounds that tell of its weights or gradients."""
+
 BREAKS = 3
-# Broken rounds in two minutes: a killed learner costs the others one or two.
+"""Broken rounds in two minutes: a killed learner costs the others one or two."""
+
 SPAN = 120.0
-# Seconds of rounds and snaps that are looked at.
+"""Seconds of rounds and snaps that are looked at."""
 
 
 def stopped(s: Situation) -> Iterator[Problem]:
@@ -38,16 +47,26 @@ def stopped(s: Situation) -> Iterator[Problem]:
     quiet = s.now - max(arrived, s.listening, min(s.trace(peer).first for peer in learners))
     averaging = s.run.averaging.deadline
     usual = s.usual
-    if quiet <= (max(STOPPED, 10 * usual, 8 * s.beat, 2 * averaging) if usual else max(BEGIN, 20 * s.beat) + s.transfer()):
+    if quiet <= (
+        max(STOPPED, 10 * usual, 8 * s.beat, 2 * averaging)
+        if usual
+        else max(BEGIN, 20 * s.beat) + s.transfer()
+    ):
         return
     states = Counter(peer.state or "silent" for peer in learners)
     at = listed([f"{count} {state}" for state, count in states.most_common()])
-    yield problem("stopped", "error", (
-        f"Training stands still: no version for {duration(quiet)}"
-        + (f", where {duration(usual)} is usual." if usual else " since the learners came."),
-        f"{some(len(samplers), 'sampler')} here; the learners: {at}.",
-        "Begin with the learner problems below; without any, look at the end of a learner's log.",
-    ), learners, arrived)  # fmt: skip
+    yield problem(
+        "stopped",
+        "error",
+        (
+            f"Training stands still: no version for {duration(quiet)}"
+            + (f", where {duration(usual)} is usual." if usual else " since the learners came."),
+            f"{some(len(samplers), 'sampler')} here; the learners: {at}.",
+            "Begin with the learner problems below; without any, look at the end of a learner's log.",
+        ),
+        learners,
+        arrived,
+    )
 
 
 def split(s: Situation) -> Iterator[Problem]:
@@ -62,13 +81,29 @@ def split(s: Situation) -> Iterator[Problem]:
     if len(parts) < 2:
         return
     told = listed([s.names(part) for part in parts], most=4)
-    yield problem("split", "error", (
-        f"The learners train apart: {told} have not averaged with each other for {duration(span)}."
-        if len(parts) == len(active) else f"The learners split into {len(parts)} parties that average apart: "
-        f"{' | '.join(s.names(part) for part in parts)}.",
-        "They do not find or reach each other, so each makes versions of its own and all but one of them are thrown away.",
-        "See that every learner's address can be dialled from the others (firewall, NAT, relay); start the smaller party again.",
-    ), active)  # fmt: skip
+    yield problem(
+        "split",
+        "error",
+        (
+            (
+                f"The learners train apart: {told} have not averaged with each other for {duration(span)}."
+                if len(parts) == len(active)
+                else (
+                    f"The learners split into {len(parts)} parties that average apart: "
+                    f"{' | '.join(s.names(part) for part in parts)}."
+                )
+            ),
+            (
+                "They do not find or reach each other, so each makes versions of its own and all but one of"
+                " them are thrown away."
+            ),
+            (
+                "See that every learner's address can be dialled from the others (firewall, NAT, relay);"
+                " start the smaller party again."
+            ),
+        ),
+        active,
+    )
 
 
 def _steps(s: Situation, peer: Peer, span: float) -> int:
@@ -86,7 +121,9 @@ def _parts(s: Situation, active: list[Peer], span: float) -> list[list[Peer]]:
                     for one in part[other]:
                         part[one] = part[peer.id]
     by_id = {peer.id: peer for peer in active}
-    return [[by_id[one] for one in sorted(each)] for each in {id(each): each for each in part.values()}.values()]
+    return [
+        [by_id[one] for one in sorted(each)] for each in {id(each): each for each in part.values()}.values()
+    ]
 
 
 def stuck(s: Situation) -> Iterator[Problem]:
@@ -95,11 +132,23 @@ def stuck(s: Situation) -> Iterator[Problem]:
         trace = s.trace(peer)
         catching = s.now - max(trace.behind, s.listening) if trace.behind is not None else 0.0
         if catching > 20.0 + 2 * s.beat + s.transfer():
-            yield problem(f"waits {peer.id}", "warning", (
-                f"Learner {peer.name} has tried to take version {s.version} for {duration(catching)}, and does not train.",
-                "The release's bytes do not arrive, or nobody who has them can be reached.",
-                "Look for `could not be` in its log, and at its network; a seed near it holds every release.",
-            ), [peer], trace.behind)  # fmt: skip
+            yield problem(
+                f"waits {peer.id}",
+                "warning",
+                (
+                    (
+                        f"Learner {peer.name} has tried to take version {s.version} for {duration(catching)},"
+                        " and does not train."
+                    ),
+                    "The release's bytes do not arrive, or nobody who has them can be reached.",
+                    (
+                        "Look for `could not be` in its log, and at its network; a seed near it holds every"
+                        " release."
+                    ),
+                ),
+                [peer],
+                trace.behind,
+            )
             continue
         waits = _WAITS.get(peer.state)
         if waits is not None and trace.state == peer.state:
@@ -112,7 +161,10 @@ def _gathering(s: Situation, peer: Peer) -> Iterator[Problem]:
     if waited <= GATHER or not samplers or not s.settled(peer) or waited <= _patient(s, samplers):
         return
     if peer.inbox > 0:
-        cause = f"It has {some(peer.inbox, 'group')}, but its version is not released yet: the publisher of it is silent."
+        cause = (
+            f"It has {some(peer.inbox, 'group')}, but its version is not released yet: the publisher of it is"
+            " silent."
+        )
         todo = "Look at the other learners; whoever is next publishes after `run.release.timeout`."
     elif all(p.state == "waiting for a policy" for p in samplers):
         cause, todo = "All samplers wait for a policy.", "See that a seed is here and can be reached."
@@ -120,18 +172,33 @@ def _gathering(s: Situation, peer: Peer) -> Iterator[Problem]:
         cause = f"The samplers' groups are refused, mostly as {refusals}."
         todo = "See what is said of the samplers here."
     elif peer.credit > 0 and all(p.state == "waiting for credit" for p in samplers):
-        cause = f"It advertises credit for {some(peer.credit, 'group')} and all samplers wait for credit: they do not hear it."
+        cause = (
+            f"It advertises credit for {some(peer.credit, 'group')} and all samplers wait for credit: they do"
+            " not hear it."
+        )
         todo = "Look at its network: samplers must reach its address."
     else:
         cause = f"{some(len(samplers), 'sampler')} here, but no group that it can use arrives."
-        todo = "See that samplers can dial its address (firewall, NAT), and look in their logs for groups that were refused."
-    yield problem(f"waits {peer.id}", "warning", (
-        f"Learner {peer.name} has waited for groups for {duration(waited)}.", cause, todo,
-    ), [peer], s.now - waited)  # fmt: skip
+        todo = (
+            "See that samplers can dial its address (firewall, NAT), and look in their logs for groups that"
+            " were refused."
+        )
+    yield problem(
+        f"waits {peer.id}",
+        "warning",
+        (
+            f"Learner {peer.name} has waited for groups for {duration(waited)}.",
+            cause,
+            todo,
+        ),
+        [peer],
+        s.now - waited,
+    )
 
 
 def _patient(s: Situation, samplers: list[Peer]) -> float:
-    """Seconds without a batch that are usual: groups take as long as the samplers say, and a first one longer."""
+    """Seconds without a batch that are usual: groups take as long as the samplers say, and a first one
+    longer."""
     slowest = max(sum(p.lag.get(cause, 0.0) for cause in ("generation", "upload")) for p in samplers)
     in_flight = any(p.inbox > 0 for p in samplers)
     least = max(GATHER, 8 * s.beat, 10 * (s.usual or 0.0), 3 * slowest, 3 * s.run.batch.close_after)
@@ -155,31 +222,52 @@ def _matching(s: Situation, peer: Peer) -> Iterator[Problem]:
     if waited <= max(10.0, s.run.averaging.deadline / 2, 5 * usual, 4 * s.beat):
         return
     missing = [other for other, _ in s.silent if other.role is Role.LEARNER]
-    slow = [other for other in s.learners() if other is not peer and other.state not in ("matching", "stepping")]
+    slow = [
+        other for other in s.learners() if other is not peer and other.state not in ("matching", "stepping")
+    ]
     if missing:
         cause = f"It waits for {s.names(missing)}, who fell silent."
     elif slow:
-        cause = f"The others do something else: {listed([f'{other.name} is {other.state}' for other in slow])}."
+        cause = (
+            f"The others do something else: {listed([f'{other.name} is {other.state}' for other in slow])}."
+        )
     else:
         cause = "The others are in the round as well, but their parts do not come."
-    yield problem(f"waits {peer.id}", "warning", (
-        f"Learner {peer.name} has been in an averaging round for {duration(waited)}"
-        + (f", where {duration(usual)} is usual." if usual else "."),
-        cause,
-        f"A round is given up after {duration(s.run.averaging.deadline)} and begun anew; if that goes on, look at the links "
-        "between the learners.",
-    ), [peer], s.now - waited)  # fmt: skip
+    yield problem(
+        f"waits {peer.id}",
+        "warning",
+        (
+            f"Learner {peer.name} has been in an averaging round for {duration(waited)}"
+            + (f", where {duration(usual)} is usual." if usual else "."),
+            cause,
+            (
+                f"A round is given up after {duration(s.run.averaging.deadline)} and begun anew; if that goes"
+                " on, look at the links between the learners."
+            ),
+        ),
+        [peer],
+        s.now - waited,
+    )
 
 
 def _learning(s: Situation, peer: Peer) -> Iterator[Problem]:
     waited, usual = s.since(peer), median(s.recent.learning) if s.recent.learning else None
     if usual is None or waited <= max(60.0, 10 * usual, 8 * s.beat):
         return
-    yield problem(f"waits {peer.id}", "warning", (
-        f"Learner {peer.name} has computed one gradient for {duration(waited)}, where {duration(usual)} is usual.",
-        "Its machine is overloaded, out of memory, or its accelerator hangs.",
-        "Look at the load of its machine and the end of its log; start it again if it goes on.",
-    ), [peer], s.now - waited)  # fmt: skip
+    yield problem(
+        f"waits {peer.id}",
+        "warning",
+        (
+            (
+                f"Learner {peer.name} has computed one gradient for {duration(waited)}, where"
+                f" {duration(usual)} is usual."
+            ),
+            "Its machine is overloaded, out of memory, or its accelerator hangs.",
+            "Look at the load of its machine and the end of its log; start it again if it goes on.",
+        ),
+        [peer],
+        s.now - waited,
+    )
 
 
 _WAITS = {"gathering": _gathering, "matching": _matching, "learning": _learning}
@@ -192,12 +280,25 @@ def broken(s: Situation) -> Iterator[Problem]:
     ended = sum(s.now - at < span for at in s.recent.averaged)
     if len(breaks) < BREAKS or 4 * len(breaks) < len(breaks) + ended or s.now - breaks[-1][0] > span / 2:
         return
-    who = [peer for peer_id in dict.fromkeys(peer_id for _, peer_id, _ in breaks) if (peer := s.state.peers.get(peer_id))]
-    yield problem("broken", "warning", (
-        f"{len(breaks)} of the last {len(breaks) + ended} averaging rounds broke, at {s.names(who)}.",
-        f"The last one: {breaks[-1][2]}",
-        "Look at the links between the learners; over slow ones raise `run.averaging.chunk` and `run.averaging.deadline`.",
-    ), who, breaks[0][0])  # fmt: skip
+    who = [
+        peer
+        for peer_id in dict.fromkeys(peer_id for _, peer_id, _ in breaks)
+        if (peer := s.state.peers.get(peer_id))
+    ]
+    yield problem(
+        "broken",
+        "warning",
+        (
+            f"{len(breaks)} of the last {len(breaks) + ended} averaging rounds broke, at {s.names(who)}.",
+            f"The last one: {breaks[-1][2]}",
+            (
+                "Look at the links between the learners; over slow ones raise `run.averaging.chunk` and"
+                " `run.averaging.deadline`."
+            ),
+        ),
+        who,
+        breaks[0][0],
+    )
 
 
 def differing(s: Situation) -> Iterator[Problem]:
@@ -206,11 +307,26 @@ def differing(s: Situation) -> Iterator[Problem]:
         snaps = [at for at in s.trace(peer).snaps if s.now - at < SPAN]
         if len(snaps) < STEPS or s.now - snaps[-1] > SPAN / 2:
             continue
-        yield problem(f"differs {peer.id}", "warning", (
-            f"Learner {peer.name} had other weights than the release {len(snaps)} times in {duration(s.now - snaps[0])}.",
-            "Its steps are thrown away each time: its rounds end differently from the others', or its numbers do.",
-            "See that it runs the same versions of torch and swarm as the others, and that its rounds have the same members.",
-        ), [peer], snaps[0])  # fmt: skip
+        yield problem(
+            f"differs {peer.id}",
+            "warning",
+            (
+                (
+                    f"Learner {peer.name} had other weights than the release {len(snaps)} times in"
+                    f" {duration(s.now - snaps[0])}."
+                ),
+                (
+                    "Its steps are thrown away each time: its rounds end differently from the others', or its"
+                    " numbers do."
+                ),
+                (
+                    "See that it runs the same versions of torch and swarm as the others, and that its rounds"
+                    " have the same members."
+                ),
+            ),
+            [peer],
+            snaps[0],
+        )
 
 
 def far(s: Situation) -> Iterator[Problem]:
@@ -219,9 +335,20 @@ def far(s: Situation) -> Iterator[Problem]:
         marks = [at for (_, subject), at in s.recent.far.items() if subject == peer.id and s.now - at < SPAN]
         if len(marks) < STEPS or s.now - marks[-1] > SPAN / 2:
             continue
-        yield problem(f"far {peer.id}", "warning", (
-            f"The gradient of learner {peer.name} was far beyond the usual in {len(marks)} rounds and was scaled down.",
-            "Its numbers are wrong (memory, drivers, precision, another version of swarm), or it means harm: what is left of its "
-            "gradients still counts as one learner's.",
-            "Look at its machine and log; stop it, or have the owner invite it no more, if it goes on.",
-        ), [peer], marks[0])  # fmt: skip
+        yield problem(
+            f"far {peer.id}",
+            "warning",
+            (
+                (
+                    f"The gradient of learner {peer.name} was far beyond the usual in {len(marks)} rounds and"
+                    " was scaled down."
+                ),
+                (
+                    "Its numbers are wrong (memory, drivers, precision, another version of swarm), or it"
+                    " means harm: what is left of its gradients still counts as one learner's."
+                ),
+                "Look at its machine and log; stop it, or have the owner invite it no more, if it goes on.",
+            ),
+            [peer],
+            marks[0],
+        )

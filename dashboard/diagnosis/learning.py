@@ -1,4 +1,5 @@
-"""Rules about learning itself, from the newest versions' figures: weights, divergence, gradients, reward, accuracy, signal."""
+"""Rules about learning itself, from the newest versions' figures: weights, divergence, gradients, reward,
+accuracy, signal."""
 
 from __future__ import annotations
 
@@ -11,20 +12,27 @@ from dashboard.recent import STRETCH
 from dashboard.views import Problem
 
 LAST = 5
-# Versions over which a figure is averaged: one batch's alone scatters.
+"""Versions over which a figure is averaged: one batch's alone scatters."""
+
 COLLAPSED = 1.5
-# Times 1/G: so small an effective sample size means that one completion of a group has all the weight. Healthy runs with G = 8
-# stay above 0.6.
+"""Times 1/G: so small an effective sample size means that one completion of a group has all the weight.
+Healthy runs with G = 8 stay above 0.6."""
+
 ZERO = 0.9
-# Share of samples without any weight; healthy runs stay below 0.4.
+"""Share of samples without any weight; healthy runs stay below 0.4."""
+
 NATS = 2.0
-# Per token, between sampler and learner: healthy runs stay below 0.7 over five versions.
+"""Per token, between sampler and learner: healthy runs stay below 0.7 over five versions."""
+
 EXPLODED = 10.0
-# Times the median of the versions before.
+"""Times the median of the versions before."""
+
 CHANCE = 3.0
-# Standard deviations of a difference of two shares: one evaluation in seven hundred is as far below by chance.
+"""Standard deviations of a difference of two shares: one evaluation in seven hundred is as far below by
+chance."""
+
 FLAT = 0.99
-# Share of groups in which all rewards are equal.
+"""Share of groups in which all rewards are equal."""
 
 
 def _last(s: Situation, name: str, count: int = LAST) -> float | None:
@@ -36,18 +44,34 @@ def weights(s: Situation) -> Iterator[Problem]:
     """Importance weights that collapsed."""
     ess, zero, group = _last(s, "ess"), _last(s, "zero"), s.run.sampling.group_size
     if zero is not None and zero >= ZERO:
-        text = f"The importance weights collapsed: {zero:.0%} of the samples of the last {LAST} versions have weight zero."
+        text = (
+            f"The importance weights collapsed: {zero:.0%} of the samples of the last {LAST} versions have"
+            " weight zero."
+        )
     elif ess is not None and ess * group <= COLLAPSED:
-        text = f"The importance weights collapsed: of a group's {group} completions {ess * group:.2g} count (last {LAST} steps)."
+        text = (
+            f"The importance weights collapsed: of a group's {group} completions {ess * group:.2g} count"
+            f" (last {LAST} steps)."
+        )
     else:
         return
     lag = s.recent.metric("lag_versions", LAST)
     age = f" Groups are {fmean(lag):.3g} versions old when they are trained on." if lag else ""
-    yield problem("weights", "error", (
-        text, f"The samplers' policies are too far from the learners' for the objective {s.run.objective.name} to correct.{age}",
-        "Let groups be younger (`run.window.versions`), take smaller steps (`run.optimizer.lr`), or an objective with a gentler "
-        "trust region (`swarm objectives`).",
-    ))  # fmt: skip
+    yield problem(
+        "weights",
+        "error",
+        (
+            text,
+            (
+                "The samplers' policies are too far from the learners' for the objective"
+                f" {s.run.objective.name} to correct.{age}"
+            ),
+            (
+                "Let groups be younger (`run.window.versions`), take smaller steps (`run.optimizer.lr`), or"
+                " an objective with a gentler trust region (`swarm objectives`)."
+            ),
+        ),
+    )
 
 
 def divergence(s: Situation) -> Iterator[Problem]:
@@ -55,11 +79,24 @@ def divergence(s: Situation) -> Iterator[Problem]:
     kl = _last(s, "kl")
     if kl is None or kl < NATS:
         return
-    yield problem("kl", "warning", (
-        f"Samplers and learners have drifted apart: {kl:.2g} nats per token over the last {LAST} versions.",
-        "Groups are too old for the size of the steps, or a sampler's engine computes other log-probabilities than the learner.",
-        "Lower `run.optimizer.lr` or `run.window.versions`; if only one sampler is old or new, look at its engine first.",
-    ))  # fmt: skip
+    yield problem(
+        "kl",
+        "warning",
+        (
+            (
+                f"Samplers and learners have drifted apart: {kl:.2g} nats per token over the last {LAST}"
+                " versions."
+            ),
+            (
+                "Groups are too old for the size of the steps, or a sampler's engine computes other"
+                " log-probabilities than the learner."
+            ),
+            (
+                "Lower `run.optimizer.lr` or `run.window.versions`; if only one sampler is old or new, look"
+                " at its engine first."
+            ),
+        ),
+    )
 
 
 def gradients(s: Situation) -> Iterator[Problem]:
@@ -70,11 +107,18 @@ def gradients(s: Situation) -> Iterator[Problem]:
         return
     if sum(norm >= EXPLODED * middle for norm in newest) < 2:
         return
-    yield problem("gradient", "warning", (
-        f"The gradient exploded: its norm is {max(newest):.3g}, where {middle:.3g} is usual.",
-        f"Clipping at {s.run.optimizer.grad_clip:g} keeps the steps small, but their direction is that of a few samples.",
-        "If the reward falls too: lower `run.optimizer.lr`, and go on from an older checkpoint.",
-    ))  # fmt: skip
+    yield problem(
+        "gradient",
+        "warning",
+        (
+            f"The gradient exploded: its norm is {max(newest):.3g}, where {middle:.3g} is usual.",
+            (
+                f"Clipping at {s.run.optimizer.grad_clip:g} keeps the steps small, but their direction is"
+                " that of a few samples."
+            ),
+            "If the reward falls too: lower `run.optimizer.lr`, and go on from an older checkpoint.",
+        ),
+    )
 
 
 def reward(s: Situation) -> Iterator[Problem]:
@@ -86,26 +130,47 @@ def reward(s: Situation) -> Iterator[Problem]:
     fall = max(0.5 * (best - start), 0.5 * abs(best), 2 * pstdev(rewards))
     if best - max(now, fmean(rewards)) <= fall:
         return
-    yield problem("reward", "error", (
-        f"The reward collapsed: {now:.3g} over the last {STRETCH} versions, it has been {best:.3g}.",
-        "The policy unlearned: steps too large for how old the groups are, or a reward that it learned to cheat.",
-        "Read the newest samples; then lower `run.optimizer.lr` or `run.window.versions` and go on from an older checkpoint.",
-    ))  # fmt: skip
+    yield problem(
+        "reward",
+        "error",
+        (
+            f"The reward collapsed: {now:.3g} over the last {STRETCH} versions, it has been {best:.3g}.",
+            (
+                "The policy unlearned: steps too large for how old the groups are, or a reward that it"
+                " learned to cheat."
+            ),
+            (
+                "Read the newest samples; then lower `run.optimizer.lr` or `run.window.versions` and go on"
+                " from an older checkpoint."
+            ),
+        ),
+    )
 
 
 def accuracy(s: Situation) -> Iterator[Problem]:
-    """Held-out accuracy below where the run began, by more than the number of its tasks lets happen by chance."""
+    """Held-out accuracy below where the run began, by more than the number of its tasks lets happen by
+    chance."""
     first, last = s.state.accuracies.get("first"), s.state.accuracies.get("last")
     if first is None or last is None or first[0] != 0 or last[0] == 0:
         return
     chance = sum(share * (1.0 - share) for _, share in (first, last)) / s.run.evaluation.tasks
     if first[1] - last[1] <= CHANCE * math.sqrt(chance):
         return
-    yield problem("accuracy", "error", (
-        f"The run unlearns: held-out accuracy is {last[1]:.1%} at version {last[0]}, and was {first[1]:.1%} at version 0.",
-        f"The steps are too large for this model and task: the learning rate is {s.run.optimizer.lr:g}.",
-        "Begin again with a smaller `run.optimizer.lr`, a third of it or less: what is released now is worse than version 0.",
-    ))  # fmt: skip
+    yield problem(
+        "accuracy",
+        "error",
+        (
+            (
+                f"The run unlearns: held-out accuracy is {last[1]:.1%} at version {last[0]}, and was"
+                f" {first[1]:.1%} at version 0."
+            ),
+            f"The steps are too large for this model and task: the learning rate is {s.run.optimizer.lr:g}.",
+            (
+                "Begin again with a smaller `run.optimizer.lr`, a third of it or less: what is released now"
+                " is worse than version 0."
+            ),
+        ),
+    )
 
 
 def signal(s: Situation) -> Iterator[Problem]:
@@ -113,9 +178,18 @@ def signal(s: Situation) -> Iterator[Problem]:
     flat, mean = _last(s, "flat", 2 * LAST), _last(s, "reward", 2 * LAST)
     if flat is None or mean is None or flat < FLAT:
         return
-    yield problem("flat", "warning", (
-        f"Nothing is left to learn from: all completions of a group have equal rewards in {flat:.0%} of the groups (last "
-        f"{2 * LAST} versions), {mean:.3g} in the mean.",
-        "The advantage of every completion is zero: the tasks are all solved, or none of them ever is.",
-        "Choose harder tasks (or easier ones), or a larger `run.sampling.group_size`; if all is solved, the run is done.",
-    ))  # fmt: skip
+    yield problem(
+        "flat",
+        "warning",
+        (
+            (
+                f"Nothing is left to learn from: all completions of a group have equal rewards in {flat:.0%}"
+                f" of the groups (last {2 * LAST} versions), {mean:.3g} in the mean."
+            ),
+            "The advantage of every completion is zero: the tasks are all solved, or none of them ever is.",
+            (
+                "Choose harder tasks (or easier ones), or a larger `run.sampling.group_size`; if all is"
+                " solved, the run is done."
+            ),
+        ),
+    )

@@ -1,4 +1,5 @@
-"""Rules about who is here, and whether it is sound: silent peers, missing roles, clocks, broken parts, disks, strange frames."""
+"""Rules about who is here, and whether it is sound: silent peers, missing roles, clocks, broken parts, disks,
+strange frames."""
 
 from __future__ import annotations
 
@@ -13,23 +14,32 @@ from dashboard.views import Level, Problem
 from swarm.types import PeerId, Role
 
 FIRST_COME = 60.0
-# Seconds in which the first peer of a role may come: on a busy machine a learner takes half a minute to load.
+"""Seconds in which the first peer of a role may come: on a busy machine a learner takes half a minute to
+load."""
+
 GOODBYE = 5.0
-# Seconds after a farewell before its role is missed: a peer that is started again, or the end of a run.
+"""Seconds after a farewell before its role is missed: a peer that is started again, or the end of a run."""
+
 SKEW = 2.0
-# Seconds that a clock may be off: hivemind refuses a join at 3.
+"""Seconds that a clock may be off: hivemind refuses a join at 3."""
+
 BACKLOG = 6
-# Heartbeats after a pause of this window before clocks are judged: those that waited meanwhile are old.
+"""Heartbeats after a pause of this window before clocks are judged: those that waited meanwhile are old."""
+
 MEND = 5.0
-# Seconds in which a supervised part is replaced.
+"""Seconds in which a supervised part is replaced."""
+
 MOMENTARY = {"disk", "mail", "membership"}
-# Parts whose faults are single failures: nothing says that they are over, except that no more come.
+"""Parts whose faults are single failures: nothing says that they are over, except that no more come."""
+
 TOLD = 2 * 3600.0
-# Seconds after which a warning that is repeated every hour, more or less, is over.
+"""Seconds after which a warning that is repeated every hour, more or less, is over."""
+
 RECURS = 60.0
-# Seconds after which a single failure is over.
+"""Seconds after which a single failure is over."""
+
 FRAMES = 10
-# Frames of one sender in a minute that were not believed: fewer are a joiner, a restart, a damaged line.
+"""Frames of one sender in a minute that were not believed: fewer are a joiner, a restart, a damaged line."""
 
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
@@ -37,29 +47,42 @@ _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 def deaf(s: Situation) -> Iterator[Problem]:
     """This window itself is cut off."""
     clock = s.recent.clock or s.now
-    yield problem("deaf", "error", (
-        f"This window has heard nothing for {duration(s.now - clock)}: what it shows is that old.",
-        "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal ends here.",
-        "Look at the process and the log of the peer that serves this page, and start it again.",
-    ), since=clock)  # fmt: skip
+    yield problem(
+        "deaf",
+        "error",
+        (
+            f"This window has heard nothing for {duration(s.now - clock)}: what it shows is that old.",
+            (
+                "Not even its own heartbeat came: its process was stopped, its machine slept, or a journal"
+                " ends here."
+            ),
+            "Look at the process and the log of the peer that serves this page, and start it again.",
+        ),
+        since=clock,
+    )
 
 
 def lost(s: Situation) -> Iterator[Problem]:
-    """Peers that were here and fell silent without a farewell. Samplers may be strangers: no crowd of them hides a learner."""
+    """Peers that were here and fell silent without a farewell. Samplers may be strangers: no crowd of them
+    hides a learner."""
     alone = not any(peer.id != s.recent.me for role in Role for peer in s.alive[role])
     if alone and len(s.silent) > MANY:
         yield _many(
-            s, s.silent, "Nobody else is heard either, so it may be this window's own network.",
+            s,
+            s.silent,
+            "Nobody else is heard either, so it may be this window's own network.",
             "Look at this machine's network first.",
-        )  # fmt: skip
+        )
         return
     for role in Role:
         peers = [(peer, silence) for peer, silence in s.silent if peer.role is role]
         if len(peers) > MANY:
             yield _many(
-                s, peers, "So many at once have something in common: a site, a machine, a network or a relay.",
+                s,
+                peers,
+                "So many at once have something in common: a site, a machine, a network or a relay.",
                 "Look for what they share; those that come back go on where the swarm is, without a restart.",
-            )  # fmt: skip
+            )
             continue
         for peer, silence in peers:
             yield _silent(s, peer, silence)
@@ -71,22 +94,42 @@ def _many(s: Situation, silent: list[tuple[Peer, float]], cause: str, todo: str)
     counts = listed([some(count, str(role)) for role, count in roles.most_common()], most=5)
     missing = [f"no {role} is left" for role in roles if role in _ROLES and not s.alive[role]]
     shortest = min(silence for _, silence in silent)
-    return problem(f"lost many {listed(sorted(roles), most=5)}", "error" if missing else "warning", (
-        f"{counts} have been silent for {duration(shortest)} or longer, among them {s.names(peers)}"
-        + (f"; {listed(missing)}." if missing else "."), cause, todo,
-    ), peers, max(peer.heard for peer in peers))  # fmt: skip
+    return problem(
+        f"lost many {listed(sorted(roles), most=5)}",
+        "error" if missing else "warning",
+        (
+            f"{counts} have been silent for {duration(shortest)} or longer, among them {s.names(peers)}"
+            + (f"; {listed(missing)}." if missing else "."),
+            cause,
+            todo,
+        ),
+        peers,
+        max(peer.heard for peer in peers),
+    )
 
 
 def _silent(s: Situation, peer: Peer, silence: float) -> Problem:
     cost, level = _cost(s, peer)
     missed = int(silence / (LONGEST_BEAT * s.beat))
     sure = silence > s.patience or peer.gone == "lost"
-    return problem(f"lost {peer.id}", level, (
-        f"{str(peer.role).capitalize()} {peer.name} has been silent for {duration(silence)}: {cost}.",
-        "It said no goodbye: its process was killed, or its machine or network is down." if sure
-        else f"It missed {some(missed, 'heartbeat')}; after {duration(s.patience)} of silence it counts as lost.",
-        _restart(peer.role),
-    ), [peer], peer.heard)  # fmt: skip
+    return problem(
+        f"lost {peer.id}",
+        level,
+        (
+            f"{str(peer.role).capitalize()} {peer.name} has been silent for {duration(silence)}: {cost}.",
+            (
+                "It said no goodbye: its process was killed, or its machine or network is down."
+                if sure
+                else (
+                    f"It missed {some(missed, 'heartbeat')}; after {duration(s.patience)} of silence it"
+                    " counts as lost."
+                )
+            ),
+            _restart(peer.role),
+        ),
+        [peer],
+        peer.heard,
+    )
 
 
 def _cost(s: Situation, peer: Peer) -> tuple[str, Level]:
@@ -105,37 +148,64 @@ def _cost(s: Situation, peer: Peer) -> tuple[str, Level]:
         case Role.SEED if others == 0:
             return "the others train on, but nobody new can join and nobody keeps the run's history", "error"
         case Role.EVALUATOR:
-            return "nobody measures the held-out accuracy" if others == 0 else "there are fewer to measure accuracy", "warning"
+            return (
+                (
+                    "nobody measures the held-out accuracy"
+                    if others == 0
+                    else "there are fewer to measure accuracy"
+                ),
+                "warning",
+            )
     return "the others go on without it", "warning"
 
 
 def _restart(role: Role) -> str:
     if role is Role.SEED:
-        return "On its machine, read the end of its log in the run folder; then start the run again there with the same folder."
-    return "On its machine, read the end of its log in the run folder; then `swarm join` again: it goes on where the swarm is."
+        return (
+            "On its machine, read the end of its log in the run folder; then start the run again there with"
+            " the same folder."
+        )
+    return (
+        "On its machine, read the end of its log in the run folder; then `swarm join` again: it goes on where"
+        " the swarm is."
+    )
 
 
 def absent(s: Situation) -> Iterator[Problem]:
     """A role without which the swarm stands still, and nobody silent whom `lost` names."""
     listening = s.now - s.recent.began if s.recent.beating else 0.0
     costs = {
-        Role.LEARNER: "nothing is trained", Role.SAMPLER: "no groups come and nothing can be trained",
+        Role.LEARNER: "nothing is trained",
+        Role.SAMPLER: "no groups come and nothing can be trained",
         Role.SEED: "nobody new can join and nobody keeps the run's history",
-    }  # fmt: skip
+    }
     for role, cost in costs.items():
         if s.alive[role] or any(peer.role is role for peer, _ in s.silent):
             continue
         level: Level = "error" if role is not Role.SEED else "warning"
         if (last := s.left.get(role)) is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):
-            yield problem(f"no {role}", level, (
-                f"No {role} is here: {cost}.",
-                f"{last.name}, the last one, left {duration(s.now - last.heard)} ago.", _invite(role),
-            ), [last], last.heard)  # fmt: skip
+            yield problem(
+                f"no {role}",
+                level,
+                (
+                    f"No {role} is here: {cost}.",
+                    f"{last.name}, the last one, left {duration(s.now - last.heard)} ago.",
+                    _invite(role),
+                ),
+                [last],
+                last.heard,
+            )
         elif last is None and listening > max(FIRST_COME, 2 * s.grace):
-            yield problem(f"no {role}", level, (
-                f"No {role} is here: {cost}.", f"None was heard in the {duration(listening)} that this window listens.",
-                _invite(role),
-            ), since=s.recent.began)  # fmt: skip
+            yield problem(
+                f"no {role}",
+                level,
+                (
+                    f"No {role} is here: {cost}.",
+                    f"None was heard in the {duration(listening)} that this window listens.",
+                    _invite(role),
+                ),
+                since=s.recent.began,
+            )
 
 
 def _invite(role: Role) -> str:
@@ -152,19 +222,34 @@ def clocks(s: Situation) -> Iterator[Problem]:
     off = [(peer, skew) for peer in suspects if (skew := peer.skew) is not None and abs(skew) > SKEW]
     if len(off) > max(2, 2 * len(here) // 3):
         middle = sorted(skew for _, skew in off)[len(off) // 2]
-        yield problem("clock", "warning", (
-            f"This window's clock is {_ahead(-middle)} the clocks of {len(off)} of {len(here)} peers.",
-            "So many cannot be wrong at once: the clock of this machine is off.",
-            "Turn on time synchronisation (NTP) on this machine: ages and lags on this page are wrong by as much.",
-        ), [peer for peer, _ in off])  # fmt: skip
+        yield problem(
+            "clock",
+            "warning",
+            (
+                f"This window's clock is {_ahead(-middle)} the clocks of {len(off)} of {len(here)} peers.",
+                "So many cannot be wrong at once: the clock of this machine is off.",
+                (
+                    "Turn on time synchronisation (NTP) on this machine: ages and lags on this page are wrong"
+                    " by as much."
+                ),
+            ),
+            [peer for peer, _ in off],
+        )
         return
     for peer, skew in off:
-        yield problem(f"clock {peer.id}", "warning", (
-            f"The clock of {peer.name} is {_ahead(skew)} this window's.",
-            "Its machine does not synchronise its time: the ages of its groups are wrong by as much, and with 3 s it is refused "
-            "when it joins again.",
-            "Turn on time synchronisation (NTP) on its machine, for example `timedatectl set-ntp true`.",
-        ), [peer])  # fmt: skip
+        yield problem(
+            f"clock {peer.id}",
+            "warning",
+            (
+                f"The clock of {peer.name} is {_ahead(skew)} this window's.",
+                (
+                    "Its machine does not synchronise its time: the ages of its groups are wrong by as much,"
+                    " and with 3 s it is refused when it joins again."
+                ),
+                "Turn on time synchronisation (NTP) on its machine, for example `timedatectl set-ntp true`.",
+            ),
+            [peer],
+        )
 
 
 def _ahead(skew: float) -> str:
@@ -184,24 +269,54 @@ def faults(s: Situation) -> Iterator[Problem]:
         if s.now - fault.since <= MEND or s.now - fault.last >= 600.0:
             continue
         if part == "rewards":
-            yield problem(f"fault {peer.id} {part}", "warning", (
-                f"{peer.name} has not been able to compute a reward for {duration(s.now - fault.since)}: {fault.detail}",
-                "The reward function raises, hangs or returns what is no reward; those groups are lost.",
-                "Try it with `swarm task try` and the run's config; give it more time (`run.task.timeout`) if it is slow.",
-            ), [peer], fault.since)  # fmt: skip
+            yield problem(
+                f"fault {peer.id} {part}",
+                "warning",
+                (
+                    (
+                        f"{peer.name} has not been able to compute a reward for"
+                        f" {duration(s.now - fault.since)}: {fault.detail}"
+                    ),
+                    "The reward function raises, hangs or returns what is no reward; those groups are lost.",
+                    (
+                        "Try it with `swarm task try` and the run's config; give it more time"
+                        " (`run.task.timeout`) if it is slow."
+                    ),
+                ),
+                [peer],
+                fault.since,
+            )
         else:
-            yield problem(f"fault {peer.id} {part}", "warning", (
-                f"{part} of {peer.name} broke {duration(s.now - fault.since)} ago and is not back: {fault.detail}",
-                "Its supervision tries again and again and has not succeeded.",
-                f"Look at the log of {peer.name}; if it goes on, start that peer again.",
-            ), [peer], fault.since)  # fmt: skip
+            yield problem(
+                f"fault {peer.id} {part}",
+                "warning",
+                (
+                    (
+                        f"{part} of {peer.name} broke {duration(s.now - fault.since)} ago and is not back:"
+                        f" {fault.detail}"
+                    ),
+                    "Its supervision tries again and again and has not succeeded.",
+                    f"Look at the log of {peer.name}; if it goes on, start that peer again.",
+                ),
+                [peer],
+                fault.since,
+            )
     for peer, part, fault in _broken(s, momentary=True):
         if part == "mail" and s.now - fault.last < RECURS:
-            yield problem(f"fault {peer.id} {part}", "warning", (
-                f"{peer.name} failed to answer a message {duration(s.now - fault.last)} ago: {fault.detail}",
-                "That is a bug of this program, not of the peer that asked.",
-                f"Keep the log of {peer.name} and report it.",
-            ), [peer], fault.since)  # fmt: skip
+            yield problem(
+                f"fault {peer.id} {part}",
+                "warning",
+                (
+                    (
+                        f"{peer.name} failed to answer a message {duration(s.now - fault.last)} ago:"
+                        f" {fault.detail}"
+                    ),
+                    "That is a bug of this program, not of the peer that asked.",
+                    f"Keep the log of {peer.name} and report it.",
+                ),
+                [peer],
+                fault.since,
+            )
 
 
 def disk(s: Situation) -> Iterator[Problem]:
@@ -209,23 +324,43 @@ def disk(s: Situation) -> Iterator[Problem]:
     again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
     for peer, part, fault in _broken(s, momentary=True):
         if part == "disk" and s.now - fault.last < max(RECURS, again):
-            yield problem(f"disk {peer.id}", "warning", (
-                f"The disk of {peer.name} takes no more: {fault.detail}",
-                "It is full, read-only or failing. The peer trains on, but after a crash it would have lost what is not written.",
-                "Make room on that disk; the next checkpoint or release is written by itself.",
-            ), [peer], fault.since)  # fmt: skip
+            yield problem(
+                f"disk {peer.id}",
+                "warning",
+                (
+                    f"The disk of {peer.name} takes no more: {fault.detail}",
+                    (
+                        "It is full, read-only or failing. The peer trains on, but after a crash it would"
+                        " have lost what is not written."
+                    ),
+                    "Make room on that disk; the next checkpoint or release is written by itself.",
+                ),
+                [peer],
+                fault.since,
+            )
 
 
 def memberships(s: Situation) -> Iterator[Problem]:
     """Peers that may not act for much longer. They look, and tell, about once an hour."""
     for peer, part, fault in _broken(s, momentary=True):
         if part == "membership" and s.now - fault.last < TOLD:
-            yield problem(f"membership {peer.id}", "warning", (
-                f"The membership of {peer.name} ends soon: {fault.detail}",
-                f"It lasts a month and is renewed by the seed where the run was started. After its end no peer listens to this "
-                f"{peer.role}.",
-                f"Start the run again where it was started, or join with a new invite: `swarm invite --role {peer.role}`.",
-            ), [peer], fault.since)  # fmt: skip
+            yield problem(
+                f"membership {peer.id}",
+                "warning",
+                (
+                    f"The membership of {peer.name} ends soon: {fault.detail}",
+                    (
+                        "It lasts a month and is renewed by the seed where the run was started. After its"
+                        f" end no peer listens to this {peer.role}."
+                    ),
+                    (
+                        "Start the run again where it was started, or join with a new invite: `swarm invite"
+                        f" --role {peer.role}`."
+                    ),
+                ),
+                [peer],
+                fault.since,
+            )
 
 
 def distrust(s: Situation) -> Iterator[Problem]:
@@ -236,8 +371,20 @@ def distrust(s: Situation) -> Iterator[Problem]:
             continue
         peer = s.state.peers.get(PeerId(sender))
         least = "At least " if count == known.marks.maxlen else ""
-        yield problem(f"distrust {sender}", "warning", (
-            f"{least}{count} frames ({known.kind}) of {s.name(sender)} were not believed in the last minute.",
-            f"The last one: {known.reason}",
-            "They do no harm. If you know its owner: both must run the same version, with an invite of this run.",
-        ), [peer] if peer else [], known.marks[0])  # fmt: skip
+        yield problem(
+            f"distrust {sender}",
+            "warning",
+            (
+                (
+                    f"{least}{count} frames ({known.kind}) of {s.name(sender)} were not believed in the last"
+                    " minute."
+                ),
+                f"The last one: {known.reason}",
+                (
+                    "They do no harm. If you know its owner: both must run the same version, with an invite"
+                    " of this run."
+                ),
+            ),
+            [peer] if peer else [],
+            known.marks[0],
+        )

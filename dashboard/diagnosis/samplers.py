@@ -1,4 +1,5 @@
-"""Rules about groups on their way: policies that nobody takes, samplers whose groups come too late, are refused, or that wait."""
+"""Rules about groups on their way: policies that nobody takes, samplers whose groups come too late, are
+refused, or that wait."""
 
 from __future__ import annotations
 
@@ -12,31 +13,52 @@ from dashboard.text import duration
 from dashboard.views import Problem
 
 FEW = 3
-# Verdicts below which nothing is said of a sampler.
+"""Verdicts below which nothing is said of a sampler."""
+
 UNFETCHED = 10.0
-# Seconds in which a small release finds its first taker on any link.
+"""Seconds in which a small release finds its first taker on any link."""
+
 LINGER = 20.0
-# Seconds that a sampler may wait before it is said; eight heartbeats where those are slow.
+"""Seconds that a sampler may wait before it is said; eight heartbeats where those are slow."""
+
 FULL = 20
-# Over-quota verdicts in a minute that make a habit: a few are the race of many samplers for the last unit of credit.
+"""Over-quota verdicts in a minute that make a habit: a few are the race of many samplers for the last unit of
+credit."""
 
 REFUSALS = {
-    "malformed": ("they do not have this run's shape", "It runs another version of swarm: install the swarm's version there."),
+    "malformed": (
+        "they do not have this run's shape",
+        "It runs another version of swarm: install the swarm's version there.",
+    ),
     "untrusted": (
         "learners do not believe what it claims, or it was not invited",
-        "If you know its owner: invite it anew (`swarm invite`), and see that its task code is that of the swarm's version.",
+        (
+            "If you know its owner: invite it anew (`swarm invite`), and see that its task code is that of"
+            " the swarm's version."
+        ),
     ),
     "unscored": (
-        "the learners could not compute the rewards of its completions: the reward function fails there, or takes too long",
-        "Look at the learners' log for the reason, try the function with `swarm task try`, and give it more time "
-        "(`run.task.timeout`) if it is slow.",
+        (
+            "the learners could not compute the rewards of its completions: the reward function fails there,"
+            " or takes too long"
+        ),
+        (
+            "Look at the learners' log for the reason, try the function with `swarm task try`, and give it"
+            " more time (`run.task.timeout`) if it is slow."
+        ),
     ),
-    "duplicate": ("it sends groups that were already judged", "Its receipts get lost: look at its network, then start it again."),
+    "duplicate": (
+        "it sends groups that were already judged",
+        "Its receipts get lost: look at its network, then start it again.",
+    ),
     "over-quota": (
         "the learners have no room for them, or it has its part of the batches already",
-        "Nothing is broken there: more learners, or fewer samplers, use what is sampled; with an invite its part has no limit.",
+        (
+            "Nothing is broken there: more learners, or fewer samplers, use what is sampled; with an invite"
+            " its part has no limit."
+        ),
     ),
-}  # fmt: skip
+}
 """Verdict -> (why, what to do)."""
 
 
@@ -68,13 +90,28 @@ def unfetched(s: Situation) -> Iterator[Problem]:
     count = f"Version {waiting[0]}" if len(waiting) == 1 else f"Versions {waiting[0]} to {waiting[-1]}"
     publisher = s.state.peers.get(s.newest.publisher)
     there = s.newest.publisher in s.here
-    yield problem("unfetched", "warning", (
-        f"{count} {'was' if len(waiting) == 1 else 'were'} released {duration(s.now - oldest)} ago and no sampler has fetched "
-        f"{'it' if len(waiting) == 1 else 'them'}: all still use version {have} or older.",
-        f"Its publisher {s.name(s.newest.publisher)} {'is here, so its link may be cut or too slow' if there else 'is not heard'}"
-        f"; the release has {s.newest.size / 1e6:.3g} MB.",
-        "Look for `could not be fetched` in a sampler's log; see that the publisher or a seed can be reached from there.",
-    ), [publisher] if publisher else [], oldest)  # fmt: skip
+    yield problem(
+        "unfetched",
+        "warning",
+        (
+            (
+                f"{count} {'was' if len(waiting) == 1 else 'were'} released {duration(s.now - oldest)} ago"
+                f" and no sampler has fetched {'it' if len(waiting) == 1 else 'them'}: all still use version"
+                f" {have} or older."
+            ),
+            (
+                f"Its publisher {s.name(s.newest.publisher)}"
+                f" {'is here, so its link may be cut or too slow' if there else 'is not heard'}; the release"
+                f" has {s.newest.size / 1e6:.3g} MB."
+            ),
+            (
+                "Look for `could not be fetched` in a sampler's log; see that the publisher or a seed can be"
+                " reached from there."
+            ),
+        ),
+        [publisher] if publisher else [],
+        oldest,
+    )
 
 
 def _has_policy(peer: Peer) -> bool:
@@ -82,8 +119,11 @@ def _has_policy(peer: Peer) -> bool:
 
 
 def late(s: Situation) -> Iterator[Problem]:
-    """Samplers whose groups arrive too old, or that sample with a policy too old for any group to arrive in time."""
-    found = [finding for peer in s.samplers() if (finding := _expired(s, peer) or _behind(s, peer)) is not None]
+    """Samplers whose groups arrive too old, or that sample with a policy too old for any group to arrive in
+    time."""
+    found = [
+        finding for peer in s.samplers() if (finding := _expired(s, peer) or _behind(s, peer)) is not None
+    ]
     if len(found) <= MANY:
         for finding in found:
             yield _late(s, finding)
@@ -92,14 +132,23 @@ def late(s: Situation) -> Iterator[Problem]:
     seconds = sorted(finding.seconds for finding in found if finding.cause == cause)[count // 2]
     peers = [finding.peer for finding in found]
     why, todo = _advice(s, cause, seconds)
-    yield problem("late many", "warning", (
-        f"The groups of {len(found)} samplers are too old when they arrive: {s.names(peers)}.", f"At {count} of them {why}", todo,
-    ), peers)  # fmt: skip
+    yield problem(
+        "late many",
+        "warning",
+        (
+            f"The groups of {len(found)} samplers are too old when they arrive: {s.names(peers)}.",
+            f"At {count} of them {why}",
+            todo,
+        ),
+        peers,
+    )
 
 
 def _late(s: Situation, finding: Late) -> Problem:
     why, todo = _advice(s, finding.cause, finding.seconds)
-    return problem(f"late {finding.peer.id}", "warning", (finding.what, why[0].upper() + why[1:], todo), [finding.peer])
+    return problem(
+        f"late {finding.peer.id}", "warning", (finding.what, why[0].upper() + why[1:], todo), [finding.peer]
+    )
 
 
 def _share(s: Situation, peer: Peer, verdicts: tuple[str, ...], least: int) -> tuple[int, int] | None:
@@ -114,7 +163,10 @@ def _expired(s: Situation, peer: Peer) -> Late | None:
     if share is None:
         return None
     cause, seconds = _largest(s, peer)
-    what = f"{share[0]} of the last {some(share[1], 'group')} of sampler {peer.name} came too late to be trained on"
+    what = (
+        f"{share[0]} of the last {some(share[1], 'group')} of sampler {peer.name} came too late to be"
+        " trained on"
+    )
     behind = s.version - peer.version
     what += f"; it is {some(behind, 'version')} behind." if behind > s.run.window.versions // 2 else "."
     return Late(peer, what, cause, seconds)
@@ -133,13 +185,20 @@ def _behind(s: Situation, peer: Peer) -> Late | None:
     slack = min(s.versions(told), max(window.versions, 4))
     name = f"Sampler {peer.name}"
     if behind > window.versions + slack:
-        what = f"{name} is {some(behind, 'version')} behind; groups older than {window.versions} are never trained on."
+        what = (
+            f"{name} is {some(behind, 'version')} behind; groups older than {window.versions} are never"
+            " trained on."
+        )
     elif age > window.seconds + told:
-        what = f"{name} samples with a policy {duration(age)} old; beyond {duration(window.seconds)} no group is trained on."
+        what = (
+            f"{name} samples with a policy {duration(age)} old; beyond {duration(window.seconds)} no group is"
+            " trained on."
+        )
     else:
         return None
     cause, seconds = _largest(s, peer)
-    explains = 4 * seconds >= age or 4 * s.versions(seconds) >= behind  # else what it claims is not what keeps it back
+    # else what it claims is not what keeps it back
+    explains = 4 * seconds >= age or 4 * s.versions(seconds) >= behind
     return Late(peer, what, cause if explains else "policy", seconds)
 
 
@@ -154,22 +213,31 @@ def _largest(s: Situation, peer: Peer) -> tuple[str, float]:
 
 def _advice(s: Situation, cause: str, seconds: float) -> tuple[str, str]:
     """Why groups are late, and what to do about it."""
-    took = duration(seconds) + (f", in which {some(n, 'version')} came" if (n := s.versions(seconds)) > 0 else "")
+    took = duration(seconds) + (
+        f", in which {some(n, 'version')} came" if (n := s.versions(seconds)) > 0 else ""
+    )
     window = f"`run.window` ({s.run.window.versions} versions, {duration(s.run.window.seconds)})"
     return {
         "download": (
             f"most of the delay is the policy's download: {took}.",
-            "Give it more bandwidth or a peer near it that holds the policy (a seed there); a delay set in `peer.delay.policy` "
-            "counts here too.",
+            (
+                "Give it more bandwidth or a peer near it that holds the policy (a seed there); a delay set"
+                " in `peer.delay.policy` counts here too."
+            ),
         ),
         "queue": (
             f"most of the delay is waiting with a policy before it is used: {took}.",
-            "It waits for credit or for its engine: fewer samplers, more learners, or a smaller `peer.engine.tasks` there.",
+            (
+                "It waits for credit or for its engine: fewer samplers, more learners, or a smaller"
+                " `peer.engine.tasks` there."
+            ),
         ),
         "generation": (
             f"most of the delay is sampling: {took}.",
-            "Set a smaller `peer.engine.tasks` there, use a faster engine or device, or let learners make versions more slowly "
-            f"(`run.batch.groups`) or widen {window}.",
+            (
+                "Set a smaller `peer.engine.tasks` there, use a faster engine or device, or let learners"
+                f" make versions more slowly (`run.batch.groups`) or widen {window}."
+            ),
         ),
         "upload": (
             f"most of the delay is the groups' way to the learner: {took}.",
@@ -183,7 +251,7 @@ def _advice(s: Situation, cause: str, seconds: float) -> tuple[str, str]:
             "newer releases do not reach it, and it does not say why.",
             "Look for `could not be fetched` in its log; start it again if it goes on.",
         ),
-    }[cause]  # fmt: skip
+    }[cause]
 
 
 def refused(s: Situation) -> Iterator[Problem]:
@@ -197,10 +265,19 @@ def refused(s: Situation) -> Iterator[Problem]:
         if share is None:
             continue
         why, todo = REFUSALS[verdict]
-        yield problem(f"refused {peer.id}", "warning", (
-            f"{share[0]} of the last {some(share[1], 'group')} of sampler {peer.name} were refused as {verdict}.",
-            f"{why[0].upper()}{why[1:]}.", todo,
-        ), [peer])  # fmt: skip
+        yield problem(
+            f"refused {peer.id}",
+            "warning",
+            (
+                (
+                    f"{share[0]} of the last {some(share[1], 'group')} of sampler {peer.name} were refused as"
+                    f" {verdict}."
+                ),
+                f"{why[0].upper()}{why[1:]}.",
+                todo,
+            ),
+            [peer],
+        )
 
 
 def idle(s: Situation) -> Iterator[Problem]:
@@ -214,12 +291,28 @@ def idle(s: Situation) -> Iterator[Problem]:
     if lacking:
         longest = max(s.since(peer) for peer in lacking)
         none = s.newest is None
-        yield problem("no policy", "warning", (
-            f"{s.names(lacking)} {'has' if len(lacking) == 1 else 'have'} waited for a first policy for {duration(longest)}.",
-            "No policy has been released yet: the seed or a learner has to release one." if none
-            else f"Version {s.version} is released but does not arrive there.",
-            "Look at the seed's log." if none else "Look for `could not be fetched` in the log there, and at its network.",
-        ), lacking, s.now - longest)  # fmt: skip
+        yield problem(
+            "no policy",
+            "warning",
+            (
+                (
+                    f"{s.names(lacking)} {'has' if len(lacking) == 1 else 'have'} waited for a first policy"
+                    f" for {duration(longest)}."
+                ),
+                (
+                    "No policy has been released yet: the seed or a learner has to release one."
+                    if none
+                    else f"Version {s.version} is released but does not arrive there."
+                ),
+                (
+                    "Look at the seed's log."
+                    if none
+                    else "Look for `could not be fetched` in the log there, and at its network."
+                ),
+            ),
+            lacking,
+            s.now - longest,
+        )
 
 
 def _workless(s: Situation, peer: Peer) -> float:
@@ -232,10 +325,25 @@ def _hungry(s: Situation, hungry: list[Peer]) -> Problem:
     longest = max(_workless(s, peer) for peer in hungry)
     open_ = sum(learner.credit for learner in s.learners())
     has = "has" if len(hungry) == 1 else "have"
-    return problem("no credit", "info", (
-        f"{s.names(hungry)} {has} waited for credit for {duration(longest)}.",
-        "The learners have all the groups that they can use inside the window." if open_ == 0
-        else f"The learners advertise credit for {some(open_, 'group')}, but other samplers are faster or it is not heard there.",
-        "Nothing is broken: more learners would use it, or let it sample elsewhere." if open_ == 0
-        else "Nothing to do while other samplers fill the batches; else look at the network there.",
-    ), hungry, s.now - longest)  # fmt: skip
+    return problem(
+        "no credit",
+        "info",
+        (
+            f"{s.names(hungry)} {has} waited for credit for {duration(longest)}.",
+            (
+                "The learners have all the groups that they can use inside the window."
+                if open_ == 0
+                else (
+                    f"The learners advertise credit for {some(open_, 'group')}, but other samplers are faster"
+                    " or it is not heard there."
+                )
+            ),
+            (
+                "Nothing is broken: more learners would use it, or let it sample elsewhere."
+                if open_ == 0
+                else "Nothing to do while other samplers fill the batches; else look at the network there."
+            ),
+        ),
+        hungry,
+        s.now - longest,
+    )

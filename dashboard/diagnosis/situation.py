@@ -1,7 +1,9 @@
-"""What the rules of a diagnosis look at: who is there, who is silent, what is usual. Made once per diagnosis, in one pass.
+"""What the rules of a diagnosis look at: who is there, who is silent, what is usual. Made once per diagnosis,
+in one pass.
 
-Silence is counted from the last heartbeat, or from when this window began to listen (again). Suspicion comes after three missed
-heartbeats or the run's patience, whichever is shorter: whoever is killed is named before the roster gives it up.
+Silence is counted from the last heartbeat, or from when this window began to listen (again). Suspicion comes
+after three missed heartbeats or the run's patience, whichever is shorter: whoever is killed is named before
+the roster gives it up.
 """
 
 from __future__ import annotations
@@ -22,21 +24,29 @@ if TYPE_CHECKING:
     from dashboard.state import State
 
 LONGEST_BEAT = 1.25
-# Heartbeats come at the run's pace plus up to a quarter of jitter.
+"""Heartbeats come at the run's pace plus up to a quarter of jitter."""
+
 MISSED = 3
-# Heartbeats in a row that gossip does not lose while a peer is well.
+"""Heartbeats in a row that gossip does not lose while a peer is well."""
+
 HISTORY = 600.0
-# Seconds after which a peer that is gone is history: the table and the events still have it.
+"""Seconds after which a peer that is gone is history: the table and the events still have it."""
+
 GRACE = 30.0
-# Seconds in which a peer that has just come may still warm up; ten heartbeats where those are slow.
+"""Seconds in which a peer that has just come may still warm up; ten heartbeats where those are slow."""
+
 BYTES_PER_SECOND = 5e6
-# The slowest link that is expected to carry weights: a 40 Mbit/s home line.
+"""The slowest link that is expected to carry weights: a 40 Mbit/s home line."""
+
 MINUTE = 60.0
-# Seconds of verdicts that a sampler is judged by; thirty heartbeats where those are slow.
+"""Seconds of verdicts that a sampler is judged by; thirty heartbeats where those are slow."""
+
 LATEST, ENOUGH = 8.0, 8
-# Seconds, and groups, that are enough of it: a trouble is told soon after it began, and no longer than that after it is over.
+"""Seconds, and groups, that are enough of it: a trouble is told soon after it began, and no longer than that
+after it is over."""
+
 MANY = 4
-# Peers that are named one by one; more with the same trouble share one problem.
+"""Peers that are named one by one; more with the same trouble share one problem."""
 
 
 class Situation:
@@ -61,7 +71,9 @@ class Situation:
         self.newest: Release | None = state.newest
         self.version = state.version
         self.usual = self._usual()
-        self.judged = {peer.id: judged for peer in self.samplers() if (judged := self._verdicts(peer.id)) is not None}
+        self.judged = {
+            peer.id: judged for peer in self.samplers() if (judged := self._verdicts(peer.id)) is not None
+        }
         """The newest groups by verdict, of samplers of which any was refused of late."""
 
     def _sort_in(self, peer: Peer) -> None:
@@ -72,11 +84,16 @@ class Situation:
         if silence <= self.suspicion:
             self.alive[peer.role].append(peer)
             self.here.add(peer.id)
-        elif peer.role is not Role.OBSERVER and peer.id != self.recent.me and silence <= self.patience + HISTORY:
+        elif (
+            peer.role is not Role.OBSERVER
+            and peer.id != self.recent.me
+            and silence <= self.patience + HISTORY
+        ):
             self.silent.append((peer, self.now - peer.heard))
 
     def _usual(self) -> float | None:
-        """Seconds from one version to the next of late; None before there are a few. Version 0 waits for everybody to come."""
+        """Seconds from one version to the next of late; None before there are a few. Version 0 waits for
+        everybody to come."""
         times = [at for version, at in sorted(self.recent.releases.items()) if version > 0][-20:]
         return median(b - a for a, b in itertools.pairwise(times)) if len(times) > 3 else None
 
@@ -93,14 +110,20 @@ class Situation:
                 judged[verdict] = judged.get(verdict, 0) + groups
             if self.now - start >= LATEST and sum(judged.values()) >= ENOUGH:
                 break
-        judged["admit"] = max(judged.get("admit", 0) - judged.get("expired", 0), 0)  # what expired was admitted before
+        # what expired was admitted before
+        judged["admit"] = max(judged.get("admit", 0) - judged.get("expired", 0), 0)
         return judged
 
     @property
     def silent_window(self) -> bool:
         """This window has not even heard itself."""
         clock = self.recent.clock
-        return self.recent.beating and clock is not None and self.now - clock > max(10.0, self.suspicion) and not self.over
+        return (
+            self.recent.beating
+            and clock is not None
+            and self.now - clock > max(10.0, self.suspicion)
+            and not self.over
+        )
 
     @property
     def over(self) -> bool:
@@ -110,7 +133,11 @@ class Situation:
         # Accuracy goes up and down, so that a window of a run that it ended asks whether everybody has gone.
         alone = not self.alive[Role.OBSERVER] or 0 < stop.accuracy <= judged
         farewell = bool(self.left) and not here and alone
-        return farewell or 0 < stop.versions <= self.version or any(peer.state == "complete" for peer in self.alive[Role.SEED])
+        return (
+            farewell
+            or 0 < stop.versions <= self.version
+            or any(peer.state == "complete" for peer in self.alive[Role.SEED])
+        )
 
     def learners(self) -> list[Peer]:
         return self.alive[Role.LEARNER]
@@ -147,7 +174,11 @@ class Situation:
 
 
 def problem(
-    key: str, level: Level, sentences: tuple[str, str, str], peers: Collection[Peer] = (), since: float | None = None
+    key: str,
+    level: Level,
+    sentences: tuple[str, str, str],
+    peers: Collection[Peer] = (),
+    since: float | None = None,
 ) -> Problem:
     """`sentences` are what is wrong, why, and what to do."""
     text, cause, todo = (clean(sentence, 400) for sentence in sentences)

@@ -1,10 +1,11 @@
-"""From a config or an invite to a running peer: the real world's assembly, in the order that its parts demand.
+"""From a config or an invite to a running peer: the real world's assembly, in the order that its parts
+demand.
 
     key -> node (p2pd, DHT: forks) -> spec and model files -> averager (forks) -> model (torch) -> role
     and back: the role leaves, then the averager, then the node, each with a deadline
 
-hivemind forks, so its parts come before torch computes anything; an observer has neither torch nor forks. SIGINT or SIGTERM
-once: finish the group or step and leave; twice: now.
+hivemind forks, so its parts come before torch computes anything; an observer has neither torch nor forks.
+SIGINT or SIGTERM once: finish the group or step and leave; twice: now.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from swarm.types import Digest, Membership, PeerId, Role
 
 HIGHEST_PORT = 65535
 GOODBYE = 10.0
-# Seconds for each part to end: a forked process that hangs is killed by then.
+"""Seconds for each part to end: a forked process that hangs is killed by then."""
 
 
 def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
@@ -71,9 +72,13 @@ def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> i
     path = _folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     if chosen in (Role.OBSERVER, Role.SEED):
-        raise WrongUsage(f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm")
+        raise WrongUsage(
+            f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm"
+        )
     machine = hardware.machine() if role is None else None
-    return run_until_signalled(lambda departure: _join(invite, chosen, loaded.config, path, departure, machine))
+    return run_until_signalled(
+        lambda departure: _join(invite, chosen, loaded.config, path, departure, machine)
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,15 @@ def observe(word: str, folder: Path | None, config: Config, look: Callable[[Wind
         with _place(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
             async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
-                host = _host(place, run, Role.OBSERVER, config, node, Nobody(), _membership(invite, Role.OBSERVER, run, place))
+                host = _host(
+                    place,
+                    run,
+                    Role.OBSERVER,
+                    config,
+                    node,
+                    Nobody(),
+                    _membership(invite, Role.OBSERVER, run, place),
+                )
                 watch, leaving = Observer(host, place.folder), asyncio.Event()
                 departure.leave = leaving.set
 
@@ -117,20 +130,27 @@ def _folder_of(invite: Invite, folder: Path | None) -> Path:
     path = folder or run_folder.default_path(invite.run[:12])
     if (here := run_folder.read(path)) is not None and here.digest != invite.run:
         raise Refusal(
-            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another folder with --folder"
+            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another"
+            " folder with --folder"
         )
     return run_folder.prepared(path)
 
 
 def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
-    """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not enough."""
+    """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not
+    enough."""
     membership = invite.admit(place.keyring.me) if invite.role is role else None
     renewed = peer_folder.membership(place.folder)
     if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
-        membership = max((membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0)
+        membership = max(
+            (membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0
+        )
     if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
-        raise Refusal(f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role {role.value}`)")
+        raise Refusal(
+            f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role"
+            f" {role.value}`)"
+        )
     return membership
 
 
@@ -176,11 +196,15 @@ def _place(peer_folder: PeerFolder) -> Iterator[Place]:
         finally:
             journal.close()
             if journal.lost:
-                print(f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr)
+                print(
+                    f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr
+                )
 
 
 @asynccontextmanager
-async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False) -> AsyncIterator[Any]:
+async def _node(
+    place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
+) -> AsyncIterator[Any]:
     """A running node under supervision; a `light` one is without torch."""
     if light:
         torch_free.enter()
@@ -191,7 +215,12 @@ async def _node(place: Place, run: Digest, listen: Listen, bootstrap: Sequence[s
     listen = _kept_port(listen, place.folder / "port")
     try:
         node = await Node.start(
-            keyring=place.keyring, key_path=place.folder / "key", run=run, listen=listen, bootstrap=bootstrap, report=place.report
+            keyring=place.keyring,
+            key_path=place.folder / "key",
+            run=run,
+            listen=listen,
+            bootstrap=bootstrap,
+            report=place.report,
         )
     except Unreachable:
         raise
@@ -225,7 +254,13 @@ def _kept_port(listen: Listen, path: Path) -> Listen:
 
 
 def _host(
-    place: Place, run: RunFolder, role: Role, config: Config, node: Any, averager: Any, membership: Membership | None
+    place: Place,
+    run: RunFolder,
+    role: Role,
+    config: Config,
+    node: Any,
+    averager: Any,
+    membership: Membership | None,
 ) -> Host:
     """The peer's Host over real ports."""
     spec = run.spec
@@ -234,14 +269,26 @@ def _host(
     frames = Frames(run.digest, place.keyring, membership, config.run.private)
     mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
     ports = Ports(
-        clock=node.clock, board=node.board, gossip=node.gossip, mail=mail, averager=averager, work=node.work,
-        keyring=place.keyring, addresses=node.addresses, relayed=node.relayed,
-    )  # fmt: skip
+        clock=node.clock,
+        board=node.board,
+        gossip=node.gossip,
+        mail=mail,
+        averager=averager,
+        work=node.work,
+        keyring=place.keyring,
+        addresses=node.addresses,
+        relayed=node.relayed,
+    )
     who = PeerInfo(
-        name=human_name(place.keyring.me), role=role, run=run.digest, incarnation=int(time.time() * 1000),
+        name=human_name(place.keyring.me),
+        role=role,
+        run=run.digest,
+        incarnation=int(time.time() * 1000),
         hardware=hardware.describe(),
-        membership=membership, observes=role in (Role.SEED, Role.OBSERVER), genesis=run.spec.genesis,
-    )  # fmt: skip
+        membership=membership,
+        observes=role in (Role.SEED, Role.OBSERVER),
+        genesis=run.spec.genesis,
+    )
     shelf = place.folder / "blobs" if role is Role.SEED else None
     host = Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
     node.mail.prefer(host.regular)
@@ -262,14 +309,17 @@ async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departur
             departure.leave = host.leave
             watch, settings = Observer(host, place.folder), config.peer.page
             renewal = Renewal(host, place.folder, renewer(run.owner(), run.name))
-            shown = _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
+            shown = (
+                _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
+            )
             async with watch.kept(), renewal.kept(), shown:
                 _print_invites(place, run, node.addresses())
                 await host.run(Seed(host, _genesis(run, host), place.folder).run)
 
 
 def _genesis(run: RunFolder, host: Host) -> bytes | None:
-    """A damaged one costs version 0 and not the seed: it may hold later releases, and peers can find each other."""
+    """A damaged one costs version 0 and not the seed: it may hold later releases, and peers can find each
+    other."""
     try:
         return run.genesis()
     except CannotHere as error:
@@ -280,7 +330,10 @@ def _genesis(run: RunFolder, host: Host) -> bytes | None:
 
 def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
     """Words for every role, on the disk; the two that people need, on the screen."""
-    words = {role: run.invite(role, addresses) for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)}
+    words = {
+        role: run.invite(role, addresses)
+        for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
+    }
     for role, word in words.items():
         place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
     print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
@@ -289,7 +342,9 @@ def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> No
 
 
 @asynccontextmanager
-async def _page(place: Place, run: RunFolder, addresses: Sequence[str], watch: Observer, settings: Page) -> AsyncIterator[None]:
+async def _page(
+    place: Place, run: RunFolder, addresses: Sequence[str], watch: Observer, settings: Page
+) -> AsyncIterator[None]:
     """The page in the seed's own process."""
     async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
         place.keep(run.path / "page", url, f"the page is at {url}")
@@ -329,7 +384,8 @@ async def _join(
 
 
 def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
-    """The role that this machine can take by the invite, and the settings it takes it with. Raises CannotHere."""
+    """The role that this machine can take by the invite, and the settings it takes it with. Raises
+    CannotHere."""
     from peers.fit import fits
 
     settings = from_run_dict(run.spec.run)
@@ -339,11 +395,19 @@ def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -
     choice = fits.choose(case, invite.role, admitted)
     if choice.said:
         print(choice.said, file=sys.stderr, flush=True)
-    return choice.role, msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=choice.engine))
+    return choice.role, msgspec.structs.replace(
+        config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
+    )
 
 
 async def _act(
-    place: Place, run: RunFolder, role: Role, config: Config, node: Any, membership: Membership | None, departure: Departure
+    place: Place,
+    run: RunFolder,
+    role: Role,
+    config: Config,
+    node: Any,
+    membership: Membership | None,
+    departure: Departure,
 ) -> None:
     """Build the role's engine or learner, and run it."""
     from peers.build import factory
@@ -357,12 +421,16 @@ async def _act(
             learner, speech = await node.work.run("load", factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
                 async with living(host), Renewal(host, place.folder).kept():
-                    await host.run(LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run)
+                    await host.run(
+                        LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run
+                    )
         return
     host = _host(place, run, role, config, node, Nobody(), membership)
     departure.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        program = Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
+        program = (
+            Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
+        )
         async with living(host), Renewal(host, place.folder).kept():
             await host.run(program)
 
@@ -405,9 +473,14 @@ async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[An
 
     settings = from_run_dict(run.spec.run)
     averager = HiveAverager(
-        daemon=node.control, dial_only=node.listen.dial_only, prefix=averaging_prefix(run.digest),
-        numel=factory.size(run.model, settings), groups=settings.batch.groups, settings=settings.averaging, report=place.report,
-    )  # fmt: skip
+        daemon=node.control,
+        dial_only=node.listen.dial_only,
+        prefix=averaging_prefix(run.digest),
+        numel=factory.size(run.model, settings),
+        groups=settings.batch.groups,
+        settings=settings.averaging,
+        report=place.report,
+    )
     await averager.start()
     try:
         yield averager

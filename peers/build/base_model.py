@@ -1,8 +1,8 @@
 """The policy that a run starts from: a folder, a Hub id, or the embedded one, which is made once and cached.
 
-A run from a Hub id is pinned to the commit that its revision is when the run is created: all peers load the same. The Hub's own
-cache is used, also without a network. The cache of the embedded policy is keyed by everything that it depends on, so that one
-recipe gives one policy.
+A run from a Hub id is pinned to the commit that its revision is when the run is created: all peers load the
+same. The Hub's own cache is used, also without a network. The cache of the embedded policy is keyed by
+everything that it depends on, so that one recipe gives one policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ COPIES = ["*/*", "consolidated*"]
 
 
 def folder(run: Run) -> Path:
-    """A Hugging Face folder with config, tokenizer and safetensors. Raises UserError when there is none to be had."""
+    """A Hugging Face folder with config, tokenizer and safetensors. Raises UserError when there is none to be
+    had."""
     if run.model.name == "embedded":
         return _embedded(run)
     if not from_hub(run):
@@ -49,8 +50,8 @@ def from_hub(run: Run) -> bool:
 def pinned(run: Run) -> tuple[Run, Path]:
     """The run as it is created, and its model's folder.
 
-    Revisions of a Hub model and data set are commits then, and a run that names no learning rate has the one that is known for
-    its kind, said on stderr. Raises as `folder`, and WrongUsage where none is known.
+    Revisions of a Hub model and data set are commits then, and a run that names no learning rate has the one
+    that is known for its kind, said on stderr. Raises as `folder`, and WrongUsage where none is known.
     """
     path = folder(run)
     run = _settled(run, path)
@@ -85,14 +86,17 @@ def _parameters(files: Sequence[Path]) -> int:
 
 
 def base(model: Path, run: Run) -> Path:
-    """The folder with what a role loads first: the run folder's `model`; for adapters on a Hub model the Hub's, at its commit.
+    """The folder with what a role loads first: the run folder's `model`; for adapters on a Hub model the
+    Hub's, at its commit.
 
     Raises UserError when it cannot be had.
     """
     if run.model.training == "full" or (model / "model.safetensors").exists():
         return model
     if COMMIT.fullmatch(run.model.revision) is None:
-        raise CannotHere(f"{model} has no model.safetensors, which the run's adapters are on: leave and join again")
+        raise CannotHere(
+            f"{model} has no model.safetensors, which the run's adapters are on: leave and join again"
+        )
     return _hub(run.model.name, run.model.revision)
 
 
@@ -110,7 +114,8 @@ def _embedded(run: Run) -> Path:
             embedded.make(target, run.seed, source.characters, source.example, say)
         except OSError as error:
             raise CannotHere(
-                f"cannot write the embedded model to {target}: {error.strerror}; free some space or set XDG_CACHE_HOME"
+                f"cannot write the embedded model to {target}: {error.strerror}; free some space or set"
+                " XDG_CACHE_HOME"
             ) from error
     return target
 
@@ -128,18 +133,22 @@ def _hub(name: str, revision: str) -> Path:
 
     page = f"{constants.ENDPOINT}/{name}"
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=FILES, ignore_patterns=COPIES))
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=FILES, ignore_patterns=COPIES)
+        )
     except GatedRepoError as error:
         raise UserError(f"{name} is gated: accept its terms on {page}, then run `hf auth login`") from error
     except RepositoryNotFoundError as error:
         raise WrongUsage(
-            f"there is no folder and no Hub model {name}: name a folder, a Hub id such as org/model, or `embedded` "
-            "(a private model needs `hf auth login` first)"
+            f"there is no folder and no Hub model {name}: name a folder, a Hub id such as org/model, or"
+            " `embedded` (a private model needs `hf auth login` first)"
         ) from error
     except RevisionNotFoundError as error:
         raise WrongUsage(f"{name} has no revision {revision}: {page}/commits/main lists them") from error
     except HFValidationError as error:
-        raise WrongUsage(f"{name!r} is no folder here and no Hub id: name a folder, org/model, or `embedded`") from error
+        raise WrongUsage(
+            f"{name!r} is no folder here and no Hub id: name a folder, org/model, or `embedded`"
+        ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if isinstance(error, OSError) and (error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)):
             raise  # about this disk, which is told elsewhere

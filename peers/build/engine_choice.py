@@ -1,6 +1,8 @@
-"""Which engine a sampler or an evaluator gets, and why: `auto` takes vLLM where it is installed and a GPU has room for it.
+"""Which engine a sampler or an evaluator gets, and why: `auto` takes vLLM where it is installed and a GPU has
+room for it.
 
-Everything that decides is an argument, so that the sentence a person reads follows from what was seen and nothing else.
+Everything that decides is an argument, so that the sentence a person reads follows from what was seen and
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from peers.fit.hardware import Gpu
 from swarm.config import Engine
 
 ROOM = 1.3
-# Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its start.
+"""Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its
+start."""
+
 INSTALL = "pip install 'gepo-swarm[vllm]'"
 
 
@@ -50,25 +54,36 @@ def choose(settings: Engine, seen: Seen) -> Choice:
             return _vllm(seen)
         case "vllm-server":
             if not settings.url:
-                raise WrongUsage("peer.engine.name is vllm-server: set peer.engine.url too, to http://127.0.0.1:8000 or so")
+                raise WrongUsage(
+                    "peer.engine.name is vllm-server: set peer.engine.url too, to http://127.0.0.1:8000 or so"
+                )
             if seen.quantize != "none":
-                raise WrongUsage(f"a server cannot be told to hold its weights in {seen.quantize}: set peer.engine.name to hf")
+                raise WrongUsage(
+                    f"a server cannot be told to hold its weights in {seen.quantize}: set peer.engine.name"
+                    " to hf"
+                )
             return Choice("vllm-server", f"peer.engine.name asks for it, at {settings.url}")
         case "toy":
-            raise WrongUsage("engine 'toy' is for simulations: a language model needs auto, hf, vllm or vllm-server")
+            raise WrongUsage(
+                "engine 'toy' is for simulations: a language model needs auto, hf, vllm or vllm-server"
+            )
     return Choice("vllm", why) if (why := _suits(settings, seen)) else Choice("hf", _instead(settings, seen))
 
 
 def _vllm(seen: Seen) -> Choice:
     if not seen.vllm:
         raise CannotHere(
-            f"peer.engine.name is vllm, which is not installed here: {INSTALL} (without a GPU: `make test-vllm` shows how), "
-            "or set it to auto"
+            f"peer.engine.name is vllm, which is not installed here: {INSTALL} (without a GPU: `make"
+            " test-vllm` shows how), or set it to auto"
         )
     if seen.quantize == "int8":
-        raise WrongUsage("vLLM cannot quantize to int8 while it loads: set peer.engine.quantize to nf4, or the name to hf")
+        raise WrongUsage(
+            "vLLM cannot quantize to int8 while it loads: set peer.engine.quantize to nf4, or the name to hf"
+        )
     if seen.quantize == "nf4" and not seen.gpus:
-        raise WrongUsage("vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too")
+        raise WrongUsage(
+            "vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too"
+        )
     return Choice("vllm", "peer.engine.name asks for it")
 
 
@@ -98,7 +113,10 @@ def _lacks(settings: Engine, seen: Seen, gpu: Gpu) -> str:
     claim = settings.memory * gpu.total
     need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)
     if gpu.free < claim:
-        return f"vLLM would take {_gib(claim)} GB of the {gpu.name}, {_gib(gpu.free)} GB are free: lower peer.engine.memory"
+        return (
+            f"vLLM would take {_gib(claim)} GB of the {gpu.name}, {_gib(gpu.free)} GB are free: lower"
+            " peer.engine.memory"
+        )
     if claim < need:
         return f"the model needs {_gib(need)} GB in vLLM, which may take {_gib(claim)} GB of the {gpu.name}"
     return ""

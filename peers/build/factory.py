@@ -1,4 +1,5 @@
-"""What a role works with, from a run's model folder: engines for samplers and evaluators, a learner, the run's speech.
+"""What a role works with, from a run's model folder: engines for samplers and evaluators, a learner, the
+run's speech.
 
 This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, which do not know each other.
 """
@@ -50,7 +51,8 @@ def size(model: Path, run: Run) -> int:
 
 
 def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Speech]:
-    """A learner whose weights mean nothing until it takes a release, and what admission needs of its tokenizer.
+    """A learner whose weights mean nothing until it takes a release, and what admission needs of its
+    tokenizer.
 
     Raises UserError and ModelError when this machine cannot have it.
     """
@@ -71,16 +73,18 @@ def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Spee
 
 
 def learner_gpus(model: Path, config: Config) -> int:
-    """GPUs that share a learner's model; 1 also where there is none. Raises CannotHere when there are fewer than asked for.
+    """GPUs that share a learner's model; 1 also where there is none. Raises CannotHere when there are fewer
+    than asked for.
 
-    Without `peer.learner.gpus`: one if the model fits there by `swarm fit`'s estimate, else all; what cannot be split takes one.
+    Without `peer.learner.gpus`: one if the model fits there by `swarm fit`'s estimate, else all; what cannot
+    be split takes one.
     """
     run, settings = config.run, config.peer.learner
     there = torch.cuda.device_count() if settings.device in ("auto", "cuda") else 1
     if settings.gpus > max(there, 1):
         raise CannotHere(
-            f"peer.learner.gpus is {settings.gpus}, and peer.learner.device = {settings.device!r} is {there} here: "
-            "set gpus to 0 and device to auto for what there is"
+            f"peer.learner.gpus is {settings.gpus}, and peer.learner.device = {settings.device!r} is {there}"
+            " here: set gpus to 0 and device to auto for what there is"
         )
     if settings.gpus > 0 or there < 2:
         return max(settings.gpus, 1)
@@ -91,13 +95,17 @@ def learner_gpus(model: Path, config: Config) -> int:
 
 
 def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
-    """The run's tasks, their prompts as its model reads them. Raises TaskError, WrongUsage for an unfit template.
+    """The run's tasks, their prompts as its model reads them. Raises TaskError, WrongUsage for an unfit
+    template.
 
-    Reward code that came with the run is run as `peer.rewards.code` says; where the run was started it is the owner's own.
+    Reward code that came with the run is run as `peer.rewards.code` says; where the run was started it is the
+    owner's own.
     """
     task, folder = config.run.task, run.path / "task"
     code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
-    plain = tasks.source(task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say)
+    plain = tasks.source(
+        task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
+    )
     try:
         render = speech(run.model, config.run).render
         return Rendered(plain, render, say)
@@ -107,14 +115,17 @@ def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
 
 
 def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
-    """What `[peer.engine]` asks for, or what `auto` takes here, which is said with the reason. Its policy is still to come.
+    """What `[peer.engine]` asks for, or what `auto` takes here, which is said with the reason. Its policy is
+    still to come.
 
     Raises UserError and ModelError when this machine, or this run, cannot have it.
     """
     run, asked = config.run, config.peer.engine
     gpus = hardware.machine().gpus
     parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
-    choice = engine_choice.choose(asked, engine_choice.Seen(engine_choice.installed(), gpus, parameters, quantization(config)))
+    choice = engine_choice.choose(
+        asked, engine_choice.Seen(engine_choice.installed(), gpus, parameters, quantization(config))
+    )
     say(str(choice))
     if choice.name == "hf":
         return hf(model, config)
@@ -137,11 +148,24 @@ def _recipe(model: Path, config: Config) -> Recipe:
     run, spoken = config.run, speech(model, config.run)
     quantize = quantization(config) != "none"
     if run.model.training == "full":
-        return Recipe(config.peer.engine, run.sampling, spoken, spoken.vocabulary, vllm_folder.whole(model), quantize=quantize)
+        return Recipe(
+            config.peer.engine,
+            run.sampling,
+            spoken,
+            spoken.vocabulary,
+            vllm_folder.whole(model),
+            quantize=quantize,
+        )
     return Recipe(
-        config.peer.engine, run.sampling, spoken, spoken.vocabulary, vllm_folder.adapter(model, run.lora),
-        base=base_model.base(model, run), rank=run.lora.rank, quantize=quantize,
-    )  # fmt: skip
+        config.peer.engine,
+        run.sampling,
+        spoken,
+        spoken.vocabulary,
+        vllm_folder.adapter(model, run.lora),
+        base=base_model.base(model, run),
+        rank=run.lora.rank,
+        quantize=quantize,
+    )
 
 
 def hf(model: Path, config: Config) -> HfEngine:
@@ -157,7 +181,8 @@ def hf(model: Path, config: Config) -> HfEngine:
 
 
 def quantization(config: Config) -> str:
-    """What the policy's linear layers are sampled in: `none`, `int8` or `nf4`. Raises WrongUsage where the run does not allow it.
+    """What the policy's linear layers are sampled in: `none`, `int8` or `nf4`. Raises WrongUsage where the
+    run does not allow it.
 
     The base of a qlora run is NF4 for everybody: that is its policy.
     """
@@ -183,7 +208,8 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> An
         if not ran_out(error):
             raise
         raise CannotHere(
-            f"the model does not fit into the memory of {device}: `swarm fit {run.model.name}` shows what does on this machine"
+            f"the model does not fit into the memory of {device}: `swarm fit {run.model.name}` shows what"
+            " does on this machine"
         ) from error
 
 

@@ -1,8 +1,10 @@
-"""The page in a peer's own process: served over what the peer watches, with a word for those who want to join.
+"""The page in a peer's own process: served over what the peer watches, with a word for those who want to
+join.
 
-In come a Source and the settings of `[peer.page]`, out goes a page that answers until the block ends; its address is said on
-stderr. Invariant: no page shows a word that makes members of roles that the public may not have. Not handled here: what the page
-says (dashboard), who may look at it (a proxy, where it is not loopback alone).
+In come a Source and the settings of `[peer.page]`, out goes a page that answers until the block ends; its
+address is said on stderr. Invariant: no page shows a word that makes members of roles that the public may not
+have. Not handled here: what the page says (dashboard), who may look at it (a proxy, where it is not loopback
+alone).
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def page(source: Source, settings: Page, invite: InviteView | None, query: str = "") -> AsyncIterator[str]:
+async def page(
+    source: Source, settings: Page, invite: InviteView | None, query: str = ""
+) -> AsyncIterator[str]:
     """Serves it. -> its address, said with `query`. Raises PortTaken."""
     from dashboard.app import create_app  # fastapi takes half a second, and not every peer has a page
     from dashboard.server import serve
@@ -33,10 +37,11 @@ async def page(source: Source, settings: Page, invite: InviteView | None, query:
     print(f"page: {server.url}{query}", file=sys.stderr, flush=True)
     if not loopback(settings.host):
         print(
-            f"whoever reaches port {server.port} of this machine can read the page, it has no password: bind 127.0.0.1 "
-            "(--host, or peer.page.host), or put a proxy that asks for one in front",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            f"whoever reaches port {server.port} of this machine can read the page, it has no password: bind"
+            " 127.0.0.1 (--host, or peer.page.host), or put a proxy that asks for one in front",
+            file=sys.stderr,
+            flush=True,
+        )
     try:
         yield server.url
     finally:
@@ -52,7 +57,8 @@ def loopback(host: str) -> bool:
 
 
 def public_invite(run: Digest, addresses: Sequence[str]) -> InviteView | None:
-    """A word for samplers of a public run: it makes no members, whatever the word was that its host came with."""
+    """A word for samplers of a public run: it makes no members, whatever the word was that its host came
+    with."""
     if not addresses:
         return None
     return _view(invites.make(run, addresses[: invites.ADDRESSES], Role.SAMPLER), None)
@@ -64,7 +70,11 @@ def private_invite(word: str, now: float) -> InviteView | None:
         invite = invites.read(word, now)
     except invites.InviteError:
         return None
-    return _view(word, None if invite.expires == invites.FOREVER else invite.expires) if invite.role is Role.SAMPLER else None
+    return (
+        _view(word, None if invite.expires == invites.FOREVER else invite.expires)
+        if invite.role is Role.SAMPLER
+        else None
+    )
 
 
 def _view(word: str, expires: int | None) -> InviteView:

@@ -39,8 +39,18 @@ from swarm.tasks import base as tasks
 from swarm.tasks import files as task_files
 from swarm.types import Digest, Membership, Role, Spec, Task
 
-MODEL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-               "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")  # fmt: skip
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
+)
 """What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
 BASE = "model.safetensors"
 """The weights below an adapter travel too, where no Hub has them."""
@@ -59,15 +69,16 @@ class RunFolder:
         return self.path / "model"
 
     def genesis(self) -> bytes | None:
-        """Version 0, where the run was started. Raises CannotHere when its bytes are not those that the run began with."""
+        """Version 0, where the run was started. Raises CannotHere when its bytes are not those that the run
+        began with."""
         path = self.path / "genesis"
         if not path.exists():
             return None
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != self.spec.genesis:
             raise CannotHere(
-                f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring the file back from a "
-                "copy, or go on from a later release: whoever holds one serves it"
+                f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring"
+                " the file back from a copy, or go on from a later release: whoever holds one serves it"
             )
         return content
 
@@ -87,13 +98,17 @@ class RunFolder:
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
         """A word that admits to `role`.
 
-        One that makes members ends after invites.LIFE, and who is a member by then is renewed; with `seconds` both word and
-        memberships end then. A stranger's word ends only where `seconds` says so.
+        One that makes members ends after invites.LIFE, and who is a member by then is renewed; with `seconds`
+        both word and memberships end then. A stranger's word ends only where `seconds` says so.
         """
         makes_members = needs_membership(role, bool(self.spec.run["private"]))
         lasts = seconds if seconds is not None else invites.LIFE if makes_members else None
         expires = int(time.time() + lasts) if lasts is not None else invites.FOREVER
-        delegate = invites.delegate(self.owner(), self.name, role, expires, seconds is not None) if makes_members else None
+        delegate = (
+            invites.delegate(self.owner(), self.name, role, expires, seconds is not None)
+            if makes_members
+            else None
+        )
         return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
 
     def word(self, role: Role) -> Path:
@@ -102,19 +117,25 @@ class RunFolder:
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
         """A membership for a peer on the owner's own machine."""
-        return invites.admit(invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFE)), keyring.me)
+        return invites.admit(
+            invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFE)), keyring.me
+        )
 
 
 def invite(path: Path, role: Role, seconds: float | None = None) -> str:
-    """`swarm invite`: a fresh word, to the addresses at which the run was last started here. Raises Refusal when it was not."""
+    """`swarm invite`: a fresh word, to the addresses at which the run was last started here. Raises Refusal
+    when it was not."""
     run = read(path)
     if run is None or not (kept := run.word(role)).exists():
-        raise Refusal(f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`")
+        raise Refusal(
+            f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`"
+        )
     return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
 
 
 def entry(word: str, path: Path | None, now: float) -> Invite:
-    """The invite of a peer that joins, or comes back to its run folder: there the word may have ended, a renewed membership not.
+    """The invite of a peer that joins, or comes back to its run folder: there the word may have ended, a
+    renewed membership not.
 
     `path` is None for the folder that this machine keeps the invite's run in. Raises InviteError.
     """
@@ -124,7 +145,10 @@ def entry(word: str, path: Path | None, now: float) -> Invite:
         if error.kind is not Trouble.EXPIRED:
             raise
         invite = invites.read(word, 0.0)
-        kept = (membership(file.parent) for file in (path or default_path(invite.run[:12])).glob(f"peers/*/{MEMBERSHIP}"))
+        kept = (
+            membership(file.parent)
+            for file in (path or default_path(invite.run[:12])).glob(f"peers/*/{MEMBERSHIP}")
+        )
         if not any(one is not None and now <= one.delegation.expires for one in kept):
             raise
         return invite
@@ -156,7 +180,9 @@ def read(path: Path) -> RunFolder | None:
     try:
         return RunFolder(path, wire.decode(content, Spec), digest_of(content))
     except wire.WireError as error:
-        raise CannotHere(f"{path / 'spec'} is damaged ({error}): move the folder away and start or join again") from error
+        raise CannotHere(
+            f"{path / 'spec'} is damaged ({error}): move the folder away and start or join again"
+        ) from error
 
 
 def keep(path: Path, content: bytes) -> RunFolder:
@@ -164,7 +190,10 @@ def keep(path: Path, content: bytes) -> RunFolder:
     here = read(path)
     digest = digest_of(content)
     if here is not None and here.digest != digest:
-        raise Refusal(f"{path} belongs to run {here.digest[:12]}, not to {digest[:12]}: name another folder with --folder")
+        raise Refusal(
+            f"{path} belongs to run {here.digest[:12]}, not to {digest[:12]}: name another folder with"
+            " --folder"
+        )
     if here is None:
         write_durably(path / "spec", content)
     return RunFolder(path, wire.decode(content, Spec), digest)
@@ -178,18 +207,24 @@ def opened(path: Path, run: Run) -> RunFolder | None:
     here = read(path)
     if here is None:
         return None
-    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))  # tuples are lists then, as in a Spec
+    # tuples are lists then, as in a Spec
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
     settings = _pinned_as(travelled, here.spec.run)
     if here.spec.run != settings:
         changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
-        raise Refusal(f"{path} holds a run with other settings ({changed}): restore them, or name another folder with --folder")
+        raise Refusal(
+            f"{path} holds a run with other settings ({changed}): restore them, or name another folder with"
+            " --folder"
+        )
     return here
 
 
 def create(path: Path, run: Run, policy: Path) -> RunFolder:
-    """The folder of a run started here, from its config (revisions pinned) and a policy folder with version 0.
+    """The folder of a run started here, from its config (revisions pinned) and a policy folder with version
+    0.
 
-    Raises ModelError or TaskError when model, task and template do not fit together, OSError when the disk says no.
+    Raises ModelError or TaskError when model, task and template do not fit together, OSError when the disk
+    says no.
     """
     from peers.build import base_model
     from swarm.learn import speech
@@ -208,13 +243,21 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     _try_first(run, path / "task", spoken.render)
     genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
-    files, carried = digests(path / "model", (*MODEL_FILES, BASE)), digests(path / "task", _names(path / "task"))
+    files, carried = (
+        digests(path / "model", (*MODEL_FILES, BASE)),
+        digests(path / "task", _names(path / "task")),
+    )
     sizes = {name: (path / "model" / name).stat().st_size for name in files}
     sizes |= {TASK + name: (path / "task" / name).stat().st_size for name in carried}
     spec = Spec(
-        protocol=PROTOCOL, run=run_dict(run), owner=owner.public.hex(), files=files, task=carried, sizes=sizes,
+        protocol=PROTOCOL,
+        run=run_dict(run),
+        owner=owner.public.hex(),
+        files=files,
+        task=carried,
+        sizes=sizes,
         genesis=Digest(hashlib.sha256(genesis).hexdigest()),
-    )  # fmt: skip
+    )
     return keep(path, wire.encode(spec))
 
 
@@ -230,7 +273,8 @@ def genesis_of(policy: Path, run: Run) -> bytes:
     """Version 0 as a release: the policy's weights, or the first adapter. Raises ModelError."""
     from swarm.learn import adapters, model, weights
 
-    if run.model.name == "embedded":  # its file is a release already: seconds of importing its architecture are saved
+    # its file is a release already: seconds of importing its architecture are saved
+    if run.model.name == "embedded":
         return (policy / "model.safetensors").read_bytes()
     if not any(policy.glob("*.safetensors")):
         raise model.ModelError(model.no_weights(policy))
@@ -263,13 +307,20 @@ def _try_first(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
 
 
 def _pinned_as(settings: dict[str, object], here: Mapping[str, object]) -> dict[str, object]:
-    """Settings with the revisions and the learning rate that the run here was pinned to, where they name none themselves."""
+    """Settings with the revisions and the learning rate that the run here was pinned to, where they name none
+    themselves."""
     model, task, optimizer = (dict(settings[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
     my_model, my_task, my_optimizer = (dict(here[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
     if model["name"] == my_model["name"] and not _commit(model["revision"]):
         model["revision"] = my_model["revision"]
-    if task["name"] == my_task["name"] and "revision" in my_task["options"] and not _commit(task["options"].get("revision", "")):
-        task["options"] = dict(sorted({**task["options"], "revision": my_task["options"]["revision"]}.items()))
+    if (
+        task["name"] == my_task["name"]
+        and "revision" in my_task["options"]
+        and not _commit(task["options"].get("revision", ""))
+    ):
+        task["options"] = dict(
+            sorted({**task["options"], "revision": my_task["options"]["revision"]}.items())
+        )
     optimizer["lr"] = optimizer["lr"] or my_optimizer["lr"]
     return settings | {"model": model, "task": task, "optimizer": optimizer}
 

@@ -1,13 +1,13 @@
 """The run's specification and files, from peer to peer: service `spec`, answered by everybody who has them.
 
-A request names the run's digest (knowing it is the proof of being invited), a file or nothing for the Spec itself, and an
-offset; the answer is at most one slice, read from the disk where it is asked for.
+A request names the run's digest (knowing it is the proof of being invited), a file or nothing for the Spec
+itself, and an offset; the answer is at most one slice, read from the disk where it is asked for.
 
     Spec --> model/<file>, task/<file>:   <file>.part grows slice by slice --digest is right--> <file>
 
-The joiner believes nothing: the Spec must have the digest of its invite, each file the digest and the size in the Spec, and only
-names that a model or a task has are written. A `.part` that a break left is gone on with, by whoever can. The weights that are
-trained do not travel here; they come as releases.
+The joiner believes nothing: the Spec must have the digest of its invite, each file the digest and the size in
+the Spec, and only names that a model or a task has are written. A `.part` that a break left is gone on with,
+by whoever can. The weights that are trained do not travel here; they come as releases.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from swarm.types import Digest, PeerId, Spec, Struct, Word
 
 SLICE = 1 << 20
 LARGEST = 64 << 20
-# Bytes of a config or tokenizer file: the largest tokenizers of the field have about 35 MB.
+"""Bytes of a config or tokenizer file: the largest tokenizers of the field have about 35 MB."""
+
 LARGEST_SPEC = 4 << 20
 PATIENCE = 30.0
-# Seconds for one slice: 1 MiB over a slow line.
+"""Seconds for one slice: 1 MiB over a slow line."""
+
 TELL = 5.0
-# Seconds between two lines of a long transfer.
+"""Seconds between two lines of a long transfer."""
 
 
 class Ask(Struct):
@@ -46,7 +48,8 @@ class Ask(Struct):
 
 
 async def serve(mail: Mail, run: RunFolder) -> list[str]:
-    """Answer `spec` from this run folder -> a sentence for each file that is damaged, and so given to nobody."""
+    """Answer `spec` from this run folder -> a sentence for each file that is damaged, and so given to
+    nobody."""
     files, damaged = {"": run.path / "spec"} | dict(_places(run)), _damaged(run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
@@ -63,23 +66,32 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
         try:
             return _slice(files[ask.file], ask.offset)
         except OSError as error:
-            raise Refused(f"{ask.file or 'the specification'} cannot be read here: {error.strerror}") from error
+            raise Refused(
+                f"{ask.file or 'the specification'} cannot be read here: {error.strerror}"
+            ) from error
 
     await mail.serve("spec", answer)
     return list(damaged.values())
 
 
-async def fetch(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path, model: Path | None) -> RunFolder:
-    """The run folder at `path`, complete; `model` is a local folder whose files are taken where they are the run's.
+async def fetch(
+    mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path, model: Path | None
+) -> RunFolder:
+    """The run folder at `path`, complete; `model` is a local folder whose files are taken where they are the
+    run's.
 
-    Raises Unreached (nobody could give a file), Refusal (another protocol, or local files that are not the run's), CannotHere
-    (the disk is too small).
+    Raises Unreached (nobody could give a file), Refusal (another protocol, or local files that are not the
+    run's), CannotHere (the disk is too small).
     """
     run = await fetch_spec(mail, sources, digest, path)
     places = dict(_places(run))
     if model is not None:
         _take(model, run)
-    missing = [name for name, place in places.items() if not _there(place, _expected(run.spec, name), run.spec.sizes[name])]
+    missing = [
+        name
+        for name, place in places.items()
+        if not _there(place, _expected(run.spec, name), run.spec.sizes[name])
+    ]
     _check_room(path, sum(run.spec.sizes[name] for name in missing))
     for name in missing:
         await _Transfer(mail, run, name, places[name]).run(sources)
@@ -94,21 +106,31 @@ async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path
     except wire.WireError as error:
         raise Refusal(f"the swarm's specification cannot be read ({error}): upgrade this program") from error
     if spec.protocol != PROTOCOL:
-        raise Refusal(f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version")
+        raise Refusal(
+            f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version"
+        )
     _check(spec)
     return run_folder.keep(path, content)
 
 
 def _check(spec: Spec) -> None:
     """Raises Refusal for names and sizes that no model and no task has."""
-    strange = set(spec.files) - {*MODEL_FILES, BASE} | {name for name in spec.task if not task_files.NAME.fullmatch(name)}
+    strange = set(spec.files) - {*MODEL_FILES, BASE} | {
+        name for name in spec.task if not task_files.NAME.fullmatch(name)
+    }
     if strange:
         # A name such as `../../.profile` would be written where it says.
-        raise Refusal(f"the run wants a file {min(strange)[:80]!r} on this machine, and no run needs that: do not join it")
+        raise Refusal(
+            f"the run wants a file {min(strange)[:80]!r} on this machine, and no run needs that: do not"
+            " join it"
+        )
     for name in (*spec.files, *(TASK + name for name in spec.task)):
         most = task_files.LARGEST if name.startswith(TASK) else None if name == BASE else LARGEST
         if (size := spec.sizes.get(name, -1)) < 0 or (most is not None and size > most):
-            raise Refusal(f"the run wants {name} to have {size} bytes on this machine, and no run needs that: do not join it")
+            raise Refusal(
+                f"the run wants {name} to have {size} bytes on this machine, and no run needs that: do not"
+                " join it"
+            )
 
 
 async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> bytes:
@@ -118,7 +140,10 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
         try:
             while len(content) <= LARGEST_SPEC:
                 part = await mail.send(
-                    source, "spec", wire.encode(Ask(run=digest, file="", offset=len(content))), timeout=PATIENCE
+                    source,
+                    "spec",
+                    wire.encode(Ask(run=digest, file="", offset=len(content))),
+                    timeout=PATIENCE,
                 )
                 content += part
                 if len(part) < SLICE:
@@ -210,7 +235,9 @@ class _Transfer:
             part.add(piece)
             if time.monotonic() - self._told >= TELL:
                 self._told = time.monotonic()
-                print(f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB", file=sys.stderr, flush=True)
+                print(
+                    f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB", file=sys.stderr, flush=True
+                )
 
 
 def _places(run: RunFolder) -> Iterator[tuple[str, Path]]:
@@ -227,8 +254,14 @@ def _damaged(run: RunFolder) -> dict[str, str]:
     for name, place in _places(run):
         size = run.spec.sizes.get(name, -1)
         if not _there(place, _expected(run.spec, name), size):
-            what = f"is damaged: it is not the {size} bytes that the run began with" if place.exists() else "is gone"
-            told[name] = f"{place} {what}. Joiners cannot have it from here: bring it back from the model's folder"
+            what = (
+                f"is damaged: it is not the {size} bytes that the run began with"
+                if place.exists()
+                else "is gone"
+            )
+            told[name] = (
+                f"{place} {what}. Joiners cannot have it from here: bring it back from the model's folder"
+            )
     return told
 
 
@@ -237,7 +270,8 @@ def _expected(spec: Spec, name: str) -> Digest:
 
 
 def _there(place: Path, expected: Digest, size: int) -> bool:
-    """It is here. A large file got its name only when its digest was right, and reading it again would take minutes."""
+    """It is here. A large file got its name only when its digest was right, and reading it again would take
+    minutes."""
     if not place.exists() or place.stat().st_size != size:
         return False
     return size > LARGEST or _digest(place) == expected
@@ -254,10 +288,12 @@ def _take(model: Path, run: RunFolder) -> None:
             shutil.copyfile(local, run.model / name)
             sync(run.model / name)
             sync(run.model)
-        elif name != BASE:  # weights may be cut and named in other ways: the run's come from another peer then
+        # weights may be cut and named in other ways: the run's come from another peer then
+        elif name != BASE:
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
             raise Refusal(
-                f"{local} is not the run's: with another {what} every group would be refused; leave --model out to use the run's"
+                f"{local} is not the run's: with another {what} every group would be refused; leave --model"
+                " out to use the run's"
             )
 
 
@@ -265,8 +301,8 @@ def _check_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path).free
     if free < needed:
         raise CannotHere(
-            f"the run's files need {needed / 1e9:.1f} GB, and the disk of {path} has {free / 1e9:.1f} GB free: "
-            "free some space, or name another folder with --folder"
+            f"the run's files need {needed / 1e9:.1f} GB, and the disk of {path} has {free / 1e9:.1f} GB"
+            " free: free some space, or name another folder with --folder"
         )
 
 

@@ -3,8 +3,9 @@
     whole weights -> the model's own files (links) + model.safetensors, which is the release's bytes
     an adapter    -> adapter_config.json + adapter_model.safetensors
 
-What is written has been checked against the shapes of the run's model: ValueError otherwise, before vLLM sees any of it. And
-what the weights in such a folder make of a text, by transformers: a server's answers are compared with it.
+What is written has been checked against the shapes of the run's model: ValueError otherwise, before vLLM sees
+any of it. And what the weights in such a folder make of a text, by transformers: a server's answers are
+compared with it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from swarm.learn.model import config_of, load_policy
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 REFERENCE = 1_000_000_000
-# Parameters of the largest model that is computed here beside a server: a second in float32 on a CPU, and 4 GB for as long.
+"""Parameters of the largest model that is computed here beside a server: a second in float32 on a CPU, and 4
+GB for as long."""
 
 
 def whole(model: Path) -> Callable[[bytes, Path], None]:
@@ -55,7 +57,8 @@ def size(model: Path) -> int:
 
 @torch.no_grad()
 def score(folder: Path, ids: Sequence[int]) -> list[float]:
-    """Log-probabilities of all tokens but the first, at temperature 1, by the weights in the folder, in float32 on the CPU."""
+    """Log-probabilities of all tokens but the first, at temperature 1, by the weights in the folder, in
+    float32 on the CPU."""
     logits = load_policy(folder)(torch.tensor([list(ids)])).logits[0, :-1].float()
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
@@ -67,7 +70,11 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config_of(model), trust_remote_code=False)
         if lora is not None:
-            return {name: [*tensor.shape] for name, tensor in weights.state(adapters.wrap(empty, lora, seed=0)).items()}
-    own = {id(tensor): name for name, tensor in sorted(empty.named_parameters(remove_duplicate=False))}  # tied: the last name
+            return {
+                name: [*tensor.shape]
+                for name, tensor in weights.state(adapters.wrap(empty, lora, seed=0)).items()
+            }
+    # tied: the last name
+    own = {id(tensor): name for name, tensor in sorted(empty.named_parameters(remove_duplicate=False))}
     tied = {name for name, _ in empty.named_parameters(remove_duplicate=False)} - set(own.values())
     return {name: [*tensor.shape] for name, tensor in empty.state_dict().items() if name not in tied}

@@ -1,7 +1,7 @@
 """From a command's words to what it works on: settings, an invite that can be read, a run's folder.
 
-All of it is offline, and wrong words end the command before anything slow is imported. Not handled here: which words there are
-(peers.cli).
+All of it is offline, and wrong words end the command before anything slow is imported. Not handled here:
+which words there are (peers.cli).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from swarm.config import Loaded
 
 COMPLETION = 512
-# Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's.
+"""Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's."""
 
 
 def load(args: argparse.Namespace, path: Path | None) -> Loaded:
@@ -39,11 +39,14 @@ def refuse_run_settings(loaded: Loaded) -> None:
     """A joiner's run half comes from the swarm; only where its model lies may differ."""
     for key, origin in loaded.origins.items():
         if key.startswith("run.") and origin != "default" and key != "run.model.name":
-            raise WrongUsage(f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out")
+            raise WrongUsage(
+                f"{origin}: {key} is the same for all peers of a run and comes with the invite; leave it out"
+            )
 
 
 def load_fit(args: argparse.Namespace) -> Loaded:
-    """The settings of a config, or the defaults with a model's name and completions as long as its users ask for."""
+    """The settings of a config, or the defaults with a model's name and completions as long as its users ask
+    for."""
     if args.model_or_config.endswith(".toml"):
         return load(args, Path(args.model_or_config))
     args.set[:0] = [f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"]

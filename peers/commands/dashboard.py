@@ -1,4 +1,5 @@
-"""`swarm dashboard` and `swarm replay`: the page over a swarm of others, or over the journal of a run that has ended.
+"""`swarm dashboard` and `swarm replay`: the page over a swarm of others, or over the journal of a run that
+has ended.
 
     invite  -> an observer (peers.build.assembly) -> Observer -> page        journal -> Replay -> page
 
@@ -27,7 +28,11 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
     from dashboard import app, server  # noqa: F401 (slow to import: before anybody is connected)
 
     async def look(window: assembly.Window) -> None:
-        print(f"watching run {window.run.name} {window.invite.run[:12]} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+        print(
+            f"watching run {window.run.name} {window.invite.run[:12]} (Ctrl-C leaves)",
+            file=sys.stderr,
+            flush=True,
+        )
         async with page(window.watch.feed, config.peer.page, _invite_shown(window, config.peer.page)):
             await window.leaving.wait()
 
@@ -36,18 +41,25 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
 
 def _invite_shown(window: assembly.Window, settings: Page) -> InviteView | None:
     """Of a private run no word can be shown: the one that made this window makes windows."""
-    return public_invite(window.invite.run, window.invite.addresses) if settings.invite and not window.run.private else None
+    return (
+        public_invite(window.invite.run, window.invite.addresses)
+        if settings.invite and not window.run.private
+        else None
+    )
 
 
 def replay(path: Path, config: Config, speed: float) -> int:
-    """Serve the page over a journal until a signal. Raises WrongUsage when it is none. Returns an exit code."""
+    """Serve the page over a journal until a signal. Raises WrongUsage when it is none. Returns an exit
+    code."""
     from dashboard.replay import Replay
 
     journal = _journal_in(path)
     try:
         source = Replay(journal, _run_of(journal) or config.run, config.peer.history)
     except msgspec.DecodeError as error:
-        raise WrongUsage(f"{journal} is no journal of this program: {_first_strange_line(journal)}") from error
+        raise WrongUsage(
+            f"{journal} is no journal of this program: {_first_strange_line(journal)}"
+        ) from error
     if source.span.last == 0.0:
         raise WrongUsage(f"{journal} is no journal: it has no whole line")
 
@@ -61,7 +73,8 @@ def replay(path: Path, config: Config, speed: float) -> int:
 
 
 def _journal_in(path: Path) -> Path:
-    """The file itself, or what a run's or a peer's folder has: the seed's before others', for it heard everybody."""
+    """The file itself, or what a run's or a peer's folder has: the seed's before others', for it heard
+    everybody."""
     if path.is_file():
         return path
     if not path.exists():
@@ -69,7 +82,9 @@ def _journal_in(path: Path) -> Path:
     own = [path / "peers" / "seed" / "journal.jsonl", path / "journal.jsonl"]
     found = [file for file in (*own, *sorted(path.glob("peers/observer-*/journal.jsonl"))) if file.is_file()]
     if not found:
-        raise WrongUsage(f"{path} has no journal of a seed or an observer: name a file, such as a learner's journal.jsonl")
+        raise WrongUsage(
+            f"{path} has no journal of a seed or an observer: name a file, such as a learner's journal.jsonl"
+        )
     return found[0]
 
 

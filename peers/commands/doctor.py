@@ -1,7 +1,9 @@
-"""`swarm doctor`: can this machine take part, and what to do if not. Looks at this machine only; sends nothing anywhere.
+"""`swarm doctor`: can this machine take part, and what to do if not. Looks at this machine only; sends
+nothing anywhere.
 
-Each check is a function to a Finding (ok, warn or fail, what was found, what to do); a warning never stops anybody. Exit code 0,
-or 3 when a check failed. Not handled here: whether others can reach this machine, which nobody can know without asking them.
+Each check is a function to a Finding (ok, warn or fail, what was found, what to do); a warning never stops
+anybody. Exit code 0, or 3 when a check failed. Not handled here: whether others can reach this machine, which
+nobody can know without asking them.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from typing import NamedTuple
 from peers.errors import CANNOT, DONE
 
 MEMORY = 1 << 30
-# A learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB each.
+"""A learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB each."""
+
 DISK = 2 << 30
-# Four releases of a 186M model in bf16, and a checkpoint with the optimizer's state.
+"""Four releases of a 186M model in bf16, and a checkpoint with the optimizer's state."""
+
 P2PD_PATIENCE = 20.0
-# Seconds for p2pd to print its options: milliseconds, but a cold disk has 60 MB to read.
+"""Seconds for p2pd to print its options: milliseconds, but a cold disk has 60 MB to read."""
 
 
 class Finding(NamedTuple):
@@ -51,7 +55,9 @@ NEEDS = (
     Need("torch", (2, 6), (3,), "older ones lack what the learner uses"),
     Need("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
     Need("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
-    Need("numpy", (1, 26), (2, 4), "newer ones break hivemind's 8-bit codecs while averaging reports success"),
+    Need(
+        "numpy", (1, 26), (2, 4), "newer ones break hivemind's 8-bit codecs while averaging reports success"
+    ),
     Need("protobuf", (5, 29, 6), (99,), "older ones cannot read the messages of p2pd"),
 )
 
@@ -61,12 +67,18 @@ def main(folder: Path | None, as_json: bool) -> int:
     findings = examine(folder)
     failed = sum(finding.level == "fail" for finding in findings)
     if as_json:
-        print(json.dumps({"able": not failed, "findings": [finding._asdict() for finding in findings]}, indent=2))
+        print(
+            json.dumps(
+                {"able": not failed, "findings": [finding._asdict() for finding in findings]}, indent=2
+            )
+        )
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for finding in findings:
             print(_line(finding, colour))
-        said = f"cannot take part yet: {failed} of {len(findings)} checks failed" if failed else "can take part"
+        said = (
+            f"cannot take part yet: {failed} of {len(findings)} checks failed" if failed else "can take part"
+        )
         print(f"this machine {said}", file=sys.stderr)
     return CANNOT if failed else DONE
 
@@ -74,9 +86,19 @@ def main(folder: Path | None, as_json: bool) -> int:
 def examine(folder: Path | None) -> list[Finding]:
     place = folder if folder is not None else _state()
     checks: list[Callable[[], Finding]] = [
-        python, system, *(partial(package, need) for need in NEEDS), processors, memory, partial(disk, place), p2pd, loopback,
-        partial(keys, place), clock, engines, accelerator,
-    ]  # fmt: skip
+        python,
+        system,
+        *(partial(package, need) for need in NEEDS),
+        processors,
+        memory,
+        partial(disk, place),
+        p2pd,
+        loopback,
+        partial(keys, place),
+        clock,
+        engines,
+        accelerator,
+    ]
     return [check() for check in checks]
 
 
@@ -92,7 +114,12 @@ def system() -> Finding:
     if sys.platform == "linux":
         return Finding("system", "ok", said)
     level = "warn" if sys.platform == "darwin" else "fail"
-    return Finding("system", level, said, "p2pd is built for Linux and macOS, and only Linux is tested: use Linux or WSL 2")
+    return Finding(
+        "system",
+        level,
+        said,
+        "p2pd is built for Linux and macOS, and only Linux is tested: use Linux or WSL 2",
+    )
 
 
 def package(need: Need) -> Finding:
@@ -111,17 +138,26 @@ def processors() -> Finding:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if count > 1:
         return Finding("processors", "ok", f"{count}")
-    return Finding("processors", "warn", "1", "take part as one peer; `swarm up` shares the core between all of them")
+    return Finding(
+        "processors", "warn", "1", "take part as one peer; `swarm up` shares the core between all of them"
+    )
 
 
 def memory() -> Finding:
     free = _free_memory()
     if free is None:
-        return Finding("memory", "warn", "cannot be read on this system", f"each peer needs {_size(MEMORY)} free")
+        return Finding(
+            "memory", "warn", "cannot be read on this system", f"each peer needs {_size(MEMORY)} free"
+        )
     said = f"{_size(free)} free, a peer needs about half of {_size(MEMORY)} and its model"
     if free >= MEMORY:
         return Finding("memory", "ok", said)
-    return Finding("memory", "fail" if free < MEMORY // 2 else "warn", said, "close other programs, or use a larger machine")
+    return Finding(
+        "memory",
+        "fail" if free < MEMORY // 2 else "warn",
+        said,
+        "close other programs, or use a larger machine",
+    )
 
 
 def disk(place: Path) -> Finding:
@@ -129,10 +165,17 @@ def disk(place: Path) -> Finding:
     free = shutil.disk_usage(there).free
     said = f"{_size(free)} free for {place}"
     if not os.access(there, os.W_OK):
-        return Finding("disk", "fail", f"{there} cannot be written", "check its owner, or name another with --folder")
+        return Finding(
+            "disk", "fail", f"{there} cannot be written", "check its owner, or name another with --folder"
+        )
     if free >= DISK:
         return Finding("disk", "ok", said)
-    return Finding("disk", "fail" if free < DISK // 8 else "warn", said, "free some space, or name another folder with --folder")
+    return Finding(
+        "disk",
+        "fail" if free < DISK // 8 else "warn",
+        said,
+        "free some space, or name another folder with --folder",
+    )
 
 
 def p2pd() -> Finding:
@@ -142,33 +185,57 @@ def p2pd() -> Finding:
         return Finding("p2pd", "fail", "hivemind is not installed", "pip install hivemind==1.1.12")
     binary = Path(hivemind.origin).parent / "hivemind_cli" / "p2pd"
     if not binary.exists():
-        return Finding("p2pd", "fail", f"{binary} is missing", "install hivemind from its wheel, which carries p2pd")
+        return Finding(
+            "p2pd", "fail", f"{binary} is missing", "install hivemind from its wheel, which carries p2pd"
+        )
     try:
-        ran = subprocess.run([binary, "-help"], capture_output=True, text=True, timeout=P2PD_PATIENCE, check=False)
+        ran = subprocess.run(
+            [binary, "-help"], capture_output=True, text=True, timeout=P2PD_PATIENCE, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("p2pd", "fail", f"{binary} does not run: {error}", "check that the folder is not mounted noexec")
+        return Finding(
+            "p2pd", "fail", f"{binary} does not run: {error}", "check that the folder is not mounted noexec"
+        )
     if "-pubsubRouter" not in ran.stdout + ran.stderr:
-        return Finding("p2pd", "fail", f"{binary} has no GossipSub", "pip install --force-reinstall hivemind==1.1.12")
+        return Finding(
+            "p2pd", "fail", f"{binary} has no GossipSub", "pip install --force-reinstall hivemind==1.1.12"
+        )
     return Finding("p2pd", "ok", "runs, with GossipSub")
 
 
 def loopback() -> Finding:
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=5),
+        ):
             return Finding("loopback", "ok", "a TCP port opens and answers")
     except OSError as error:
-        return Finding("loopback", "fail", f"no TCP port opens on 127.0.0.1: {error}", "allow loopback in the firewall")
+        return Finding(
+            "loopback", "fail", f"no TCP port opens on 127.0.0.1: {error}", "allow loopback in the firewall"
+        )
 
 
 def keys(place: Path) -> Finding:
     """Key files of all runs under `place`: nobody else may read them."""
-    found = [path for run in ("", "runs/*/") for name in ("peers/*/key", "owner.key") for path in place.glob(run + name)]
+    found = [
+        path
+        for run in ("", "runs/*/")
+        for name in ("peers/*/key", "owner.key")
+        for path in place.glob(run + name)
+    ]
     loose = [path for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if loose:
-        return Finding("keys", "fail", f"{loose[0]} can be read by others", f"chmod 600 {' '.join(map(str, loose))}")
+        return Finding(
+            "keys", "fail", f"{loose[0]} can be read by others", f"chmod 600 {' '.join(map(str, loose))}"
+        )
     if foreign := [path for path in found if not os.access(path, os.R_OK)]:
         return Finding("keys", "fail", f"{foreign[0]} cannot be read by you", "check its owner")
-    return Finding("keys", "ok", f"{len(found)}, readable by you alone" if found else "none yet; the first start makes one")
+    return Finding(
+        "keys",
+        "ok",
+        f"{len(found)}, readable by you alone" if found else "none yet; the first start makes one",
+    )
 
 
 def clock() -> Finding:
@@ -190,7 +257,9 @@ def accelerator() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("gpu", "fail", f"torch cannot be imported: {error}", "reinstall torch for this machine")
+        return Finding(
+            "gpu", "fail", f"torch cannot be imported: {error}", "reinstall torch for this machine"
+        )
     if not torch.cuda.is_available():
         return Finding("gpu", "ok", "none; everything runs on the processor")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,7 +1,8 @@
 """`swarm fit`: the table of roles and precisions on this machine, predicted, then measured.
 
-A measurement is a small piece of the real work, chosen so that it takes seconds; what it says is scaled to the run's own batch.
-Weights that are not on the disk are made up: time and memory are the same. Data goes to stdout, what is being done to stderr.
+A measurement is a small piece of the real work, chosen so that it takes seconds; what it says is scaled to
+the run's own batch. Weights that are not on the disk are made up: time and memory are the same. Data goes to
+stdout, what is being done to stderr.
 """
 
 from __future__ import annotations
@@ -28,17 +29,24 @@ from swarm.config import Config, Run
 DESCRIBING = ["*.json", "*.jinja", "*.model", "*.txt"]
 """Of a Hub model: all but its weights."""
 BUDGET = 10.0
-# Seconds that one measured call should take; its warm-up takes as long.
+"""Seconds that one measured call should take; its warm-up takes as long."""
+
 ENDLESS = 60.0
-# Seconds beyond which even the smallest piece is not worth waiting for.
+"""Seconds beyond which even the smallest piece is not worth waiting for."""
+
 START = 300.0
-# Seconds for a child to import torch and to read or make up its weights: ten, but minutes on a machine that is swamped.
+"""Seconds for a child to import torch and to read or make up its weights: ten, but minutes on a machine that
+is swamped."""
+
 SLOW = 64 << 20
-# Bytes a second that a slow disk writes.
+"""Bytes a second that a slow disk writes."""
+
 BESIDE = 256 << 20
-# Bytes that libraries and allocators take on the way, whatever the model: beside a tiny one they are all there is to see.
+"""Bytes that libraries and allocators take on the way, whatever the model: beside a tiny one they are all
+there is to see."""
+
 SLACK = 10
-# Times that a call may take longer than predicted before it is stopped.
+"""Times that a call may take longer than predicted before it is stopped."""
 
 
 def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
@@ -61,23 +69,31 @@ def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
 
 
 def locate(run: Run) -> Path:
-    """A folder with the model's config and tokenizer, and weights only where they are on this disk. Raises UserError."""
+    """A folder with the model's config and tokenizer, and weights only where they are on this disk. Raises
+    UserError."""
     name = run.model.name
     if name == "embedded" or Path(name).expanduser().is_dir():
         return base_model.folder(run)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return Path(snapshot_download(name, revision=run.model.revision or None, allow_patterns=DESCRIBING))
     except GatedRepoError as error:
         raise UserError(f"{name} is gated: accept its terms on its page, then run `hf auth login`") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise UserError(f"there is no model {name}: name a folder, a Hub id such as org/model, or a config file") from error
+        raise UserError(
+            f"there is no model {name}: name a folder, a Hub id such as org/model, or a config file"
+        ) from error
     except (HfHubHTTPError, OSError) as error:
         raise CannotHere(
-            f"the config of {name} is not on this disk and cannot be downloaded ({type(error).__name__}): check the network, or "
-            "name a folder with its config.json and tokenizer"
+            f"the config of {name} is not on this disk and cannot be downloaded ({type(error).__name__}):"
+            " check the network, or name a folder with its config.json and tokenizer"
         ) from error
 
 
@@ -97,9 +113,14 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
         if dtype not in known:
             _say(f"measuring this device's speed in {dtype}")
             shape = (case.anatomy.hidden, 3 * case.anatomy.hidden)
-            outcome = fit_probe.run(fit_probe.Job(what="speed", folder=str(model), dtype=dtype, shape=shape), START)
+            outcome = fit_probe.run(
+                fit_probe.Job(what="speed", folder=str(model), dtype=dtype, shape=shape), START
+            )
             if outcome.failed:
-                raise CannotHere(f"this machine's speed cannot be measured: {outcome.detail}; `swarm doctor` looks at its parts")
+                raise CannotHere(
+                    f"this machine's speed cannot be measured: {outcome.detail}; `swarm doctor` looks at its"
+                    " parts"
+                )
             known[dtype] = Speed(outcome.flops, outcome.bandwidth, outcome.launch)
         return known[dtype]
 
@@ -122,7 +143,11 @@ def measurements(case: Case, model: Path, found: list[Row], speed: Callable[[str
                 yield row if row.fits == "no" else row._replace(note=why)
                 continue
             done = measure(case, folder, row, speed)
-            yield done._replace(note="; ".join(filter(None, [done.note, "random weights" if random and done.measured else ""])))
+            yield done._replace(
+                note="; ".join(
+                    filter(None, [done.note, "random weights" if random and done.measured else ""])
+                )
+            )
 
 
 @contextmanager
@@ -132,7 +157,13 @@ def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
     cache.mkdir(parents=True, exist_ok=True)
     need, free = 2 * case.anatomy.parameters, hardware.disk(cache)
     if 1.2 * need > free:  # a fifth more: other programs write too
-        yield model, f"no weights here, and no room to make some up ({need / GB:.1f} GB, {free / GB:.1f} free in {cache})"
+        yield (
+            model,
+            (
+                f"no weights here, and no room to make some up ({need / GB:.1f} GB, {free / GB:.1f} free in"
+                f" {cache})"
+            ),
+        )
         return
     with tempfile.TemporaryDirectory(prefix="fit-", dir=cache) as name:
         for file in model.iterdir():
@@ -140,7 +171,10 @@ def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
                 (Path(name) / file.name).symlink_to(file.resolve())
         _say(f"making up {need / GB:.1f} GB of random weights: its own are not on this disk")
         outcome = fit_probe.run(fit_probe.Job(what="weights", folder=name), START + need / SLOW)
-        yield Path(name), f"no weights here, and none could be made up: {outcome.detail}" if outcome.failed else ""
+        yield (
+            Path(name),
+            f"no weights here, and none could be made up: {outcome.detail}" if outcome.failed else "",
+        )
 
 
 def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -> Row:
@@ -154,13 +188,19 @@ def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -
     machine = case.on(row.role)
     share = machine.gpus[0].free / machine.gpus[0].total if machine.gpus else 0.0
     job = fit_probe.Job(
-        what=row.role, folder=str(folder), config=_settings(case.config, folder, row, ask),  # type: ignore[arg-type]
+        what=row.role,
+        folder=str(folder),
+        config=_settings(case.config, folder, row, ask),  # type: ignore[arg-type]
         prompt=ask.prompt,
-        ram=0 if machine.gpus else machine.free, gpu=share,
-    )  # fmt: skip
+        ram=0 if machine.gpus else machine.free,
+        gpu=share,
+    )
     limit = START + 2 * SLACK * seconds
     outcome = fit_probe.run(job, limit)
-    needs, there = fits.needs(case, ask, row.role, row.kind), machine.gpus[0].free if machine.gpus else machine.free
+    needs, there = (
+        fits.needs(case, ask, row.role, row.kind),
+        machine.gpus[0].free if machine.gpus else machine.free,
+    )
     memory = (needs.easy if row.fits == "yes" else needs.least).model + BESIDE
     if outcome.failed == "memory":
         case.corrections.learn(case.about(row.role, row.kind), max(known.memory, 1.05 * there / memory), None)
@@ -177,7 +217,8 @@ def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -
 
 
 def _piece(case: Case, row: Row, speed: Callable[[str], Speed], factor: float) -> tuple[Ask, Pace]:
-    """The largest piece of the work that takes BUDGET, or the smallest there is; and its pace without corrections."""
+    """The largest piece of the work that takes BUDGET, or the smallest there is; and its pace without
+    corrections."""
     ask = case.ask
     lengths = [(min(ask.prompt, limit), min(ask.tokens, limit)) for limit in (1 << 20, 256, 64, 16)]
     if row.role == LEARNER:
@@ -196,20 +237,29 @@ def _piece(case: Case, row: Row, speed: Callable[[str], Speed], factor: float) -
 def _settings(config: Config, folder: Path, row: Row, ask: Ask) -> Config:
     """The run's and this peer's settings, with the row's kind and the piece's size."""
     replace, run, peer = msgspec.structs.replace, config.run, config.peer
-    run = replace(run, model=replace(run.model, revision=folder.name))  # the Hub's cache names a folder after its commit
+    # the Hub's cache names a folder after its commit
+    run = replace(run, model=replace(run.model, revision=folder.name))
     sampling = replace(run.sampling, group_size=ask.group, max_tokens=ask.tokens)
     if row.role == LEARNER:
         training, _, name = row.kind.partition("+")
-        optimizer = replace(run.optimizer, name=name or "adamw", lr=run.optimizer.lr or 1.0)  # every rate takes as long
+        # every rate takes as long
+        optimizer = replace(run.optimizer, name=name or "adamw", lr=run.optimizer.lr or 1.0)
         run = replace(
-            run, sampling=sampling, model=replace(run.model, training=training), optimizer=optimizer,
+            run,
+            sampling=sampling,
+            model=replace(run.model, training=training),
+            optimizer=optimizer,
             batch=replace(run.batch, groups=1, micro=1),
-        )  # fmt: skip
+        )
         return Config(run=run, peer=peer)
     small = row.kind in estimates.QUANTIZED
     run = replace(run, sampling=replace(sampling, quantized=small or sampling.quantized))
     engine = replace(
-        peer.engine, name="hf", tasks=ask.tasks, dtype="auto" if small else row.kind, quantize=row.kind if small else "none"
+        peer.engine,
+        name="hf",
+        tasks=ask.tasks,
+        dtype="auto" if small else row.kind,
+        quantize=row.kind if small else "none",
     )
     return Config(run=run, peer=replace(peer, engine=engine))
 
@@ -225,22 +275,35 @@ def heading(case: Case, name: str, speed: Callable[[str], Speed]) -> list[str]:
         free = f"{gpu.free / GB:.1f} GB of the GPU and {free}"
     return [
         f"{name}: {of.parameters / 1e6:,.1f}M parameters, {of.layers} layers, vocabulary {of.vocabulary:,}",
-        f"here: {case.machine}; {free}; {device.flops / 1e9:,.0f} GFLOP/s, {device.bandwidth / 1e9:,.0f} GB/s",
-        f"work: groups of {ask.group} completions of {ask.tokens} tokens to prompts of {ask.prompt}; "
-        f"a sampler's call has {ask.tasks} groups, a learner's step {ask.groups}",
+        (
+            f"here: {case.machine}; {free}; {device.flops / 1e9:,.0f} GFLOP/s, {device.bandwidth / 1e9:,.0f}"
+            " GB/s"
+        ),
+        (
+            f"work: groups of {ask.group} completions of {ask.tokens} tokens to prompts of {ask.prompt}; "
+            f"a sampler's call has {ask.tasks} groups, a learner's step {ask.groups}"
+        ),
     ]
 
 
 def table(case: Case, found: list[Row]) -> list[str]:
     """Text in columns."""
-    own = case.config.run.model.training + ("+adamw8bit" if case.config.run.optimizer.name == "adamw8bit" else "")
+    own = case.config.run.model.training + (
+        "+adamw8bit" if case.config.run.optimizer.name == "adamw8bit" else ""
+    )
     gpu = bool(case.machine.gpus)
     measured = "measured" if any(row.measured for row in found) else ""
     head = ["role", "kind", *(["GPU GB"] if gpu else []), "RAM GB", "fits", "predicted", "", measured, "", ""]
     lines = [head]
     for row in found:
         star = " *" if row.role == LEARNER and row.kind == own else ""
-        cells = [row.role, row.kind + star, *_gigabytes(row), row.fits, *_speed(row.predicted if row.fits != "no" else None)]
+        cells = [
+            row.role,
+            row.kind + star,
+            *_gigabytes(row),
+            row.fits,
+            *_speed(row.predicted if row.fits != "no" else None),
+        ]
         several = f"{row.gpus} GPUs" if row.gpus > 1 else ""
         notes = filter(None, [row.why and f"needs {row.why}" if row.fits == "no" else "", several, row.note])
         lines.append([*cells, *_speed(row.measured), "; ".join(notes)])
@@ -255,7 +318,10 @@ def _gigabytes(row: Row) -> list[str]:
         pairs = [(least.computing, easy.computing), (least.keeping, easy.keeping)]
     else:
         pairs = [(least.computing + least.keeping, easy.computing + easy.keeping)]
-    return [f"{a / GB:.1f}-{b / GB:.1f}" if f"{a / GB:.1f}" != f"{b / GB:.1f}" else f"{a / GB:.1f}" for a, b in pairs]
+    return [
+        f"{a / GB:.1f}-{b / GB:.1f}" if f"{a / GB:.1f}" != f"{b / GB:.1f}" else f"{a / GB:.1f}"
+        for a, b in pairs
+    ]
 
 
 def _speed(pace: Pace | None) -> list[str]:
@@ -263,9 +329,13 @@ def _speed(pace: Pace | None) -> list[str]:
 
 
 def hints(case: Case, found: list[Row], before: int) -> Iterator[str]:
-    """What the table leaves open: where corrections come from, and what would help where something does not fit."""
+    """What the table leaves open: where corrections come from, and what would help where something does not
+    fit."""
     if before:
-        yield f"predictions are corrected by {before} earlier measurements on this device ({case.corrections.path})"
+        yield (
+            f"predictions are corrected by {before} earlier measurements on this device"
+            f" ({case.corrections.path})"
+        )
     if any(row.measured for row in found):
         yield f"what was measured corrects the next predictions: {case.corrections.path}"
     if all(row.fits == "no" for row in found):
@@ -273,10 +343,16 @@ def hints(case: Case, found: list[Row], before: int) -> Iterator[str]:
         yield f"nothing fits: even {least.role} {least.kind} needs {least.why}. What would help:"
         yield "  a smaller model, or a machine with more memory"
         yield "  adapters instead of all weights: --set run.model.training=lora, or qlora"
-        yield "  shorter completions (run.sampling.max_tokens), smaller groups, fewer releases held (run.release.keep)"
+        yield (
+            "  shorter completions (run.sampling.max_tokens), smaller groups, fewer releases held"
+            " (run.release.keep)"
+        )
     elif all(row.fits == "no" for row in found if row.role == LEARNER):
         can = next(row for row in found if row.fits != "no")
-        yield f"no learner fits: this machine can be a {can.role} ({can.kind}) of a run whose learners are elsewhere"
+        yield (
+            f"no learner fits: this machine can be a {can.role} ({can.kind}) of a run whose learners are"
+            " elsewhere"
+        )
 
 
 def as_data(case: Case, name: str, found: list[Row]) -> dict[str, object]:
@@ -284,7 +360,9 @@ def as_data(case: Case, name: str, found: list[Row]) -> dict[str, object]:
     return {
         "model": name,
         "anatomy": vars(case.anatomy),
-        "machine": msgspec.to_builtins(case.machine._asdict() | {"gpus": [gpu._asdict() for gpu in case.machine.gpus]}),
+        "machine": msgspec.to_builtins(
+            case.machine._asdict() | {"gpus": [gpu._asdict() for gpu in case.machine.gpus]}
+        ),
         "ask": case.ask._asdict(),
         "corrections": {"file": str(case.corrections.path), "measurements": case.corrections.count()},
         "rows": [_row_data(row) for row in found],
@@ -298,10 +376,21 @@ def _row_data(row: Row) -> dict[str, object]:
         for part in ("computing", "keeping")
     }
     paces = {
-        name: None if pace is None else {"tokens_per_second": round(pace.tokens, 2), "step_seconds": round(pace.step, 4)}
+        name: (
+            None
+            if pace is None
+            else {"tokens_per_second": round(pace.tokens, 2), "step_seconds": round(pace.step, 4)}
+        )
         for name, pace in (("predicted", row.predicted), ("measured", row.measured))
     }
-    told = {"role": row.role, "kind": row.kind, "fits": row.fits, "gpus": row.gpus, "why": row.why, "note": row.note}
+    told = {
+        "role": row.role,
+        "kind": row.kind,
+        "fits": row.fits,
+        "gpus": row.gpus,
+        "why": row.why,
+        "note": row.note,
+    }
     return {**told, **needs, **paces}
 
 

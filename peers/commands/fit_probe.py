@@ -1,10 +1,11 @@
-"""A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not the command.
+"""A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not
+the command.
 
     Job --stdin, JSON--> `python -m peers.commands.fit_probe` (rlimit, first to be killed when memory runs out) --stdout, JSON--> Outcome
 
-`speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk; `sampler`, `evaluator`
-and `learner` build what such a peer builds and let it work twice: the first time warms up, the second is timed. Not handled:
-averaging and releases, whose memory is counted and not measured.
+`speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk;
+`sampler`, `evaluator` and `learner` build what such a peer builds and let it work twice: the first time warms
+up, the second is timed. Not handled: averaging and releases, whose memory is counted and not measured.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
 
 PDEATHSIG = 1
 FIRST_TO_GO = "1000"
-# The kernel's out-of-memory killer takes the process with the highest score: a measurement rather than anything else.
+"""The kernel's out-of-memory killer takes the process with the highest score: a measurement rather than
+anything else."""
+
 SIZE = 1 << 25
-# Values that are copied to time the memory: 128 MiB, far beyond any cache.
+"""Values that are copied to time the memory: 128 MiB, far beyond any cache."""
+
 ROWS = 256
-# Of the left matrix of a timed product: a batch of samplers and a small chunk of a learner.
+"""Of the left matrix of a timed product: a batch of samplers and a small chunk of a learner."""
+
 ENOUGH = 0.25
-# Seconds of repetitions for one figure: three of them stay near a second.
+"""Seconds of repetitions for one figure: three of them stay near a second."""
+
 SPREAD = 0.02
-# Standard deviation of made-up weights, as models are initialised.
+"""Standard deviation of made-up weights, as models are initialised."""
 
 
 class Job(Struct):
@@ -68,7 +74,8 @@ class Outcome(Struct):
     tokens: int = 0
     """Sampled, or trained on with their prompts."""
     peak: int = 0
-    """Bytes that the work took: of the GPU's memory what torch reserved, else what of the process became resident."""
+    """Bytes that the work took: of the GPU's memory what torch reserved, else what of the process became
+    resident."""
     flops: float = 0.0
     bandwidth: float = 0.0
     launch: float = 0.0
@@ -76,11 +83,18 @@ class Outcome(Struct):
 
 def run(job: Job, timeout: float) -> Outcome:
     """The outcome of `job`, also when its process died or took longer than `timeout` seconds."""
-    environ = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TOKENIZERS_PARALLELISM": "false"}
+    environ = os.environ | {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     if job.gpu == 0:
         environ["CUDA_VISIBLE_DEVICES"] = ""
     child = subprocess.Popen(
-        [sys.executable, "-m", "peers.commands.fit_probe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+        [sys.executable, "-m", "peers.commands.fit_probe"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
     )
     try:
         said, complaint = child.communicate(msgspec.json.encode(job), timeout)
@@ -122,7 +136,8 @@ def _submit(job: Job) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu))
     elif job.ram:
-        # Data, not address space: shared libraries and files that are mapped take none of the memory that matters.
+        # Data, not address space: shared libraries and files that are mapped take none of the memory that
+        # matters.
         resource.setrlimit(resource.RLIMIT_DATA, (job.ram, job.ram))
 
 
@@ -131,8 +146,15 @@ def _failure(error: Exception) -> Outcome:
 
     said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     names = {kind.__name__ for kind in type(error).__mro__} | {type(error.__cause__).__name__}
-    short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "OutOfMemory" in names or "OutOfMemoryError" in names
-    return Outcome(failed="memory" if short or re.search("allocate|out of memory", said, re.IGNORECASE) else "other", detail=said)
+    short = (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "OutOfMemory" in names
+        or "OutOfMemoryError" in names
+    )
+    return Outcome(
+        failed="memory" if short or re.search("allocate|out of memory", said, re.IGNORECASE) else "other",
+        detail=said,
+    )
 
 
 def _speed(job: Job) -> Outcome:
@@ -141,7 +163,10 @@ def _speed(job: Job) -> Outcome:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, job.dtype)
-    left, right = torch.ones(ROWS, job.shape[0], device=device, dtype=dtype), torch.ones(job.shape, device=device, dtype=dtype)
+    left, right = (
+        torch.ones(ROWS, job.shape[0], device=device, dtype=dtype),
+        torch.ones(job.shape, device=device, dtype=dtype),
+    )
     source, small = torch.ones(SIZE, device=device), torch.ones(8, device=device)
     target = torch.empty_like(source)
     product = _each(lambda: left @ right, device)
@@ -174,7 +199,8 @@ def _wait(device: str) -> None:
 
 
 def _weights(job: Job) -> Outcome:
-    """Random bfloat16 weights for the config in the folder, of a million values over and over: only their number costs time."""
+    """Random bfloat16 weights for the config in the folder, of a million values over and over: only their
+    number costs time."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -228,17 +254,26 @@ def _learner(job: Job) -> Outcome:
     tokens = rng.integers(0, speech.vocabulary, size * length).astype("<i4")
     logprobs = np.full(size * length, -np.log(speech.vocabulary), "<f4")
     group = Group(
-        id="0" * 32, sampler=PeerId("me"), task=0, version=0, weights=Digest("0" * 64), lease="", seed=0,
-        lengths=(length,) * size, tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
+        id="0" * 32,
+        sampler=PeerId("me"),
+        task=0,
+        version=0,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=0,
+        lengths=(length,) * size,
+        tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
         logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()),
         rewards=tuple(float(i % 2) for i in range(size)),
         times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
-    )  # fmt: skip
+    )
     for _ in range(2):
         began = time.perf_counter()
         gradient = learner.gradient([group], [_prompt(job)], [group.rewards], time.time())
         learner.step(gradient.vector)
-    return Outcome(seconds=time.perf_counter() - began, tokens=size * (length + job.prompt), peak=_peak() - base)
+    return Outcome(
+        seconds=time.perf_counter() - began, tokens=size * (length + job.prompt), peak=_peak() - base
+    )
 
 
 def _prompt(job: Job) -> str:

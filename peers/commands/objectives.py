@@ -1,4 +1,5 @@
-"""`swarm objectives`: the methods, one line each; one method with its parts, its options and its paper; all of it as JSON."""
+"""`swarm objectives`: the methods, one line each; one method with its parts, its options and its paper; all
+of it as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def main(names: Sequence[str], as_json: bool) -> int:
     elif names:
         print("\n\n".join(map(_whole, chosen)))
     else:
-        names_wide, abouts_wide = (max(map(len, column)) for column in zip(*((m.name, m.about) for m in chosen), strict=True))
+        names_wide, abouts_wide = (
+            max(map(len, column)) for column in zip(*((m.name, m.about) for m in chosen), strict=True)
+        )
         for method in chosen:
             print(f"{method.name:{names_wide}}  {method.about:{abouts_wide}}  {method.source}")
     return 0

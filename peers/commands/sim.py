@@ -1,9 +1,9 @@
 """`swarm sim`: the roles that ship, on a simulated network.
 
-A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of memory and time is
-virtual. The policy is a table for the task `toy` and a language model for every other one: it is really computed, and what it
-costs in virtual time is the scenario's price. What a real peer reads from a run folder is made here from the scenario's seed, so
-that the same seed gives the same journal.
+A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of
+memory and time is virtual. The policy is a table for the task `toy` and a language model for every other one:
+it is really computed, and what it costs in virtual time is the scenario's price. What a real peer reads from
+a run folder is made here from the scenario's seed, so that the same seed gives the same journal.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class PolicyParts(NamedTuple):
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no known learning rate."""
+    """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no
+    known learning rate."""
     try:
         run = settled(peer.config.run, 0)[0]
     except Unknown as error:
@@ -94,9 +95,14 @@ def live(peer: SimPeer, kit: PolicyParts) -> Coroutine[Any, Any, None]:
     """A simulated peer's whole life, with what it is given."""
     run = peer.config.run
     who = PeerInfo(
-        name=peer.name, role=peer.role, run=RUN, incarnation=1 + peer.life, hardware="simulated",
-        membership=_membership(peer), observes=peer.role in (Role.SEED, Role.OBSERVER),
-    )  # fmt: skip
+        name=peer.name,
+        role=peer.role,
+        run=RUN,
+        incarnation=1 + peer.life,
+        hardware="simulated",
+        membership=_membership(peer),
+        observes=peer.role in (Role.SEED, Role.OBSERVER),
+    )
     # Memory ports know who calls, so any signature will do here.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
@@ -141,7 +147,9 @@ def _model(config: Config) -> PolicyParts:
     folder = base_model.folder(config.run)
     here = msgspec.structs.replace(config.peer.engine, name="hf")
     mine = msgspec.structs.replace(config, peer=msgspec.structs.replace(config.peer, engine=here))
-    return PolicyParts(engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config))
+    return PolicyParts(
+        engine=lambda: factory.engine(folder, mine), learner=lambda: factory.learner(folder, config)
+    )
 
 
 def _membership(peer: SimPeer) -> Membership:

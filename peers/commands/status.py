@@ -32,14 +32,17 @@ from swarm.identity import open_key
 from swarm.types import Manifest, Release
 
 LISTEN = 5.0
-# Seconds that an observer listens when nobody tells it what was: two heartbeats of every peer.
+"""Seconds that an observer listens when nobody tells it what was: two heartbeats of every peer."""
+
 LOOK = 0.5
-# Seconds between two pictures.
+"""Seconds between two pictures."""
+
 LEAVE_PATIENCE = 20.0
 
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
-    """What the run on this machine is doing, from its journals; with an invite, what a swarm elsewhere is doing."""
+    """What the run on this machine is doing, from its journals; with an invite, what a swarm elsewhere is
+    doing."""
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None
@@ -48,7 +51,11 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     state = State(from_run_dict(run.spec.run), config.peer.history)
     seed = folder / "peers" / "seed" / "journal.jsonl"
-    tails = [Tail(seed)] if seed.exists() else [Tail(path) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
+    tails = (
+        [Tail(seed)]
+        if seed.exists()
+        else [Tail(path) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
+    )
 
     def read() -> None:
         for tail in tails:
@@ -76,7 +83,8 @@ def _show(state: State, as_json: bool) -> None:
 
 
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
-    """Join as an observer: show what a seed tells, or what is heard in LISTEN seconds; with `watch` until a signal."""
+    """Join as an observer: show what a seed tells, or what is heard in LISTEN seconds; with `watch` until a
+    signal."""
     from peers.build import assembly
 
     async def look(window: assembly.Window) -> None:
@@ -118,8 +126,8 @@ def leave(folder: Path) -> int:
 
 
 def export(folder: Path, target: Path) -> int:
-    """Write the newest policy that this machine holds as a Hugging Face folder; of an adapter's run merged, and beside it as
-    `adapter/`, which PeftModel and vLLM load on the base.
+    """Write the newest policy that this machine holds as a Hugging Face folder; of an adapter's run merged,
+    and beside it as `adapter/`, which PeftModel and vLLM load on the base.
     """
     run = run_folder.read(folder)
     if run is None:
@@ -134,7 +142,8 @@ def export(folder: Path, target: Path) -> int:
         _write_merged(run.model, settings, weights, target)
     print(target)
     print(
-        f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r}) loads it",
+        f"version {version} of run {run.digest[:12]}: AutoModelForCausalLM.from_pretrained({str(target)!r})"
+        " loads it",
         file=sys.stderr,
     )
     return 0
@@ -163,7 +172,8 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
-    """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises UserError."""
+    """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises
+    UserError."""
     seed = folder / "peers" / "seed"
     for release in _kept(seed, run):
         if (weights := _whole(seed / "blobs", release)) is not None:
@@ -171,7 +181,9 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
         print(f"release {release.version} in {seed} is damaged: the next best is taken", file=sys.stderr)
     if (genesis := run.genesis()) is not None:
         return 0, genesis
-    raise Refusal(f"{folder} holds no release: only the machine that started the run keeps them; export there")
+    raise Refusal(
+        f"{folder} holds no release: only the machine that started the run keeps them; export there"
+    )
 
 
 def _kept(seed: Path, run: RunFolder) -> list[Release]:

@@ -1,9 +1,11 @@
-"""`swarm task try`: some exercises of a task, a right and a wrong answer to each, what they are worth, and how long that took.
+"""`swarm task try`: some exercises of a task, a right and a wrong answer to each, what they are worth, and
+how long that took.
 
-In comes a name such as `digit-sums` or `data:./problems.jsonl`, or a config; out come exercises as a peer of that run would
-draw them, the prompt as the model reads it where a model is named. Rewards run as on the author's own machine: reward code is
-not in a sandbox. What a reward does wrong (it raises, hangs, returns NaN or the wrong number of values) is shown as the
-sentence that a peer would emit, and the exit code is 2. Not handled here: how good the rewards are.
+In comes a name such as `digit-sums` or `data:./problems.jsonl`, or a config; out come exercises as a peer of
+that run would draw them, the prompt as the model reads it where a model is named. Rewards run as on the
+author's own machine: reward code is not in a sandbox. What a reward does wrong (it raises, hangs, returns NaN
+or the wrong number of values) is shown as the sentence that a peer would emit, and the exit code is 2. Not
+handled here: how good the rewards are.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
 
 WIDE = 100
-# Columns of text that a person reads at most.
+"""Columns of text that a person reads at most."""
+
 LONG, LINES = 1200, 16
-# Characters and lines of a prompt or answer that are shown; JSON has them all.
+"""Characters and lines of a prompt or answer that are shown; JSON has them all."""
+
 OTHERS = 3
-# Exercises after this one whose answers are tried here: the one that is worth least is the wrong answer.
+"""Exercises after this one whose answers are tried here: the one that is worth least is the wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class Trial:
 
 
 def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
-    """Try `count` exercises; `modelled`: the run names a model, whose tokenizer shows what it reads. Returns an exit code."""
+    """Try `count` exercises; `modelled`: the run names a model, whose tokenizer shows what it reads. Returns
+    an exit code."""
     if count < 1:
         raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
     told = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
@@ -70,7 +75,9 @@ def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
         source.close()
     if as_json:
         about = {"environment": source.environment, "rewards": list(tasks.named_rewards(run.task))}
-        print(json.dumps(about | {"tasks": [asdict(trial) for trial in trials]}, indent=2, ensure_ascii=False))
+        print(
+            json.dumps(about | {"tasks": [asdict(trial) for trial in trials]}, indent=2, ensure_ascii=False)
+        )
     else:
         console = Console(highlight=False)
         console.print(_page(run, trials), width=min(console.width, WIDE))
@@ -90,13 +97,20 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None)
     seconds = time.perf_counter() - start
     pairs = sorted(zip(wrong, rewards[1:], strict=True), key=lambda pair: pair[1] or 0.0)
     return Trial(
-        index=index, prompt=render(task) if render else _plain(task), answer=task.answer, right=Attempt(task.answer, rewards[0]),
-        wrong=Attempt(*pairs[0]), seconds=round(seconds, 6), scored=len(completions), problem=problem,
-    )  # fmt: skip
+        index=index,
+        prompt=render(task) if render else _plain(task),
+        answer=task.answer,
+        right=Attempt(task.answer, rewards[0]),
+        wrong=Attempt(*pairs[0]),
+        seconds=round(seconds, 6),
+        scored=len(completions),
+        problem=problem,
+    )
 
 
 def _render(run: Run) -> Callable[[Task], str]:
-    """The tokenizer of the run's model, writing prompts. Raises CannotHere or WrongUsage when there is none to be had."""
+    """The tokenizer of the run's model, writing prompts. Raises CannotHere or WrongUsage when there is none
+    to be had."""
     from swarm.learn import speech
 
     folder = Path(run.model.name).expanduser()
@@ -118,8 +132,8 @@ def _downloaded(name: str, revision: str) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CannotHere(
-            f"the tokenizer of {name} is not on this disk and cannot be downloaded ({type(error).__name__}): check the network "
-            "and `hf auth whoami`, or leave the model out to see prompts without it"
+            f"the tokenizer of {name} is not on this disk and cannot be downloaded ({type(error).__name__}):"
+            " check the network and `hf auth whoami`, or leave the model out to see prompts without it"
         ) from error
 
 
@@ -142,7 +156,10 @@ def _head(run: Run) -> RenderableType:
     table.add_row("task", Text(run.task.name, style="bold"))
     names = tasks.named_rewards(run.task)
     weights = run.task.weights or (1.0,) * len(names)
-    named = [f"{name} × {weight:g}" if weight != 1.0 else name for name, weight in zip(names, weights, strict=False)]
+    named = [
+        f"{name} × {weight:g}" if weight != 1.0 else name
+        for name, weight in zip(names, weights, strict=False)
+    ]
     table.add_row("rewards", Text(" + ".join(named) or "the task's own"))
     table.add_row("options", Text(tasks.about(run.task), style="dim"))
     return table
@@ -156,7 +173,10 @@ def _exercise(trial: Trial) -> RenderableType:
     if trial.problem:
         table.add_row("problem", Text(trial.problem, style="red"))
     took = f"{1000 * trial.seconds:.1f} ms" if trial.seconds < 1 else f"{trial.seconds:.1f} s"
-    return Group(Text(f"task {trial.index}, {trial.scored} answers scored in {took}", style="cyan"), Padding(table, (0, 0, 0, 2)))
+    return Group(
+        Text(f"task {trial.index}, {trial.scored} answers scored in {took}", style="cyan"),
+        Padding(table, (0, 0, 0, 2)),
+    )
 
 
 def _worth(attempt: Attempt, scored: bool) -> Text:
@@ -169,19 +189,29 @@ def _shown(text: str) -> Text:
     """As much of it as a person reads; what is left out is counted."""
     part = "\n".join(text[:LONG].splitlines()[:LINES])
     shown = Text(part or "(empty)", style="" if part else "dim", overflow="fold")
-    return shown.append(f" … and {len(text) - len(part):,} characters", style="dim") if len(part) < len(text.rstrip()) else shown
+    return (
+        shown.append(f" … and {len(text) - len(part):,} characters", style="dim")
+        if len(part) < len(text.rstrip())
+        else shown
+    )
 
 
 def _summary(trials: Sequence[Trial]) -> Text:
     failed = [trial for trial in trials if trial.problem]
     if failed:
-        return Text(f"{len(failed)} of {len(trials)} exercises could not be scored: a peer would drop their groups.", style="red")
+        return Text(
+            f"{len(failed)} of {len(trials)} exercises could not be scored: a peer would drop their groups.",
+            style="red",
+        )
     told = [(trial.right.reward or 0.0, trial.wrong.reward or 0.0) for trial in trials]
     better = sum(right > wrong for right, wrong in told)
     mean = [sum(column) / len(told) for column in zip(*told, strict=True)]
     said = Text(f"Right answers earn {mean[0]:.3g} on average, wrong ones {mean[1]:.3g}.")
     if better < len(trials):
-        said.append(f" In {len(trials) - better} of {len(trials)} the right one earns no more: is another form asked for?")
+        said.append(
+            f" In {len(trials) - better} of {len(trials)} the right one earns no more: is another form asked"
+            " for?"
+        )
     return said
 
 

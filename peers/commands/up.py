@@ -1,11 +1,13 @@
-"""`swarm up`: a whole swarm as separate processes on this machine, watched and looked after, until the run is complete.
+"""`swarm up`: a whole swarm as separate processes on this machine, watched and looked after, until the run is
+complete.
 
     swarm start --> seed --> invites --> swarm join (learners, samplers, evaluators)
     seed's journal --> State --> live view, and at the end the summary
 
-Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its folder, identity and
-checkpoint up again); one that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message. Ctrl-C asks all to leave,
-twice kills them. Not handled here: peers of other machines, which come and go as they like.
+Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its
+folder, identity and checkpoint up again); one that cannot run at all (exit codes 2, 3, 5) ends the swarm with
+its message. Ctrl-C asks all to leave, twice kills them. Not handled here: peers of other machines, which come
+and go as they like.
 """
 
 from __future__ import annotations
@@ -37,24 +39,31 @@ from swarm.durable import write_durably
 from swarm.events import AnyEvent, from_line
 
 LOOK = 0.25
-# Seconds between two looks at the children and the journal.
+"""Seconds between two looks at the children and the journal."""
+
 LINE_EVERY = 5.0
-# Seconds between two lines where there is no terminal.
+"""Seconds between two lines where there is no terminal."""
+
 SEED_PATIENCE = 300.0
-# Seconds for the seed to make the model and print its invites; a large model is copied by then.
+"""Seconds for the seed to make the model and print its invites; a large model is copied by then."""
+
 LEAVE_PATIENCE = 20.0
-# Seconds for all children to leave before they are killed.
+"""Seconds for all children to leave before they are killed."""
+
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
-# Seconds before a dead child is started again, doubled with each death until it has lived for SETTLED.
+"""Seconds before a dead child is started again, doubled with each death until it has lived for SETTLED."""
+
 SETTLED = 60.0
-# Seconds: a child that cannot run says so within them, on a busy machine too.
+"""Seconds: a child that cannot run says so within them, on a busy machine too."""
+
 HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
-# By the exit code: what a second start cannot change, unless the child has run before.
+"""By the exit code: what a second start cannot change, unless the child has run before."""
 
 
 def up(loaded: Loaded, folder: Path) -> int:
-    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a child cannot run."""
+    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a
+    child cannot run."""
     folder = prepared(folder.resolve())
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
@@ -79,14 +88,19 @@ class Child:
     """When it is to be started (again)."""
     done: bool = False
     proven: bool = False
-    """It has lived for SETTLED seconds in one of its lives: what ends it now may pass, as a full disk does."""
+    """It has lived for SETTLED seconds in one of its lives: what ends it now may pass, as a full disk
+    does."""
 
     def start(self) -> None:
         with _opened(self.log) as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "peers.cli", *self.words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env=_environment(),
-            )  # fmt: skip
+                [sys.executable, "-m", "peers.cli", *self.words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=_environment(),
+            )
         self.born = time.monotonic()
 
     def look(self) -> int | None:
@@ -116,8 +130,14 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 def _environment() -> Mapping[str, str]:
-    own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}  # they are in config.toml already
-    return own | {PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    # they are in config.toml already
+    own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
+    return own | {
+        PARENT: str(os.getpid()),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 @dataclass
@@ -147,7 +167,9 @@ class Children:
             return
         if self.config.run.optimizer.lr == 0.0 and (run := read(self.folder)) is not None:
             lr = from_run_dict(run.spec.run).optimizer.lr
-            said = f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
+            said = (
+                f"learning rate {lr:g}, what is known for this model and task; run.optimizer.lr sets another"
+            )
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
             self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
@@ -190,9 +212,12 @@ class Children:
         )
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
-        # In a file or a pipe a path must stay in one piece: whoever reads it there copies it, or searches for it.
+        # In a file or a pipe a path must stay in one piece: whoever reads it there copies it, or searches for
+        # it.
         screen = Console(width=None if sys.stdout.isatty() else 240)
-        screen.print(summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path))
+        screen.print(
+            summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path)
+        )
         return exported.returncode
 
     # --- watching -------------------------------------------------------------------------------------------------------
@@ -206,7 +231,11 @@ class Children:
         child.start()
 
     def _wait_for_invites(self) -> None:
-        invite, since, deadline = self.folder / "invites" / "observer", time.time() - 1, time.monotonic() + SEED_PATIENCE
+        invite, since, deadline = (
+            self.folder / "invites" / "observer",
+            time.time() - 1,
+            time.monotonic() + SEED_PATIENCE,
+        )
         self.console.print("starting the seed", style="dim")
         while not (invite.exists() and invite.stat().st_mtime > since):
             time.sleep(LOOK)
@@ -214,7 +243,9 @@ class Children:
             if self.signalled is not None:
                 return
             if time.monotonic() > deadline:
-                raise CannotHere(f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children['seed'].log}")
+                raise CannotHere(
+                    f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children['seed'].log}"
+                )
 
     def _look(self) -> None:
         self._read()
@@ -227,7 +258,11 @@ class Children:
                 raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
             elif code is not None:
                 why = f": {child.last_words()}" if code in HOPELESS else ""
-                self.console.print(f"{child.name} died ({_how(code)}{why}) and is started again", style="yellow", highlight=False)
+                self.console.print(
+                    f"{child.name} died ({_how(code)}{why}) and is started again",
+                    style="yellow",
+                    highlight=False,
+                )
             if child.process is None and not child.done and time.monotonic() >= child.due:
                 child.start()
 
@@ -237,7 +272,9 @@ class Children:
                 fold(self.state, event)
         except OSError as error:  # the view stands still, and the swarm goes on
             if not self._blind:
-                self.console.print(f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False)
+                self.console.print(
+                    f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False
+                )
             self._blind = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
@@ -271,7 +308,8 @@ class _Screen:
 
 
 class Tail:
-    """A journal that another process writes: the whole lines that are new. CannotHere at a line that is no event."""
+    """A journal that another process writes: the whole lines that are new. CannotHere at a line that is no
+    event."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -289,7 +327,8 @@ class Tail:
                     event = from_line(line)
                 except msgspec.DecodeError as error:
                     raise CannotHere(
-                        f"{self.path} is damaged at byte {self._at} ({error}): stop its peer and move the file away"
+                        f"{self.path} is damaged at byte {self._at} ({error}): stop its peer and move the"
+                        " file away"
                     ) from error
                 self._at += len(line)
                 yield event
@@ -298,7 +337,9 @@ class Tail:
 def headline(state: State, now: float) -> str:
     """The swarm in one line."""
     head = state.head(now)
-    accuracy = f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
+    accuracy = (
+        f"accuracy {head.last_accuracy[1]:.1%}" if head.last_accuracy is not None else "not evaluated yet"
+    )
     reward = f"reward {head.reward:.2f}" if head.reward is not None else "no reward yet"
     peers = ", ".join(f"{here}/{known} {role}s" for role, (here, known) in head.roles.items())
     return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"

@@ -1,7 +1,9 @@
-"""What measurements taught: factors between measured and predicted, by device and work, kept in this user's state folder.
+"""What measurements taught: factors between measured and predicted, by device and work, kept in this user's
+state folder.
 
-A prediction that was too low must not come again, so that a memory factor rises at once and falls by halves; times follow both
-ways. A file that cannot be read is no experience, and one that cannot be written costs only the next prediction's accuracy.
+A prediction that was too low must not come again, so that a memory factor rises at once and falls by halves;
+times follow both ways. A file that cannot be read is no experience, and one that cannot be written costs only
+the next prediction's accuracy.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from swarm.durable import write_durably
 from swarm.types import Struct
 
 BOUNDS = (0.5, 50.0)
-# One measurement beside a busy neighbour must not make every later prediction absurd.
+"""One measurement beside a busy neighbour must not make every later prediction absurd."""
 
 
 class Correction(Struct):
@@ -59,7 +61,10 @@ class Corrections:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(self.path, msgspec.json.format(msgspec.json.encode(self._all)))
         except OSError as error:
-            print(f"{self.path} cannot be written ({error.strerror}): this measurement is forgotten", file=sys.stderr)
+            print(
+                f"{self.path} cannot be written ({error.strerror}): this measurement is forgotten",
+                file=sys.stderr,
+            )
         return new
 
 

@@ -1,11 +1,12 @@
-"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's Ask and a device's Speed. No I/O, no torch.
+"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's Ask and a device's
+Speed. No I/O, no torch.
 
     ModelShape + Ask + kind  --> Need (least, easy)     bytes, apart for what computes and for what the swarm keeps in RAM
     the same + Speed      --> Pace                   tokens a second, seconds a step
 
-Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends on kernels and
-allocators is left to a factor that `peers.fit.fits` learns from measurements. `P` parameters, `N` trained ones, `w` bytes of a weight
-as it computes: 4 on a CPU, 2 on a GPU.
+Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends
+on kernels and allocators is left to a factor that `peers.fit.fits` learns from measurements. `P` parameters,
+`N` trained ones, `w` bytes of a weight as it computes: 4 on a CPU, 2 on a GPU.
 """
 
 from __future__ import annotations
@@ -20,32 +21,49 @@ TRAINED = ("full", "full+adamw8bit", "lora", "qlora")
 
 MIB = 1 << 20
 PROGRAM = 600 * MIB
-# A peer without its model: Python, torch, p2pd and hivemind's children. README's figures: 526 to 598 MiB.
+"""A peer without its model: Python, torch, p2pd and hivemind's children. README's figures: 526 to 598 MiB."""
+
 CONTEXT = 700 * MIB
-# CUDA's context and the workspaces of its libraries, on the GPU.
+"""CUDA's context and the workspaces of its libraries, on the GPU."""
+
 PROMPT = 256
-# Tokens of a prompt: a grade-school question with its chat template has 100 to 200.
+"""Tokens of a prompt: a grade-school question with its chat template has 100 to 200."""
+
 LOOSE = 1.1
-# Allocators hold about a tenth more than is asked of them.
+"""Allocators hold about a tenth more than is asked of them."""
+
 QUANTIZED = {"int8": 1.0, "nf4": 0.5 + 1 / 64}
-# Bytes a weight: NF4 has a scale of 8 bits for 64 weights.
+"""Bytes a weight: NF4 has a scale of 8 bits for 64 weights."""
+
 KEPT = {4: 6.0, 2: 4.0}
-# w -> bytes kept for the backward pass, for each feature that goes into or comes out of a linear layer: 1.2 to 1.6 values of 4
-# bytes counted on Llama, Qwen3 and Gemma 3; in bfloat16 1.7 to 2, since norms and rotations stay in float32.
+"""w -> bytes kept for the backward pass, for each feature that goes into or comes out of a linear layer: 1.2
+to 1.6 values of 4 bytes counted on Llama, Qwen3 and Gemma 3; in bfloat16 1.7 to 2, since norms and rotations
+stay in float32."""
+
 LOGITS = 1 << 24
-# At a time, in swarm.learn.scoring: in float32, with their softmax and its gradient beside them.
+"""At a time, in swarm.learn.scoring: in float32, with their softmax and its gradient beside them."""
+
 DRAWN = 32
-# Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their sums and copies.
+"""Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their
+sums and copies."""
+
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2.0 + 8 / 256}
-# Bytes a trained weight: two float32, or two bytes with a float32 scale for each 256.
+"""Bytes a trained weight: two float32, or two bytes with a float32 scale for each 256."""
+
 VECTORS = 4
-# Float32 vectors of N in RAM during a round: the gradient, the averager's buffer, its sums, and the parts on the way.
+"""Float32 vectors of N in RAM during a round: the gradient, the averager's buffer, its sums, and the parts on
+the way."""
+
 RELEASES = 3
-# Releases in RAM beside those held for others: the whole one, its chunks while they are joined or cut, the tensors in it.
+"""Releases in RAM beside those held for others: the whole one, its chunks while they are joined or cut, the
+tensors in it."""
+
 STATE = 12
-# Bytes a trained weight of a learner's whole state: float32 master and two moments.
+"""Bytes a trained weight of a learner's whole state: float32 master and two moments."""
+
 OPERATIONS = 150
-# Launches a layer: 40 kernels (products, norms, rotations, attention, activation), each with Python around it that takes longer.
+"""Launches a layer: 40 kernels (products, norms, rotations, attention, activation), each with Python around
+it that takes longer."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +114,16 @@ class Ask(NamedTuple):
     def of(config: Config) -> Ask:
         run = config.run
         return Ask(
-            group=run.sampling.group_size, tasks=config.peer.engine.tasks, prompt=PROMPT, tokens=run.sampling.max_tokens,
-            groups=run.batch.groups, keep=run.release.keep, rank=run.lora.rank, training=run.model.training,
+            group=run.sampling.group_size,
+            tasks=config.peer.engine.tasks,
+            prompt=PROMPT,
+            tokens=run.sampling.max_tokens,
+            groups=run.batch.groups,
+            keep=run.release.keep,
+            rank=run.lora.rank,
+            training=run.model.training,
             recompute=config.peer.learner.checkpointing == "on",
-        )  # fmt: skip
+        )
 
 
 class Speed(NamedTuple):
@@ -145,27 +169,31 @@ class Pace(NamedTuple):
 def sampler(of: ModelShape, ask: Ask, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
-    The engine halves its tasks when memory runs out, down to one: that is the least. In RAM are the releases held for others and
-    the newest one as it is read; on a GPU the program itself lies in RAM too.
+    The engine halves its tasks when memory runs out, down to one: that is the least. In RAM are the releases
+    held for others and the newest one as it is read; on a GPU the program itself lies in RAM too.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
     weights = stored(of, kind, width) + (width * trained(of, ask) if ask.training != "full" else 0)
     row = (ask.prompt + ask.tokens) * of.cache * width + of.vocabulary * DRAWN
     keeping = (ask.keep + RELEASES) * released(of, ask) + (PROGRAM if gpu else 0)
-    return Needs(*(
-        Need(CONTEXT if gpu else PROGRAM, LOOSE * (weights + tasks * ask.group * row), keeping) for tasks in (1, ask.tasks)
-    ))  # fmt: skip
+    return Needs(
+        *(
+            Need(CONTEXT if gpu else PROGRAM, LOOSE * (weights + tasks * ask.group * row), keeping)
+            for tasks in (1, ask.tasks)
+        )
+    )
 
 
 def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> Needs:
     """Weights and what trains them, plus a group's forward and backward pass.
 
-    full: weights (w P), float32 masters where w is not 4 already, moments, the sum of gradients (4 N) and one chunk's (w N).
-    lora, qlora: the base, as it is or in NF4, is only read; all the rest is for the N values of the adapter.
-    Memory is for one group at a time: a learner makes its chunks as small as it must. The least recomputes activations: of each
-    layer only its input is kept, and one layer's are there at a time. The easy one keeps them, and gives its state to a learner
-    that joins, which is there as bytes and as chunks. In RAM are the vectors of a round, and releases as for a sampler. `shards`
-    GPUs have a part each of what does not depend on the batch, and groups of their own.
+    full: weights (w P), float32 masters where w is not 4 already, moments, the sum of gradients (4 N) and one
+    chunk's (w N). lora, qlora: the base, as it is or in NF4, is only read; all the rest is for the N values
+    of the adapter. Memory is for one group at a time: a learner makes its chunks as small as it must. The
+    least recomputes activations: of each layer only its input is kept, and one layer's are there at a time.
+    The easy one keeps them, and gives its state to a learner that joins, which is there as bytes and as
+    chunks. In RAM are the vectors of a round, and releases as for a sampler. `shards` GPUs have a part each
+    of what does not depend on the batch, and groups of their own.
     """
     training, _, optimizer = kind.partition("+")
     ask = ask._replace(training=training)
@@ -174,7 +202,8 @@ def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> 
     static = base + n * (4 + width + MOMENTS[optimizer or "adamw"] + (4 if width != 4 else 0))
     tokens = ask.group * (ask.prompt + ask.tokens)
     scored = 12 * min(LOGITS, ask.group * ask.tokens * of.vocabulary)
-    scored += 4 * of.head * ((width != 4) + (training == "full"))  # a float32 copy of the output layer, and its gradient
+    # a float32 copy of the output layer, and its gradient
+    scored += 4 * of.head * ((width != 4) + (training == "full"))
     layer = tokens * of.spread * KEPT[width] / of.layers
     less = layer + tokens * of.layers * of.hidden * width
     more = less if ask.recompute else layer * of.layers
@@ -187,10 +216,12 @@ def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> 
 
 
 def sampling(of: ModelShape, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pace:
-    """One forward pass a token for all rows: the weights are read once, the cache of every row is read, logits are drawn from.
+    """One forward pass a token for all rows: the weights are read once, the cache of every row is read,
+    logits are drawn from.
 
-    Products take 2 operations a weight and row. Quantized weights are made wide again before they are multiplied: read small,
-    written and read wide. A kernel costs its launch at least; small models consist of launches.
+    Products take 2 operations a weight and row. Quantized weights are made wide again before they are
+    multiplied: read small, written and read wide. A kernel costs its launch at least; small models consist of
+    launches.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
     rows = ask.tasks * ask.group
@@ -204,9 +235,10 @@ def sampling(of: ModelShape, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pa
 
 
 def learning(of: ModelShape, ask: Ask, kind: str, speed: Speed, recompute: bool) -> Pace:
-    """A forward pass has 2 operations a weight and token; backward has 2 for what goes on to the layer below and, where the layer
-    is trained, 2 for its own gradient; recomputing adds a forward pass. The output layer works on completions alone, and makes
-    its logits twice. Then every trained weight, gradient and moment passes through memory, some of it several times.
+    """A forward pass has 2 operations a weight and token; backward has 2 for what goes on to the layer below
+    and, where the layer is trained, 2 for its own gradient; recomputing adds a forward pass. The output layer
+    works on completions alone, and makes its logits twice. Then every trained weight, gradient and moment
+    passes through memory, some of it several times.
     """
     training, _, _ = kind.partition("+")
     n = trained(of, ask._replace(training=training))
@@ -221,13 +253,15 @@ def learning(of: ModelShape, ask: Ask, kind: str, speed: Speed, recompute: bool)
 
 
 def stored(of: ModelShape, kind: str, width: int) -> float:
-    """Bytes of the weights; bitsandbytes makes the linear layers smaller, and neither embeddings, norms nor the output layer."""
+    """Bytes of the weights; bitsandbytes makes the linear layers smaller, and neither embeddings, norms nor
+    the output layer."""
     small = QUANTIZED.get(kind)
     return of.parameters * width if small is None else of.linear * small + (of.parameters - of.linear) * width
 
 
 def trained(of: ModelShape, ask: Ask) -> int:
-    """N: all parameters, or those of an adapter: rank times what goes into and comes out of each layer that has one."""
+    """N: all parameters, or those of an adapter: rank times what goes into and comes out of each layer that
+    has one."""
     return of.parameters if ask.training == "full" else ask.rank * of.targeted
 
 

@@ -1,12 +1,14 @@
-"""What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as auto` takes.
+"""What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as
+auto` takes.
 
     config.json -> ModelShape --+-- estimates -- corrections --> a Row for each role and kind -- probe --> measured, corrections
     machine, its speed ------+
 
-Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits alone. A wrong
-guess changes the next one: factors between measured and predicted are kept by device and kind. Invariant: nothing that is
-measured can end the command. Not handled: vLLM, which takes the share of a GPU that it is given, and is faster than what is
-measured here; averaging and transfers, which depend on other machines.
+Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits
+alone. A wrong guess changes the next one: factors between measured and predicted are kept by device and kind.
+Invariant: nothing that is measured can end the command. Not handled: vLLM, which takes the share of a GPU
+that it is given, and is faster than what is measured here; averaging and transfers, which depend on other
+machines.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from swarm.types import Role
 
 GB = 1 << 30
 ROOM = 0.9
-# Of the memory that is there: the rest is for other programs, and for what no estimate sees.
+"""Of the memory that is there: the rest is for other programs, and for what no estimate sees."""
+
 LEARNER, SAMPLER, EVALUATOR = Role.LEARNER.value, Role.SAMPLER.value, Role.EVALUATOR.value
 
 
@@ -68,7 +71,8 @@ class Case(NamedTuple):
         return Case(anatomy, config, Ask.of(config), machine, corrections or Corrections(machine.device))
 
     def about(self, role: str, kind: str) -> str:
-        """Under which name corrections are kept: models of one order of magnitude are wrong in the same way."""
+        """Under which name corrections are kept: models of one order of magnitude are wrong in the same
+        way."""
         return f"{role} {kind} 1e{round(math.log10(self.anatomy.parameters))}"
 
     def on(self, role: str) -> Machine:
@@ -123,7 +127,11 @@ def missing(machine: Machine, need: estimates.Need, share: float = 1.0) -> str:
     """Which memory is too small for `need`; empty when none is, or nobody knows how much there is."""
     if not machine.gpus:
         total = need.computing + need.keeping
-        return "" if total <= share * machine.free or not machine.ram else f"{total / GB:.1f} of {machine.free / GB:.1f} GB RAM"
+        return (
+            ""
+            if total <= share * machine.free or not machine.ram
+            else f"{total / GB:.1f} of {machine.free / GB:.1f} GB RAM"
+        )
     free = min(gpu.free for gpu in machine.gpus)
     if need.computing > share * free:
         return f"{need.computing / GB:.1f} of {free / GB:.1f} GB of the GPU"
@@ -138,7 +146,8 @@ def _rows(ask: Ask, role: str) -> Ask:
 
 
 def _needs(case: Case, role: str, kind: str) -> tuple[int, Needs]:
-    """(GPUs, corrected needs); a learner takes more GPUs when one is not enough for it and `peer.learner.gpus` lets it."""
+    """(GPUs, corrected needs); a learner takes more GPUs when one is not enough for it and
+    `peer.learner.gpus` lets it."""
     count, factor = len(case.on(role).gpus), case.corrections.of(case.about(role, kind)).memory
     wanted = case.config.peer.learner.gpus if role == LEARNER else 1
     gpus = min(count, max(1, wanted))
@@ -158,7 +167,9 @@ def _beyond(case: Case, role: str, kind: str) -> str:
     size = estimates.released(case.anatomy, case.ask._replace(training=training))
     if size > LARGEST:
         return f"a release of {size / GB:.1f} GB, {LARGEST / GB:.0f} travel at most"
-    if (kind in estimates.QUANTIZED or "qlora" in kind or "8bit" in kind) and importlib.util.find_spec("bitsandbytes") is None:
+    if (kind in estimates.QUANTIZED or "qlora" in kind or "8bit" in kind) and importlib.util.find_spec(
+        "bitsandbytes"
+    ) is None:
         return "bitsandbytes is not installed: gepo-swarm[quant]"
     return ""
 
@@ -174,11 +185,12 @@ class Choice(NamedTuple):
 
 
 def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Choice:
-    """The invite's role; without one a learner's when the invite admits it, else a sampler's: the first that fits.
+    """The invite's role; without one a learner's when the invite admits it, else a sampler's: the first that
+    fits.
 
-    A learner's invite makes a sampler of a machine that cannot learn, where the run lets strangers sample. Samplers and
-    evaluators get the first precision that is allowed and fits. Nothing is asked of a machine whose invite admits it to nothing:
-    whoever joins is told. Raises CannotHere with numbers.
+    A learner's invite makes a sampler of a machine that cannot learn, where the run lets strangers sample.
+    Samplers and evaluators get the first precision that is allowed and fits. Nothing is asked of a machine
+    whose invite admits it to nothing: whoever joins is told. Raises CannotHere with numbers.
     """
     wanted = [invited] if invited is not None else [Role.LEARNER]
     if invited in (None, Role.LEARNER):
@@ -193,8 +205,8 @@ def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Choi
     if not tried:
         return Choice(invited or Role.SAMPLER, case.config.peer.engine, "")
     raise CannotHere(
-        f"this machine ({case.machine}) is too small for this run: {'; '.join(tried)}; free some memory, take a larger machine, "
-        f"or try anyway with --as {wanted[-1].value}"
+        f"this machine ({case.machine}) is too small for this run: {'; '.join(tried)}; free some memory, take"
+        f" a larger machine, or try anyway with --as {wanted[-1].value}"
     )
 
 
@@ -221,7 +233,9 @@ def _reason(case: Case, one: Row, tried: list[str]) -> str:
     need = one.needs.easy if one.fits == "yes" else one.needs.least
     machine = case.on(one.role)
     if machine.gpus:
-        numbers = f"{need.computing / GB:.1f} of {min(gpu.free for gpu in machine.gpus) / GB:.1f} GB of the GPU"
+        numbers = (
+            f"{need.computing / GB:.1f} of {min(gpu.free for gpu in machine.gpus) / GB:.1f} GB of the GPU"
+        )
     else:
         numbers = f"{(need.computing + need.keeping) / GB:.1f} of {machine.free / GB:.1f} GB RAM"
     tight = ", tight" if one.fits == "tight" else ""

@@ -1,8 +1,9 @@
-"""What this machine is: in a few words for the roster and the page, and in bytes for whoever asks what fits here.
+"""What this machine is: in a few words for the roster and the page, and in bytes for whoever asks what fits
+here.
 
-Memory is what a new process can have now: the kernel's estimate, or less where a control group says so. GPUs are asked through
-`nvidia-smi`, since CUDA itself must not start in a process that forks later. Not handled: slices of a GPU (MIG) and the GPUs of
-other makers; a machine with those counts as one without.
+Memory is what a new process can have now: the kernel's estimate, or less where a control group says so. GPUs
+are asked through `nvidia-smi`, since CUDA itself must not start in a process that forks later. Not handled:
+slices of a GPU (MIG) and the GPUs of other makers; a machine with those counts as one without.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE = 20.0
-# Seconds for nvidia-smi: a tenth of one usually, several when the driver has to wake up.
+"""Seconds for nvidia-smi: a tenth of one usually, several when the driver has to wake up."""
+
 NOT_LIMITED = 1 << 60
-# Bytes; a control group of version 1 without a limit names a number near 2^63.
+"""Bytes; a control group of version 1 without a limit names a number near 2^63."""
+
 _GROUPS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
-# Control groups, version 2 and version 1: the limit, what is used, and what of that.
+"""Control groups, version 2 and version 1: the limit, what is used, and what of that."""
+
 _PARTS = re.compile(r"\b(nvidia|amd|geforce|tesla|pcie|sxm\d?|nvl|hbm\w*|\d+ ?gb)\b", re.IGNORECASE)
-# Of a GPU's name: the maker, the socket, and memory that is said beside it anyway.
+"""Of a GPU's name: the maker, the socket, and memory that is said beside it anyway."""
 
 
 class Gpu(NamedTuple):
@@ -57,7 +61,8 @@ class Machine(NamedTuple):
 
 
 def describe() -> str:
-    """Such as `2 x H100 80 GB, 512 GB RAM` or `2 cores x86_64, 24 GB RAM`. GPUs only where the caller's role has loaded torch."""
+    """Such as `2 x H100 80 GB, 512 GB RAM` or `2 cores x86_64, 24 GB RAM`. GPUs only where the caller's role
+    has loaded torch."""
     torch, gpus = sys.modules.get("torch"), []
     if torch is not None and torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -77,7 +82,8 @@ def processors() -> int:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """Bytes of RAM in all and free: the machine's, or what the control group of a container leaves; 0, 0 where nobody says."""
+    """Bytes of RAM in all and free: the machine's, or what the control group of a container leaves; 0, 0
+    where nobody says."""
     try:
         said = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
         total, free = (int(said[name]) << 10 for name in ("MemTotal", "MemAvailable"))
@@ -109,7 +115,11 @@ def _nvidia(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()] if ran.returncode == 0 else []
+    rows = (
+        [[cell.strip() for cell in line.split(",")] for line in ran.stdout.splitlines()]
+        if ran.returncode == 0
+        else []
+    )
     found = {}
     for row in rows:
         if len(row) == 5 and row[3].isdigit() and row[4].isdigit():
@@ -118,7 +128,9 @@ def _nvidia(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     if visible is None:
         return tuple(found[row[0]] for row in rows if row[0] in found)
     # CUDA takes the names up to the first one that it does not know.
-    return tuple(found[name] for name in itertools.takewhile(found.__contains__, map(str.strip, visible.split(","))))
+    return tuple(
+        found[name] for name in itertools.takewhile(found.__contains__, map(str.strip, visible.split(",")))
+    )
 
 
 def _gpus(gpus: tuple[Gpu, ...]) -> str:

@@ -2,8 +2,9 @@
 
     config.json --(transformers, meta device: shapes without values)--> ModelShape
 
-Not handled: mixtures of experts, whose fused expert weights are not linear layers, count as if every expert worked on every
-token; windows of attention count as if they were as long as the text. Both predict too much rather than too little.
+Not handled: mixtures of experts, whose fused expert weights are not linear layers, count as if every expert
+worked on every token; windows of attention count as if they were as long as the text. Both predict too much
+rather than too little.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ from peers.fit.estimates import ModelShape
 
 
 def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
-    """The model in `folder`; `targets` as in `run.lora.targets`. Raises WrongUsage for what transformers cannot build."""
+    """The model in `folder`; `targets` as in `run.lora.targets`. Raises WrongUsage for what transformers
+    cannot build."""
     try:
         config = AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise WrongUsage(f"{folder} holds no causal language model that transformers can build: {first}") from error
+        raise WrongUsage(
+            f"{folder} holds no causal language model that transformers can build: {first}"
+        ) from error
     head = model.get_output_embeddings()
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    linear = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    ]
     layers = {name: module for name, module in linear if module is not head}
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
@@ -39,7 +45,9 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         linear=sum(module.weight.numel() for module in layers.values()),
         spread=sum(sum(module.weight.shape) for module in layers.values()),
-        targeted=sum(sum(module.weight.shape) for name, module in layers.items() if _gets_adapter(name, targets)),
+        targeted=sum(
+            sum(module.weight.shape) for name, module in layers.items() if _gets_adapter(name, targets)
+        ),
         head=int(text.vocab_size) * int(text.hidden_size),
         vocabulary=int(text.vocab_size),
         hidden=int(text.hidden_size),
@@ -50,4 +58,6 @@ def examine(folder: Path, targets: str = "all-linear") -> ModelShape:
 
 
 def _gets_adapter(name: str, targets: str) -> bool:
-    return targets == "all-linear" or name.rpartition(".")[2] in {target.strip() for target in targets.split(",")}
+    return targets == "all-linear" or name.rpartition(".")[2] in {
+        target.strip() for target in targets.split(",")
+    }

@@ -27,7 +27,9 @@ class Progress(Struct):
 
 
 class Checkpoints:
-    def __init__(self, host: Host, learner: Learner | ShardedLearner, admission: Admission, folder: Path | None) -> None:
+    def __init__(
+        self, host: Host, learner: Learner | ShardedLearner, admission: Admission, folder: Path | None
+    ) -> None:
         """`folder` is where they live; None keeps none."""
         self._host, self._learner, self._admission, self._folder = host, learner, admission, folder
 
@@ -57,7 +59,11 @@ class Checkpoints:
         try:
             await host.ports.work.run("save", learner.save, self._folder, msgspec.to_builtins(progress))
         except OSError as error:
-            host.emit(events.Faulted, part="disk", detail=f"no checkpoint of version {learner.version}: {error.strerror}")
+            host.emit(
+                events.Faulted,
+                part="disk",
+                detail=f"no checkpoint of version {learner.version}: {error.strerror}",
+            )
             return
         except RankLost as error:
             host.emit(events.Faulted, part="learner", detail=f"no checkpoint of the last version: {error}")

@@ -3,8 +3,8 @@
     call -> Work port -> result        EngineError -> Faulted, and raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
                                        the first call of its kind that works after it -> Recovered
 
-However often it fails, the peer goes on trying: what is missing (memory, a server) may come back, and it says each minute that it
-has not. Not handled here: restarts, which are the engine's own.
+However often it fails, the peer goes on trying: what is missing (memory, a server) may come back, and it says
+each minute that it has not. Not handled here: restarts, which are the engine's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 PART = "engine"
 WAIT, LONGEST = 1.0, 30.0
-# Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a person.
+"""Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a
+person."""
 
 
 class EngineWithRetry:

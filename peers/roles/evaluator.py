@@ -1,7 +1,8 @@
 """The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
 
-It always takes the newest release that can be had, so that a slow evaluator skips versions instead of falling behind. Answers
-whose rewards cannot be computed are left out of the accuracy, with an event; when none can, there is no accuracy of that version.
+It always takes the newest release that can be had, so that a slow evaluator skips versions instead of falling
+behind. Answers whose rewards cannot be computed are left out of the accuracy, with an event; when none can,
+there is no accuracy of that version.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
 
 GIVE_UP = 8
-# Failures in a row after which the rest is not scored either: each may take the whole of `run.task.timeout`.
+"""Failures in a row after which the rest is not scored either: each may take the whole of
+`run.task.timeout`."""
 
 
 class Evaluator:
@@ -29,7 +31,8 @@ class Evaluator:
         self._last: int | None = None
 
     async def run(self) -> None:
-        """Until the host is asked to stop; then once more for the last release, so that the run's final accuracy is known."""
+        """Until the host is asked to stop; then once more for the last release, so that the run's final
+        accuracy is known."""
         while not self.host.stop.is_set():
             try:
                 if not await self._turn(self.host.config.run.evaluation.every):
@@ -56,9 +59,13 @@ class Evaluator:
                 return True
             now = host.now()
             host.emit(
-                events.Adopted, version=newest.version, weights=newest.weights, fetch=round(fetched - newest.released, 3),
-                load=round(now - fetched, 3), age=round(now - newest.released, 3),
-            )  # fmt: skip
+                events.Adopted,
+                version=newest.version,
+                weights=newest.weights,
+                fetch=round(fetched - newest.released, 3),
+                load=round(now - fetched, 3),
+                age=round(now - newest.released, 3),
+            )
             try:
                 tasks = await self.scorer.held_out(evaluation.tasks)
             except RewardError as error:
@@ -73,7 +80,9 @@ class Evaluator:
         host.status.finished(1, 0, host.now())
         if rewards:
             right = sum(reward >= evaluation.right for reward in rewards)
-            host.emit(events.Evaluated, version=newest.version, accuracy=right / len(rewards), tasks=len(rewards))
+            host.emit(
+                events.Evaluated, version=newest.version, accuracy=right / len(rewards), tasks=len(rewards)
+            )
         return True
 
     async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:

@@ -6,9 +6,9 @@
 
         gather -> learn -> average -> step -> (publish) -> gather ...        fetch: the swarm is ahead, take its release
 
-Invariants: the released weights are the truth: after every version this learner's digest is the release's, or it snaps to it.
-Groups of a batch that was overtaken go back to the batcher: nothing is lost, nothing trained twice. Not handled here: what the
-gradient is (swarm.learn), how members find each other (the Averager port).
+Invariants: the released weights are the truth: after every version this learner's digest is the release's, or
+it snaps to it. Groups of a batch that was overtaken go back to the batcher: nothing is lost, nothing trained
+twice. Not handled here: what the gradient is (swarm.learn), how members find each other (the Averager port).
 """
 
 from __future__ import annotations
@@ -43,19 +43,29 @@ from swarm.tasks.base import TaskSource
 from swarm.types import Digest, PeerId, Release
 
 BREAKS = 3
-# Averagings of one version that may break before a learner goes on alone: each costs at most the round's deadline.
+"""Averagings of one version that may break before a learner goes on alone: each costs at most the round's
+deadline."""
+
 RETRY = 0.5
-# Seconds after a release could not be taken: a rank that was lost is started again by then.
+"""Seconds after a release could not be taken: a rank that was lost is started again by then."""
+
 SELDOM = 20.0
-# Times the seconds that a twin's state took in vain until one is asked for again: so long the release alone will do. A twentieth
-# of the time may be lost for it, while the others wait for this learner and then go on without it.
+"""Times the seconds that a twin's state took in vain until one is asked for again: so long the release alone
+will do. A twentieth of the time may be lost for it, while the others wait for this learner and then go on
+without it."""
+
 SETTLE = 2.0
-# Seconds a learner waits at its start to hear of a release newer than its own checkpoint.
+"""Seconds a learner waits at its start to hear of a release newer than its own checkpoint."""
 
 
 class LearnerPeer:
     def __init__(
-        self, host: Host, learner: Learner | ShardedLearner, source: TaskSource, speech: Speech, folder: Path | None
+        self,
+        host: Host,
+        learner: Learner | ShardedLearner,
+        source: TaskSource,
+        speech: Speech,
+        folder: Path | None,
     ) -> None:
         """`folder` is where checkpoints live; None keeps none."""
         run = host.config.run
@@ -101,9 +111,14 @@ class LearnerPeer:
     async def _go_round(self) -> None:
         command = Command.GATHER
         act: dict[Command, Callable[[], Awaitable[Cause]]] = {
-            Command.GATHER: self.gather, Command.LEARN: self.learn, Command.AVERAGE: self.average, Command.STEP: self.step,
-            Command.AWAIT: self.wait, Command.PUBLISH: self.publish, Command.FETCH: self.fetch,
-        }  # fmt: skip
+            Command.GATHER: self.gather,
+            Command.LEARN: self.learn,
+            Command.AVERAGE: self.average,
+            Command.STEP: self.step,
+            Command.AWAIT: self.wait,
+            Command.PUBLISH: self.publish,
+            Command.FETCH: self.fetch,
+        }
         while command is not Command.FLUSH:
             try:
                 cause = await act[command]()
@@ -111,7 +126,9 @@ class LearnerPeer:
                 cause = self._without_policy(error)
             command = self.round.advance(cause)
             self.company.told(self.round.state)
-            self.host.emit(events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value)
+            self.host.emit(
+                events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value
+            )
 
     async def _begin(self) -> None:
         if (parent := self.checkpoints.resume()) is not None:
@@ -140,18 +157,23 @@ class LearnerPeer:
         return self._arrivals.better(self._above())
 
     def _made_by_my_round(self) -> bool:
-        """The release ahead is the next one, by another member of the round whose average I have: my step makes the same bytes.
-        Without it my moments would lack a step, and the batch, which the release has in it, would be trained twice."""
+        """The release ahead is the next one, by another member of the round whose average I have: my step
+        makes the same bytes. Without it my moments would lack a step, and the batch, which the release has in
+        it, would be trained twice.
+        """
         release = self._arrivals.awaited((self.learner.version + 1,))
         if release is None or release.version != self.learner.version + 1 or release.parent != self._weights:
             return False
-        return release.publisher in self._members - {self.host.ports.me} and release.learners == len(self._members)
+        return release.publisher in self._members - {self.host.ports.me} and release.learners == len(
+            self._members
+        )
 
     def _overtaken(self) -> bool:
         return self._ahead() or self._differs()
 
     def _settled(self) -> bool:
-        """My version is released, and mine is the release: only then it is what I say I have, and what I learn on."""
+        """My version is released, and mine is the release: only then it is what I say I have, and what I
+        learn on."""
         mine = self.host.releases.named(self.learner.version, self._weights)
         if mine is None or self._differs():
             return False
@@ -171,7 +193,8 @@ class LearnerPeer:
                 self._spent = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
             self.intake.credit()
-            self.intake.report(after=2 * self.host.config.run.pace.beat)  # who refuses all groups makes no step that would tell
+            # who refuses all groups makes no step that would tell
+            self.intake.report(after=2 * self.host.config.run.pace.beat)
             await self.host.changed(self._idle_time(settled, now))
 
     async def wait(self) -> Cause:
@@ -205,8 +228,11 @@ class LearnerPeer:
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Is there a batch to learn on? One whose gradient was kept is one when it is its turn, or company is there."""
-        if self._batch and any(staleness(item.group, self._window, self.learner.version, now) for item in self._batch):
+        """Is there a batch to learn on? One whose gradient was kept is one when it is its turn, or company is
+        there."""
+        if self._batch and any(
+            staleness(item.group, self._window, self.learner.version, now) for item in self._batch
+        ):
             self.intake.batcher.give_back(self._batch)  # its gradient was kept until it was too old
             self._forget_batch()
         if self._batch:
@@ -235,7 +261,13 @@ class LearnerPeer:
             try:
                 with host.status.computing(host.now):
                     self._gradient = await host.ports.work.run(
-                        "learn", self.learner.gradient, groups, prompts, rewards, start, tuple(self.closing.heard.values())
+                        "learn",
+                        self.learner.gradient,
+                        groups,
+                        prompts,
+                        rewards,
+                        start,
+                        tuple(self.closing.heard.values()),
                     )
             except OutOfMemory as error:
                 return self._out_of_memory(error)
@@ -248,17 +280,23 @@ class LearnerPeer:
         return Cause.GRADIENT_READY
 
     def _believed(self) -> bool:
-        """Leave what is not believed out of the batch, as it is left out of the gradient. False when nothing is left of it."""
+        """Leave what is not believed out of the batch, as it is left out of the gradient. False when nothing
+        is left of it."""
         assert self._gradient is not None
-        self._odds = {item.group.id: odds for item, odds in zip(self._batch, self._gradient.odds, strict=True)}
+        self._odds = {
+            item.group.id: odds for item, odds in zip(self._batch, self._gradient.odds, strict=True)
+        }
         self._batch = self.intake.doubt(self._batch, self._gradient.odds)
         if not self._batch:
-            self.host.emit(events.Noted, level="warning", text="a batch is dropped: none of its groups is believed")
+            self.host.emit(
+                events.Noted, level="warning", text="a batch is dropped: none of its groups is believed"
+            )
             self._drop_batch()
         return bool(self._batch)
 
     async def average(self) -> Cause:
-        """The mean gradient over whoever came, each with its weight; mine alone when nobody is there, or it is my turn."""
+        """The mean gradient over whoever came, each with its weight; mine alone when nobody is there, or it
+        is my turn."""
         host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
         others = self.company.others()
@@ -273,7 +311,11 @@ class LearnerPeer:
             return await self._without_round()
         try:
             outcome = await host.ports.averager.average(
-                self.learner.version, [self._gradient.vector], self._gradient.weight, others, settings.deadline
+                self.learner.version,
+                [self._gradient.vector],
+                self._gradient.weight,
+                others,
+                settings.deadline,
             )
         except RoundLost as error:
             self._breaks += 1
@@ -294,7 +336,8 @@ class LearnerPeer:
         return Cause.AVERAGED
 
     async def _without_round(self) -> Cause:
-        """Others are there, and no round came about: one of us steps alone, the others keep their gradient."""
+        """Others are there, and no round came about: one of us steps alone, the others keep their
+        gradient."""
         mine = not self._overtaken() and await self.company.my_turn()
         if self._overtaken():
             return Cause.AHEAD_SEEN
@@ -304,7 +347,8 @@ class LearnerPeer:
         host, gradient = self.host, self._gradient
         assert gradient is not None
         await self.company.give_way(self._members, self._ahead)
-        if self._ahead() and not self._made_by_my_round():  # a second release of one version would be of no use
+        # a second release of one version would be of no use
+        if self._ahead() and not self._made_by_my_round():
             return Cause.AHEAD_SEEN
         start, self._parent = host.now(), self._weights
         with host.status.computing(host.now):
@@ -334,7 +378,8 @@ class LearnerPeer:
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _out_of_memory(self, error: OutOfMemory) -> Cause:
-        """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched again."""
+        """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched
+        again."""
         self._setbacks.tell("memory", f"a batch of {len(self._batch)} groups is dropped: {error}")
         self._drop_batch()
         return Cause.OUT_OF_MEMORY
@@ -361,10 +406,18 @@ class LearnerPeer:
         )
         spent = {name: round(self._spent.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
         host.emit(
-            events.Trained, version=version, groups=len(self._batch), members=len(self._members),
-            metrics={name: round(value, 6) for name, value in (gradient.metrics | metrics).items() if math.isfinite(value)},
-            step=round(host.now() - start, 4), **spent,
-        )  # fmt: skip
+            events.Trained,
+            version=version,
+            groups=len(self._batch),
+            members=len(self._members),
+            metrics={
+                name: round(value, 6)
+                for name, value in (gradient.metrics | metrics).items()
+                if math.isfinite(value)
+            },
+            step=round(host.now() - start, 4),
+            **spent,
+        )
         self.closing.note(version, self._members)
         self._drop_batch()
         self.intake.report()
@@ -384,9 +437,16 @@ class LearnerPeer:
         manifest, address = host.blobs.hold(await host.ports.work.run("pack", self._pack, version))
         self._weights = manifest.weights
         self._mine = Release(
-            version=version, weights=self._weights, manifest=address, size=manifest.size, parent=self._parent,
-            publisher=host.ports.me, learners=len(self._members), groups=groups, released=host.now(),
-        )  # fmt: skip
+            version=version,
+            weights=self._weights,
+            manifest=address,
+            size=manifest.size,
+            parent=self._parent,
+            publisher=host.ports.me,
+            learners=len(self._members),
+            groups=groups,
+            released=host.now(),
+        )
 
     def _pack(self, version: int) -> Cut:
         """Off the loop: a large model's bytes take seconds to hash."""
@@ -395,15 +455,21 @@ class LearnerPeer:
     async def publish(self) -> Cause:
         host = self.host
         assert self._mine is not None
-        self._due = host.now() + host.config.run.release.timeout  # unless it is announced now, or another one can be had
+        # unless it is announced now, or another one can be had
+        self._due = host.now() + host.config.run.release.timeout
         if self._overtaken():
             return Cause.AHEAD_SEEN
-        if self.company.turns.fresh(self.company.coming(self.learner.version)):  # another one is released, and I shall hear of it
+        # another one is released, and I shall hear of it
+        if self.company.turns.fresh(self.company.coming(self.learner.version)):
             return Cause.TIMEOUT
         try:
             await host.announce(self._mine)
         except NetError as error:
-            host.emit(events.Noted, level="warning", text=f"release {self._mine.version} is not announced yet: {error}")
+            host.emit(
+                events.Noted,
+                level="warning",
+                text=f"release {self._mine.version} is not announced yet: {error}",
+            )
             return Cause.TIMEOUT
         self._due = None
         if self.learner.version % host.config.run.release.checkpoint_every == 0:
@@ -429,17 +495,20 @@ class LearnerPeer:
         return Cause.LOADED
 
     async def _twin(self) -> Release | None:
-        """A better release of my own version, with its publisher's whole state; None when that is not to be had."""
+        """A better release of my own version, with its publisher's whole state; None when that is not to be
+        had."""
         release, start = self._arrivals.awaited(self._above()), self.host.now()
         if release is None or release.version != self.learner.version or start < self._untwinned:
             return None
         taken = await self.transfer.take(release)
-        if not taken or self._ahead():  # whoever is behind again makes other bytes than its publisher does by now
+        # whoever is behind again makes other bytes than its publisher does by now
+        if not taken or self._ahead():
             self._untwinned = self.host.now() + SELDOM * (self.host.now() - start)
         return release if taken else None
 
     async def _load(self) -> Release | None:
-        """The better release whose bytes are here, or come while they are worth waiting for; None when none came."""
+        """The better release whose bytes are here, or come while they are worth waiting for; None when none
+        came."""
         host = self.host
         if (arrived := await self._arrivals.wait()) is None:
             return None
@@ -447,8 +516,11 @@ class LearnerPeer:
         try:
             await host.ports.work.run("load", self.learner.load, data, release.version)
         except (ValueError, RankLost) as error:
-            host.emit(events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}")
-            if isinstance(error, ValueError):  # nobody can use such bytes; a rank that is lost says nothing of them
+            host.emit(
+                events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"
+            )
+            # nobody can use such bytes; a rank that is lost says nothing of them
+            if isinstance(error, ValueError):
                 host.releases.refuse(release)
             await host.ports.clock.sleep(RETRY)
             return None

@@ -4,11 +4,12 @@
                                  |  its sampler is asked     off the loop where rewards are slow
                                  +- for a release that is not known here
 
-Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's part of the credit.
-Nothing a sampler claims is used: the task follows from its index, the rewards from the tokens; a group whose rewards cannot be
-computed here is `unscored` and gone. Groups that are being scored take room as those that wait do: others are judged meanwhile.
-What the learner's own log-probabilities contradict is found out with the gradient: such a group is gone, too, and a sampler that
-goes on like that is not believed for a while. The Tally counts verdicts and the ages of trained groups for everybody's page. Not
+Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's
+part of the credit. Nothing a sampler claims is used: the task follows from its index, the rewards from the
+tokens; a group whose rewards cannot be computed here is `unscored` and gone. Groups that are being scored
+take room as those that wait do: others are judged meanwhile. What the learner's own log-probabilities
+contradict is found out with the gradient: such a group is gone, too, and a sampler that goes on like that is
+not believed for a while. The Tally counts verdicts and the ages of trained groups for everybody's page. Not
 handled here: rounds, gradients.
 """
 
@@ -33,19 +34,29 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
 
 SCORED = 32
-# Groups that are scored at once, where rewards are slow: each holds a call of mail, of which strangers have twice as many.
+"""Groups that are scored at once, where rewards are slow: each holds a call of mail, of which strangers have
+twice as many."""
+
 TOLD = 24
-# Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in the next.
+"""Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in
+the next."""
+
 LAGS_TOLD = 96
-# Distinct lags in versions in one event, five bytes each; the others are told in the next.
+"""Distinct lags in versions in one event, five bytes each; the others are told in the next."""
+
 SHOWN = 16
-# Completions of a group that are shown: a person reads no more of them, and each costs 30 bytes before its text.
+"""Completions of a group that are shown: a person reads no more of them, and each costs 30 bytes before its
+text."""
+
 SHOWN_TEXT = 2900
-# Bytes of prompt, answer, completions and their figures: 4 KiB less names, envelope and membership, which need a thousand.
+"""Bytes of prompt, answer, completions and their figures: 4 KiB less names, envelope and membership, which
+need a thousand."""
+
 SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION = 600, 300, 400
-# Bytes of each text at most: some lines on a page.
+"""Bytes of each text at most: some lines on a page."""
+
 SHOWN_EVERY = 1.0
-# Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster.
+"""Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster."""
 
 
 class Speech(Protocol):
@@ -98,10 +109,16 @@ class Tally:
 
 
 class LearnerInbox:
-    """`version` and `learners` ask the round for the learner's version (-1: no policy yet) and how many average together."""
+    """`version` and `learners` ask the round for the learner's version (-1: no policy yet) and how many
+    average together."""
 
     def __init__(
-        self, host: Host, source: TaskSource, speech: Speech, version: Callable[[], int], learners: Callable[[], int]
+        self,
+        host: Host,
+        source: TaskSource,
+        speech: Speech,
+        version: Callable[[], int],
+        learners: Callable[[], int],
     ) -> None:
         run = host.config.run
         self.host, self.source, self.speech = host, source, speech
@@ -135,7 +152,8 @@ class LearnerInbox:
             return self._receipt(sender, Verdict.MALFORMED, str(error))
         judgement = self._judge(opened, sender, group, now)
         if judgement.unheard:
-            # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed me by.
+            # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed
+            # me by.
             await host.ask_release(sender, group.version, group.weights, group.times.released)
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
@@ -151,9 +169,14 @@ class LearnerInbox:
             host.status.refused += 1
         self.tally.judged(sender, judgement.verdict)
         host.emit(
-            events.Judged, group=group.id, sampler=group.sampler, verdict=judgement.verdict, detail=judgement.detail,
-            versions=judgement.versions, seconds=round(judgement.seconds, 3),
-        )  # fmt: skip
+            events.Judged,
+            group=group.id,
+            sampler=group.sampler,
+            verdict=judgement.verdict,
+            detail=judgement.detail,
+            versions=judgement.versions,
+            seconds=round(judgement.seconds, 3),
+        )
         return self._receipt(sender, judgement.verdict, judgement.detail)
 
     def credit(self) -> int:
@@ -163,7 +186,11 @@ class LearnerInbox:
     def _credit(self, now: float, learners: int) -> int:
         status, patience = self.host.status, self.host.config.run.pace.patience
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < patience}
-        credit = min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORED // 2))) if self._open() else 0
+        credit = (
+            min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORED // 2)))
+            if self._open()
+            else 0
+        )
         if status.credit == 0 and credit > 0:
             self.host.beat_now()
         status.credit, status.inbox = credit, len(self.batcher) + self.batcher.scoring.total()
@@ -183,7 +210,8 @@ class LearnerInbox:
         return batch
 
     def doubt(self, batch: Sequence[Waiting], odds: Sequence[Odds]) -> list[Waiting]:
-        """What of a batch is believed, by each group's odds; the rest has no part in its gradient, is told of and gone."""
+        """What of a batch is believed, by each group's odds; the rest has no part in its gradient, is told of
+        and gone."""
         believed: list[Waiting] = []
         refused: dict[PeerId, list[tuple[Waiting, Odds, str]]] = {}
         for item, each in zip(batch, odds, strict=True):
@@ -207,7 +235,12 @@ class LearnerInbox:
         """A group of it will not be learned on again: what its odds say of its sampler counts, once."""
         now = self.host.now()
         if self.credence.weigh(sampler, odds.evidence, now):
-            self.host.emit(events.Rejected, sender=sampler, kind="groups", reason=str(self.credence.objection(sampler, now)))
+            self.host.emit(
+                events.Rejected,
+                sender=sampler,
+                kind="groups",
+                reason=str(self.credence.objection(sampler, now)),
+            )
 
     def exercise(self, group: Group) -> Exercise:
         return self._exercises[group.id]
@@ -221,10 +254,14 @@ class LearnerInbox:
         """(G,) completions as text."""
         tokens = memoryview(group.tokens.data).cast("i").tolist()
         starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
-        return [self.speech.decode(tokens[start : start + length]) for start, length in zip(starts, group.lengths, strict=True)]
+        return [
+            self.speech.decode(tokens[start : start + length])
+            for start, length in zip(starts, group.lengths, strict=True)
+        ]
 
     def show(self, group: Group, advantages: Sequence[float], weights: Sequence[float]) -> None:
-        """Tell a trained group for reading, as much of it as an event holds; not more often than anybody reads."""
+        """Tell a trained group for reading, as much of it as an event holds; not more often than anybody
+        reads."""
         host, now = self.host, self.host.now()
         if self._shown is not None and now - self._shown < max(SHOWN_EVERY, host.config.run.pace.beat):
             return
@@ -234,14 +271,21 @@ class LearnerInbox:
         room = (SHOWN_TEXT - len(prompt.encode()) - len(answer.encode())) // len(texts) - 30
         told = all(map(math.isfinite, (*advantages, *weights)))
         host.emit(
-            events.Shown, group=group.id, sampler=group.sampler, version=group.version, prompt=prompt, answer=answer,
-            completions=tuple(cut(text, min(room, SHOWN_COMPLETION)) for text in texts), rewards=exercise.rewards[:SHOWN],
+            events.Shown,
+            group=group.id,
+            sampler=group.sampler,
+            version=group.version,
+            prompt=prompt,
+            answer=answer,
+            completions=tuple(cut(text, min(room, SHOWN_COMPLETION)) for text in texts),
+            rewards=exercise.rewards[:SHOWN],
             advantages=tuple(round(value, 4) for value in advantages[:SHOWN]) if told else (),
             weights=tuple(round(value, 4) for value in weights[:SHOWN]) if told else (),
-        )  # fmt: skip
+        )
 
     def report(self, after: float = 0.0) -> None:
-        """Tell what was counted since the last time, if that was `after` seconds ago and there is something to tell."""
+        """Tell what was counted since the last time, if that was `after` seconds ago and there is something
+        to tell."""
         now = self.host.now()
         if now - self._told < after or not (self.tally.samplers or self.tally.versions):
             return
@@ -260,15 +304,22 @@ class LearnerInbox:
         return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)
 
     async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
-        """What becomes of an admitted group once its rewards are known. Its id is known from before: it is not scored twice."""
+        """What becomes of an admitted group once its rewards are known. Its id is known from before: it is
+        not scored twice."""
         self.batcher.scoring[group.sampler] += 1
         try:
             exercise = Exercise(*await self.scorer.exercise(group.task, self.texts(group)))
         except RewardError as error:
-            return replace(judgement, verdict=Verdict.UNSCORED, detail=f"its rewards could not be recomputed here: {error}")
+            return replace(
+                judgement,
+                verdict=Verdict.UNSCORED,
+                detail=f"its rewards could not be recomputed here: {error}",
+            )
         finally:
             self.batcher.scoring[group.sampler] -= 1
-        if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)):
+        if any(
+            abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)
+        ):
             detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
         self._exercises[group.id] = exercise
@@ -292,4 +343,6 @@ class LearnerInbox:
         now, learners = self.host.now(), self._learners()
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         credit = max(0, min(part, self._room(sampler, learners, now).groups))
-        return wire.encode(Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit))
+        return wire.encode(
+            Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit)
+        )

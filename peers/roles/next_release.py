@@ -3,8 +3,9 @@
     run    what ranks above mine -> Host.obtain -> its bytes, ready     while the round waits for it, or has nothing to do
     wait   the round, until they are ready or not worth waiting for
 
-A release that is announced is waited for as long as swarm.core.releases says. Then the learner goes on from what it has, and is
-told by `better` when the bytes are here after all. Not handled here: what the learner makes of them.
+A release that is announced is waited for as long as swarm.core.releases says. Then the learner goes on from
+what it has, and is told by `better` when the bytes are here after all. Not handled here: what the learner
+makes of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from swarm.types import Release
 
 class Arrivals:
     def __init__(self, host: Host, above: Callable[[], tuple[Any, ...]], idle: Callable[[], bool]) -> None:
-        """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to do."""
+        """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to
+        do."""
         self._host, self._above, self._idle = host, above, idle
         self._ready: tuple[Release, bytes] | None = None
         self._waited = False
@@ -33,7 +35,8 @@ class Arrivals:
         return self._host.releases.awaited(above, self._host.now())
 
     async def run(self) -> None:
-        """For ever, beside the round: what the round waits for, or anything better than mine while there is nothing to do."""
+        """For ever, beside the round: what the round waits for, or anything better than mine while there is
+        nothing to do."""
         host = self._host
         while True:
             above, pause = self._above(), host.config.run.pace.beat
@@ -47,7 +50,8 @@ class Arrivals:
             await host.changed(pause)
 
     async def wait(self) -> tuple[Release, bytes] | None:
-        """A better release and its bytes; None when none is worth waiting for any more, or the learner is asked to stop."""
+        """A better release and its bytes; None when none is worth waiting for any more, or the learner is
+        asked to stop."""
         host, above, self._waited = self._host, self._above(), True
         host.move()
         while not host.stop.is_set() and self._ready is None and self.awaited(above) is not None:

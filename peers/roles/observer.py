@@ -1,13 +1,14 @@
-"""What a peer that observes keeps of the swarm: a State over its bus, kept over restarts and told to windows that come late.
+"""What a peer that observes keeps of the swarm: a State over its bus, kept over restarts and told to windows
+that come late.
 
     bus -> Feed over State -> page, terminal                  folder/history <- every `history.save` seconds, and at the end
              ^       |
              |       +-> service `history` -> a window that joined late
     own file, or a seed's snapshot when that knows more
 
-`catch_up` asks before anybody reads the feed; what the bus brought meanwhile is folded after the snapshot. A file or a snapshot
-that cannot be read is a warning and a State without it, a disk that takes no more costs the history and not the window.
-Not handled here: how a State is folded, written and read (dashboard).
+`catch_up` asks before anybody reads the feed; what the bus brought meanwhile is folded after the snapshot. A
+file or a snapshot that cannot be read is a warning and a State without it, a disk that takes no more costs
+the history and not the window. Not handled here: how a State is folded, written and read (dashboard).
 """
 
 from __future__ import annotations
@@ -30,17 +31,24 @@ from swarm.net.ports import NetError, Refused
 from swarm.types import Finite, PeerId, Role, Struct
 
 ANSWER = 3670016
-# Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it.
+"""Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it."""
+
 FRESH = 2.0
-# Seconds that one dump answers for: a crowd of windows costs what one costs, and none misses more than this.
+"""Seconds that one dump answers for: a crowd of windows costs what one costs, and none misses more than
+this."""
+
 JOINED = 1.2
-# Seconds until gossip of others arrives: GossipSub makes its mesh once a second. Whoever asks earlier has a gap after the answer.
+"""Seconds until gossip of others arrives: GossipSub makes its mesh once a second. Whoever asks earlier has a
+gap after the answer."""
+
 PATIENCE = 5.0
-# Seconds in which somebody has to have answered: a page without a past is better than no page.
+"""Seconds in which somebody has to have answered: a page without a past is better than no page."""
+
 SHARE = 1.5
-# Of them, for each but the last who is asked: a silent one leaves time for another.
+"""Of them, for each but the last who is asked: a silent one leaves time for another."""
+
 HELD = 10_000
-# Events that wait for the answer: a thousand peers say less in these seconds.
+"""Events that wait for the answer: a thousand peers say less in these seconds."""
 
 
 class Past(Struct):
@@ -89,7 +97,8 @@ class Observer:
         await self._save()
 
     async def catch_up(self, sources: Sequence[PeerId]) -> bool:
-        """Take over what a seed knows of the time before, unless this window knows more. False when none told."""
+        """Take over what a seed knows of the time before, unless this window knows more. False when none
+        told."""
         self._held = []
         theirs = None
         try:
@@ -102,7 +111,8 @@ class Observer:
             held, self._held = self._held, None
             since = self._settle(theirs)
             for heard, event in held:
-                # Of what came before the snapshot was made, it has what peers said; heartbeats have numbers and count once.
+                # Of what came before the snapshot was made, it has what peers said; heartbeats have numbers
+                # and count once.
                 if heard > since or event.peer == self._host.ports.me or isinstance(event, events.Heard):
                     self.feed(event)
         return theirs is not None
@@ -117,7 +127,11 @@ class Observer:
         """Choose between their State and mine. -> when the chosen one was made, by this peer's clock"""
         mine, now = self.state, self._host.now()
         # A seed that lost its own history has news and no past.
-        if theirs is None or theirs.state.last <= mine.last or theirs.state.head(now).trained < mine.head(now).trained:
+        if (
+            theirs is None
+            or theirs.state.last <= mine.last
+            or theirs.state.head(now).trained < mine.head(now).trained
+        ):
             return float("-inf")
         self.feed.state = theirs.state
         return theirs.made
@@ -135,7 +149,12 @@ class Observer:
                 answer = wire.decode(await host.ports.mail.send(peer, "history", b"", timeout=patience), Past)
                 made = host.now() - min(max(answer.age, 0.0), FRESH)
                 run, history = host.config.run, host.config.peer.history
-                return Told(await host.ports.work.run("history", snapshot.load, answer.state, run, history, host.now()), made)
+                return Told(
+                    await host.ports.work.run(
+                        "history", snapshot.load, answer.state, run, history, host.now()
+                    ),
+                    made,
+                )
             except NetError as error:
                 self._warn(f"{peer} did not tell what happened before: {error}")
             except (wire.WireError, snapshot.SnapshotError) as error:
@@ -179,7 +198,10 @@ class Observer:
             await self._host.ports.work.run("save", write_durably, self._file, content)
         except OSError as error:
             if not self._full:
-                self._warn(f"the history is not in {error.filename}: {error.strerror}; free some space, the window goes on")
+                self._warn(
+                    f"the history is not in {error.filename}: {error.strerror}; free some space, the window"
+                    " goes on"
+                )
             self._full = True
             return
         self._saved, self._full = revision, False

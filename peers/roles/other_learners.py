@@ -1,7 +1,9 @@
-"""The other learners, as their last heartbeats tell of them: who can take part in a round, and whose turn it is without one.
+"""The other learners, as their last heartbeats tell of them: who can take part in a round, and whose turn it
+is without one.
 
-A heartbeat that names a release may be here before the release is announced: nobody makes a second one of that version meanwhile.
-Not handled here: how members of a round find each other (the Averager port), the order of turns (swarm.core.turns).
+A heartbeat that names a release may be here before the release is announced: nobody makes a second one of
+that version meanwhile. Not handled here: how members of a round find each other (the Averager port), the
+order of turns (swarm.core.turns).
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from swarm.core.turns import HEARD, Turns
 from swarm.types import Beat, PeerId
 
 TOLD = (State.LEARNING, State.MATCHING)
-# States that the other learners hear of at once: they close their batches too, and know who may step alone.
+"""States that the other learners hear of at once: they close their batches too, and know who may step
+alone."""
+
 LONG = 0.2
-# Seconds of a step from which they hear of it, too. Most steps are over by then, and the release says it.
+"""Seconds of a step from which they hear of it, too. Most steps are over by then, and the release says it."""
+
 UNDER_WAY = (State.LEARNING.value, State.MATCHING.value)
-# States of who has closed its batch and is to be met in a round.
+"""States of who has closed its batch and is to be met in a round."""
 
 
 class Company:
@@ -33,7 +38,11 @@ class Company:
 
     def others(self) -> list[PeerId]:
         """Learners that can take part in a round now."""
-        found = ((peer, self._host.roster.beat(peer)) for peer in self._host.roster.learners() if peer != self._host.ports.me)
+        found = (
+            (peer, self._host.roster.beat(peer))
+            for peer in self._host.roster.learners()
+            if peer != self._host.ports.me
+        )
         return [peer for peer, beat in found if beat is not None and beat.version >= 0]
 
     def learners(self) -> int:
@@ -45,17 +54,26 @@ class Company:
         return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
 
     def called(self) -> bool:
-        """Another learner has closed its batch for my version: a smaller batch in the common round beats a whole one alone."""
+        """Another learner has closed its batch for my version: a smaller batch in the common round beats a
+        whole one alone."""
         return any(beat.state in UNDER_WAY for beat in self.abreast().values())
 
     def coming(self, version: int) -> set[PeerId]:
         """Whose heartbeat names a release of `version`, or a later one, that I have not heard of."""
         beats = ((peer, self._host.roster.beat(peer)) for peer in self.others())
-        return {peer for peer, beat in beats if beat is not None and beat.version >= version and not self._host.heard_of(beat)}
+        return {
+            peer
+            for peer, beat in beats
+            if beat is not None and beat.version >= version and not self._host.heard_of(beat)
+        }
 
     def incarnation(self, peer: PeerId) -> int:
         beat = self._host.roster.beat(peer)
-        return self._host.who.incarnation if peer == self._host.ports.me else (beat.incarnation if beat else 1 << 62)
+        return (
+            self._host.who.incarnation
+            if peer == self._host.ports.me
+            else (beat.incarnation if beat else 1 << 62)
+        )
 
     def told(self, state: State) -> None:
         """I am in this state now."""
@@ -85,10 +103,15 @@ class Company:
         return mine
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """My round succeeded, but somebody outside of it may step already: let its release come first, for one time-out."""
+        """My round succeeded, but somebody outside of it may step already: let its release come first, for
+        one time-out."""
         host = self._host
         until = host.now() + host.config.run.release.timeout
-        while self.turns.steps(self.abreast()).union(self._next()).difference(members) and not ahead() and not host.stop.is_set():
+        while (
+            self.turns.steps(self.abreast()).union(self._next()).difference(members)
+            and not ahead()
+            and not host.stop.is_set()
+        ):
             if (left := until - host.now()) <= 0:
                 return
             await host.changed(left)

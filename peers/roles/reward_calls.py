@@ -1,8 +1,10 @@
-"""How a role gets its tasks and scores completions: quick sources at once, slow ones off the loop; what fails is told.
+"""How a role gets its tasks and scores completions: quick sources at once, slow ones off the loop; what fails
+is told.
 
-In come a task and the texts of one group, out come its rewards, or RewardError: the group is lost and the role goes on. The
-first failure is a Faulted event (part `rewards`), the first success after it a Recovered one. A quick source is scored without
-giving way to anybody, so that a simulation's journal does not depend on it.
+In come a task and the texts of one group, out come its rewards, or RewardError: the group is lost and the
+role goes on. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered
+one. A quick source is scored without giving way to anybody, so that a simulation's journal does not depend on
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Scorer:
 
     async def _made(self, kind: str, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
+            return (
+                await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
+            )
         except (RewardError, TaskError) as error:
             self._setback.tell(str(error))
             raise RewardError(str(error)) from error

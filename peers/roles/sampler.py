@@ -6,9 +6,10 @@
     score     rewards -> groups                                          slow ones beside the rest, in order
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
-Invariant: all completions of a group come from one version. What becomes of a group after each try to deliver it is a table
-(swarm.core.deliveries); a learner that does not take what is sent is left alone for a while. A group that outgrew the window is
-dropped, and so is one whose rewards cannot be computed. Not handled here: what learners make of it.
+Invariant: all completions of a group come from one version. What becomes of a group after each try to deliver
+it is a table (swarm.core.deliveries); a learner that does not take what is sent is left alone for a while. A
+group that outgrew the window is dropped, and so is one whose rewards cannot be computed. Not handled here:
+what learners make of it.
 """
 
 from __future__ import annotations
@@ -35,17 +36,26 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
 
 OUTBOX = 1024
-# Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler waits.
+"""Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler
+waits."""
+
 LEAVE = 5.0
-# Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this long.
+"""Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this
+long."""
 
 
 class Damaged(NetError):
     """An answer that is no receipt."""
 
 
-LOSSES: dict[type[NetError], Loss] = {Refused: Loss.REFUSED, Busy: Loss.REFUSED, Silent: Loss.SILENT, Damaged: Loss.DAMAGED}
-"""What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it is."""
+LOSSES: dict[type[NetError], Loss] = {
+    Refused: Loss.REFUSED,
+    Busy: Loss.REFUSED,
+    Silent: Loss.SILENT,
+    Damaged: Loss.DAMAGED,
+}
+"""What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it
+is."""
 
 
 class Drawn(NamedTuple):
@@ -119,7 +129,9 @@ class Sampler:
         except ValueError as error:
             self._done_with(ready)
             self.host.releases.refuse(release)
-            self.host.emit(events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}")
+            self.host.emit(
+                events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}"
+            )
             return
         self._done_with(ready)
         now = self.host.now()
@@ -127,9 +139,13 @@ class Sampler:
         self.host.status.version, self.host.status.weights = release.version, release.weights
         self.host.status.lags(versions=0.0)
         self.host.emit(
-            events.Adopted, version=release.version, weights=release.weights, fetch=round(fetched - release.released, 3),
-            load=round(now - start, 3), age=round(now - release.released, 3),
-        )  # fmt: skip
+            events.Adopted,
+            version=release.version,
+            weights=release.weights,
+            fetch=round(fetched - release.released, 3),
+            load=round(now - start, 3),
+            age=round(now - release.released, 3),
+        )
 
     def _done_with(self, ready: tuple[Release, bytes, float]) -> None:
         if self._ready is ready:  # else a newer one came meanwhile
@@ -138,7 +154,8 @@ class Sampler:
     # --- draw, sample, score, seal --------------------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
-        """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is sampled."""
+        """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is
+        sampled."""
         host = self.host
         if self._ready is not None:
             await self._adopt()
@@ -182,7 +199,9 @@ class Sampler:
         finished = host.now()
         release, fetched = self._policy
         host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
-        host.status.lags(download=fetched - release.released, queue=used - fetched, generation=finished - used)
+        host.status.lags(
+            download=fetched - release.released, queue=used - fetched, generation=finished - used
+        )
         pairs = enumerate(zip(tasks, sampled, strict=True))
         return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
 
@@ -197,9 +216,14 @@ class Sampler:
         times = Times(released=release.released, fetched=fetched, used=drawn.used, finished=now, sent=now)
         group = make_group(host.ports.me, release, task.index, drawn.seed, drawn.completions, rewards, times)
         host.emit(
-            events.Sampled, group=group.id, task=task.index, version=release.version, seconds=round(now - drawn.used, 3),
-            tokens=len(drawn.completions.tokens), reward=sum(rewards) / len(rewards),
-        )  # fmt: skip
+            events.Sampled,
+            group=group.id,
+            task=task.index,
+            version=release.version,
+            seconds=round(now - drawn.used, 3),
+            tokens=len(drawn.completions.tokens),
+            reward=sum(rewards) / len(rewards),
+        )
         return group
 
     async def _score_and_deliver(self, drawn: Drawn) -> None:
@@ -230,12 +254,18 @@ class Sampler:
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
             wait = deliveries.pause(wait, host.rng)
             await host.ports.clock.sleep(wait)
-            learner = None if self._late(group) else await self._destination(group, learner if then is Then.AGAIN else None)
+            learner = (
+                None
+                if self._late(group)
+                else await self._destination(group, learner if then is Then.AGAIN else None)
+            )
         host.status.refused += 1
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
-        """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else to a learner with
-        credit. None: the group became too old meanwhile, or there is no such learner and the sampler was asked to stop."""
+        """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else
+        to a learner with credit. None: the group became too old meanwhile, or there is no such learner and
+        the sampler was asked to stop.
+        """
         host = self.host
         while bound is not None and bound in host.roster:
             if host.roster.sent(bound, host.now()):
@@ -268,7 +298,10 @@ class Sampler:
         except NetError as error:
             return LOSSES.get(type(error), Loss.UNREACHABLE), str(error)
         except wire.WireError as error:
-            text = f"a group is dropped: {error}; a run of smaller run.sampling.group_size or max_tokens could send it"
+            text = (
+                f"a group is dropped: {error}; a run of smaller run.sampling.group_size or max_tokens could"
+                " send it"
+            )
             host.emit(events.Noted, level="error", text=text)
             return Loss.TOO_LARGE, str(error)
         finally:
@@ -294,14 +327,29 @@ def _receipt(answer: bytes) -> Receipt:
 
 
 def make_group(
-    sampler: PeerId, release: Release, task: int, seed: int, completions: Completions, rewards: Sequence[float], times: Times
+    sampler: PeerId,
+    release: Release,
+    task: int,
+    seed: int,
+    completions: Completions,
+    rewards: Sequence[float],
+    times: Times,
 ) -> Group:
-    """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the same."""
+    """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the
+    same."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
     total = len(completions.tokens)
     return Group(
-        id=group_id(sampler, release.version, task, seed, tokens, logprobs), sampler=sampler, task=task,
-        version=release.version, weights=release.weights, lease="", seed=seed, lengths=tuple(completions.lengths),
-        tokens=Array(dtype="int32", shape=(total,), data=tokens), logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
-        rewards=tuple(rewards), times=times,
-    )  # fmt: skip
+        id=group_id(sampler, release.version, task, seed, tokens, logprobs),
+        sampler=sampler,
+        task=task,
+        version=release.version,
+        weights=release.weights,
+        lease="",
+        seed=seed,
+        lengths=tuple(completions.lengths),
+        tokens=Array(dtype="int32", shape=(total,), data=tokens),
+        logprobs=Array(dtype="float32", shape=(total,), data=logprobs),
+        rewards=tuple(rewards),
+        times=times,
+    )

@@ -1,8 +1,9 @@
 """The seed: where others find the run, and what remembers it.
 
-It publishes version 0 and holds the newest releases for everybody, on disk: their bytes in `blobs`, and in `releases` each one
-as its publisher signed it, so that a swarm whose peers all died goes on from the last released version, or from the one before
-where its bytes are damaged. It observes: its journal has every event of the swarm. It also says when the run is complete.
+It publishes version 0 and holds the newest releases for everybody, on disk: their bytes in `blobs`, and in
+`releases` each one as its publisher signed it, so that a swarm whose peers all died goes on from the last
+released version, or from the one before where its bytes are damaged. It observes: its journal has every event
+of the swarm. It also says when the run is complete.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from swarm.net.blobs import digest_of
 from swarm.types import Digest, Release
 
 FAREWELL = 5.0
-# Seconds that a complete run's seed stays, so that every peer hears it say so.
+"""Seconds that a complete run's seed stays, so that every peer hears it say so."""
 
 
 class Seed:
     def __init__(self, host: Host, genesis: bytes | None, folder: Path | None) -> None:
-        """`genesis` is version 0 as a release's bytes, where the run was started; `folder` keeps what publishers signed."""
+        """`genesis` is version 0 as a release's bytes, where the run was started; `folder` keeps what
+        publishers signed."""
         self.host, self._genesis, self.folder = host, genesis, folder
         self._held = -1
         self._accuracy = 0.0
@@ -37,7 +39,9 @@ class Seed:
                 return await self._end()
             if not await self._hold():
                 held = self.host.releases.held
-                await self.host.changed(min(self.host.config.run.pace.beat, self.host.lull(rank(held) if held else ())))
+                await self.host.changed(
+                    min(self.host.config.run.pace.beat, self.host.lull(rank(held) if held else ()))
+                )
 
     async def _begin(self) -> None:
         """Offer the best release that is whole on the disk, or version 0."""
@@ -49,9 +53,16 @@ class Seed:
             weights = digest_of(self._genesis)
             manifest, address = host.blobs.publish(self._genesis, 0, weights)
             release = Release(
-                version=0, weights=weights, manifest=address, size=manifest.size, parent=weights,
-                publisher=host.ports.me, learners=0, groups=0, released=host.now(),
-            )  # fmt: skip
+                version=0,
+                weights=weights,
+                manifest=address,
+                size=manifest.size,
+                parent=weights,
+                publisher=host.ports.me,
+                learners=0,
+                groups=0,
+                released=host.now(),
+            )
             await host.announce(release)
             self._keep(release)
             self._settle(release)
@@ -62,7 +73,9 @@ class Seed:
         """Hear of the releases that the disk has the word of; a word that is damaged is told and gone."""
         for path in sorted((self.folder / RELEASES).glob("*")) if self.folder is not None else ():
             if not self.host.remember(path.read_bytes()):
-                self._warn(f"{path} is damaged: its release is left out until a peer that holds it tells of it")
+                self._warn(
+                    f"{path} is damaged: its release is left out until a peer that holds it tells of it"
+                )
                 path.unlink()
 
     def _tell_what_is_missing(self) -> None:
@@ -70,7 +83,10 @@ class Seed:
         lost = host.releases.awaited(rank(held) if held is not None else (), host.now())
         offered = f"version {held.version} is offered" if held is not None else "nothing can be offered"
         if lost is not None:
-            self._warn(f"release {lost.version} is not whole on this disk: {offered} until a peer that holds the other is heard")
+            self._warn(
+                f"release {lost.version} is not whole on this disk: {offered} until a peer that holds the"
+                " other is heard"
+            )
         elif held is None:
             self._warn(f"no release is whole on this disk: {offered} until a peer that holds one is heard")
 
@@ -86,7 +102,8 @@ class Seed:
         return True
 
     def _keep(self, release: Release) -> None:
-        """The word of its publisher beside its bytes; words of releases whose bytes are not here any more go."""
+        """The word of its publisher beside its bytes; words of releases whose bytes are not here any more
+        go."""
         if self.folder is None:
             return
         host, words = self.host, self.folder / RELEASES
@@ -96,7 +113,11 @@ class Seed:
                 if host.blobs.get(Digest(path.name)) is None:
                     path.unlink()
         except OSError as error:
-            host.emit(events.Faulted, part="disk", detail=f"release {release.version} is not on the disk: {error.strerror}")
+            host.emit(
+                events.Faulted,
+                part="disk",
+                detail=f"release {release.version} is not on the disk: {error.strerror}",
+            )
 
     def _warn(self, text: str) -> None:
         self.host.emit(events.Noted, level="warning", text=text)

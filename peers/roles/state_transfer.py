@@ -1,15 +1,17 @@
 """How learners become the same to the last bit: one takes over another's whole state, not only its release.
 
-A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A learner that only
-loads releases would differ from the others in every version and snap every time. So, once after it fell in with a round, it asks
-the publisher for the state behind the release (service `state`), checks that its bf16 weights are exactly the release's, and from
-then on makes the same bytes itself. When the publisher has moved on, the release alone will do until the next time.
+A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A
+learner that only loads releases would differ from the others in every version and snap every time. So, once
+after it fell in with a round, it asks the publisher for the state behind the release (service `state`),
+checks that its bf16 weights are exactly the release's, and from then on makes the same bytes itself. When the
+publisher has moved on, the release alone will do until the next time.
 
     asks   state --> copy of the state, between steps -> hashed and cut, beside them --> offer
            states --> chunks, from a store of one entry, which is dropped when nobody asks for its chunks any more
 
-Only learners are served: a state is six times as large as a release, and moments cannot be checked against anything. Whoever asks
-waits by size, and no longer: a learner that waits does not learn. Not handled: a state from several learners.
+Only learners are served: a state is six times as large as a release, and moments cannot be checked against
+anything. Whoever asks waits by size, and no longer: a learner that waits does not learn. Not handled: a state
+from several learners.
 """
 
 from __future__ import annotations
@@ -27,18 +29,26 @@ from swarm.net.ports import Busy, NetError, Refused
 from swarm.types import Digest, PeerId, Release, Struct
 
 TIMES = 16
-# Bytes of a state at most for each of its release's: fp32 weights and two moments are 6, the largest optimizers below 12.
+"""Bytes of a state at most for each of its release's: fp32 weights and two moments are 6, the largest
+optimizers below 12."""
+
 SMALL = 1 << 20
-# Bytes of a state beside that: names, settings, counts.
+"""Bytes of a state beside that: names, settings, counts."""
+
 PATIENCE = 30.0
-# Seconds that any state may take: the publisher may be in the middle of a batch.
+"""Seconds that any state may take: the publisher may be in the middle of a batch."""
+
 MADE, CARRIED = 50e6, 12.5e6
-# Bytes a second at which a state is copied, hashed and cut at least, an eighth of what one core does; and at which it travels,
-# 100 Mbit/s: over a slower line it would come when the swarm is many versions further, and the release alone will do.
+"""Bytes a second at which a state is copied, hashed and cut at least, an eighth of what one core does; and at
+which it travels, 100 Mbit/s: over a slower line it would come when the swarm is many versions further, and
+the release alone will do."""
+
 HELD = 60.0
-# Seconds for which a state is held after somebody asked for a part of it.
+"""Seconds for which a state is held after somebody asked for a part of it."""
+
 TAKEN = 15.0
-# Seconds without a question for a part of it after which nobody takes it any more: a fetch asks every few seconds.
+"""Seconds without a question for a part of it after which nobody takes it any more: a fetch asks every few
+seconds."""
 
 
 class Offer(Struct):
@@ -114,7 +124,8 @@ class StateTransfer:
             self._offered = None
 
     async def take(self, release: Release) -> bool:
-        """Become its publisher's twin. False when that was not to be had in time; the learner is as before then."""
+        """Become its publisher's twin. False when that was not to be had in time; the learner is as before
+        then."""
         host = self._host
         most = TIMES * release.size + SMALL
         waits = PATIENCE + most / MADE
@@ -122,7 +133,9 @@ class StateTransfer:
             answer = await host.ports.mail.send(release.publisher, "state", release.weights.encode(), waits)
             offer = wire.decode(answer, Offer)
             if offer.size > most:
-                raise ValueError(f"a state of {offer.size} bytes is offered behind a release of {release.size}")
+                raise ValueError(
+                    f"a state of {offer.size} bytes is offered behind a release of {release.size}"
+                )
             async with asyncio.timeout(PATIENCE + offer.size / CARRIED):
                 state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
             await host.ports.work.run("load", self._become, state, release)

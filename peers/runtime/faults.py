@@ -1,7 +1,7 @@
 """What went wrong and is not over yet, told in events.
 
-    FaultReport    one part that fails again and again: Faulted at first and each minute, Recovered when it works
-    FaultReports   of a learner: Faulted each time, one Recovered a part when a step is taken again
+FaultReport    one part that fails again and again: Faulted at first and each minute, Recovered when it works
+FaultReports   of a learner: Faulted each time, one Recovered a part when a step is taken again
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from peers.runtime.host import Host
 from swarm import events
 
 AGAIN = 60.0
-# Seconds after which a failure that goes on is told again, with its newest reason: windows that came later hear of it, too.
+"""Seconds after which a failure that goes on is told again, with its newest reason: windows that came later
+hear of it, too."""
 
 
 class FaultReport:
@@ -30,7 +31,9 @@ class FaultReport:
     def over(self) -> None:
         """It works, again or as before."""
         if self._failing is not None:
-            self._host.emit(events.Recovered, part=self._part, seconds=round(self._host.now() - self._failing[0], 2))
+            self._host.emit(
+                events.Recovered, part=self._part, seconds=round(self._host.now() - self._failing[0], 2)
+            )
             self._failing = None
 
 

@@ -1,8 +1,9 @@
-"""A run's frames: what `swarm.wire` seals, and in a private run also encrypts, so that only the invited can read it.
+"""A run's frames: what `swarm.wire` seals, and in a private run also encrypts, so that only the invited can
+read it.
 
-The key of a private run follows from its digest, which only invites carry: peers that are merely connected see topic names with
-a part of it and ciphertext. Mail is asked and answered over libp2p's encrypted streams, but anybody may dial; MemberMail adds to
-every request the sender's membership and answers members alone.
+The key of a private run follows from its digest, which only invites carry: peers that are merely connected
+see topic names with a part of it and ciphertext. Mail is asked and answered over libp2p's encrypted streams,
+but anybody may dial; MemberMail adds to every request the sender's membership and answers members alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Frames:
             return wire.seal(noun, self._run, self._keyring, self.membership, limit)
         nonce = os.urandom(_NONCE)
         within = limit._replace(sealed=limit.sealed - OVERHEAD)
-        return nonce + self._cipher.encrypt(nonce, wire.seal(noun, self._run, self._keyring, self.membership, within), None)
+        return nonce + self._cipher.encrypt(
+            nonce, wire.seal(noun, self._run, self._keyring, self.membership, within), None
+        )
 
     def open(self, data: bytes, limit: wire.Limit) -> wire.Opened:
         """Raises WireError for everything that must not be believed."""
@@ -61,7 +64,9 @@ class MemberMail:
     def __init__(self, mail: Mail, frames: Frames, trust: Trust, clock: Clock) -> None:
         self._mail, self._frames, self._trust, self._clock = mail, frames, trust, clock
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         return await self._mail.send(to, service, self._frames.seal(data), timeout, idle)
 
     async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
@@ -75,9 +80,16 @@ class MemberMail:
             except wire.WireError as error:
                 raise Refused(f"this run is private: {error}") from error
             role = opened.membership.delegation.role if opened.membership is not None else None
-            why = self._trust.objection(sender, role, opened.membership, self._clock.now()) if role else "you have no membership"
+            why = (
+                self._trust.objection(sender, role, opened.membership, self._clock.now())
+                if role
+                else "you have no membership"
+            )
             if opened.sender != sender or why is not None:
-                raise Refused(f"this run is private, and {why or 'you speak for somebody else'}: ask its owner for an invite")
+                raise Refused(
+                    f"this run is private, and {why or 'you speak for somebody else'}: ask its owner for an"
+                    " invite"
+                )
             return await handler(sender, request)
 
         await self._mail.serve(service, members_only, turns)

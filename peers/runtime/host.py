@@ -1,14 +1,15 @@
-"""What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its bytes.
+"""What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its
+bytes.
 
          gossip beat, beat/sampler, release, event                       mail newest, release, blobs
     in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest that is held, one that is sought, chunks
     out  <- seal   <- PeerStatus, own events (bundled)
 
-A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits with
-`changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and leave. Frames that cannot
-be believed become Rejected events; nothing a peer sends can end a loop here. What is announced is not had: `obtain` brings a
-release here, others are told of releases that are here, and who lacks one looks for it at samplers too, whose heartbeats only
-observers hear otherwise.
+A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits
+with `changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and
+leave. Frames that cannot be believed become Rejected events; nothing a peer sends can end a loop here. What
+is announced is not had: `obtain` brings a release here, others are told of releases that are here, and who
+lacks one looks for it at samplers too, whose heartbeats only observers hear otherwise.
 """
 
 from __future__ import annotations
@@ -37,21 +38,31 @@ from swarm.net.ports import NetError, Ports, Refused
 from swarm.types import Beat, Digest, Membership, PeerId, Release, Role, Sought
 
 BUNDLE_EVERY = 0.25
-# Seconds between two bundles of events: four pictures a second is what a page can show.
+"""Seconds between two bundles of events: four pictures a second is what a page can show."""
+
 POSTED = 120.0
-# Seconds that a heartbeat stays on the board, refreshed at a third of it.
+"""Seconds that a heartbeat stays on the board, refreshed at a third of it."""
+
 RELEASES = 64
-# Versions whose releases are remembered, and those of the run's window: what comes of them is judged by them.
+"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
+them."""
+
 ASK = 5.0
-# Seconds for an answer of less than a kilobyte.
+"""Seconds for an answer of less than a kilobyte."""
+
 EVENTS_KEPT = 256
-# Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all.
+"""Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all."""
+
 DELIVERED = 1024
-# Peers whose groups were of use, the last ones: ten times the samplers that one learner serves.
+"""Peers whose groups were of use, the last ones: ten times the samplers that one learner serves."""
+
 TRAFFIC_EVERY = 5
-# Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it as long as two beats.
+"""Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it
+as long as two beats."""
+
 ASKED = 8
-# Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and is silent for 5 s.
+"""Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and
+is silent for 5 s."""
 
 
 Dialable = Callable[[PeerId, tuple[str, ...]], None]
@@ -96,7 +107,12 @@ class Host:
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.blobs = Blobs(
-            self.ports.mail, folder=shelf, keep=config.run.release.keep, on_bad=self._blame, rng=self.rng, on_damage=self._mourn
+            self.ports.mail,
+            folder=shelf,
+            keep=config.run.release.keep,
+            on_bad=self._blame,
+            rng=self.rng,
+            on_damage=self._mourn,
         )
         self.roster = Roster(config.run.pace.patience, self.rng)
         self._lacks = False
@@ -123,7 +139,8 @@ class Host:
         self._moved = asyncio.Event()
 
     async def changed(self, timeout: float) -> None:
-        """Until roster, releases, an inbox or `stop` moved, at most `timeout` seconds. Any number may wait."""
+        """Until roster, releases, an inbox or `stop` moved, at most `timeout` seconds. Any number may
+        wait."""
         moved = self._moved
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -135,7 +152,8 @@ class Host:
         self.move()
 
     def beat_now(self) -> None:
-        """Something changed that others wait for (credit opened, a new version): do not wait for the next beat."""
+        """Something changed that others wait for (credit opened, a new version): do not wait for the next
+        beat."""
         self._beat_now.set()
 
     def delivered(self, peer: PeerId) -> None:
@@ -146,9 +164,12 @@ class Host:
             self._delivered.popitem(last=False)
 
     def regular(self, peer: PeerId) -> bool:
-        """Strangers must not keep this peer's mail out: it delivered, or is heard in a role that only members have."""
+        """Strangers must not keep this peer's mail out: it delivered, or is heard in a role that only members
+        have."""
         beat = self.roster.beat(peer)
-        return peer in self._delivered or (beat is not None and needs_membership(beat.role, self.config.run.private))
+        return peer in self._delivered or (
+            beat is not None and needs_membership(beat.role, self.config.run.private)
+        )
 
     def seal(self, noun: object, limit: wire.Limit = wire.MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
@@ -165,14 +186,16 @@ class Host:
         """Tell everybody of a release of mine."""
         sealed = self.seal(release, wire.RELEASE_LIMIT)
         await self.ports.gossip.publish(self.topic("release"), sealed)
-        self._keep(release, sealed)  # not before: what nobody was told is not released, and its publisher tries again
+        # not before: what nobody was told is not released, and its publisher tries again
+        self._keep(release, sealed)
 
     def heard_of(self, beat: Beat) -> bool:
         """Was the release that this heartbeat names announced to me?"""
         return bool(self.releases.known(beat.version, beat.weights))
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
-        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may have passed me by."""
+        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
+        have passed me by."""
         for peer in self.rng.sample(peers, min(ASKED, len(peers))):
             try:
                 sealed = await self.ports.mail.send(peer, "newest", b"", timeout=ASK)
@@ -188,7 +211,8 @@ class Host:
         return self.releases.sealed(held) if held is not None else b""
 
     async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
-        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed it."""
+        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
+        it."""
         question = wire.encode(Sought(version=version, weights=weights, released=released))
         try:
             sealed = await self.ports.mail.send(peer, "release", question, timeout=ASK)
@@ -198,7 +222,8 @@ class Host:
             self.remember(sealed)
 
     def remember(self, sealed: bytes) -> bool:
-        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an event, no release."""
+        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an
+        event, no release."""
         try:
             return self._hear_release(sealed)
         except wire.WireError as error:
@@ -206,13 +231,21 @@ class Host:
             return False
 
     async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
-        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be had now.
+        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be
+        had now.
 
         One try: `lull` tells when the next one is due.
         """
         for release in self.releases.given_up(self.now()):
-            text = f"nobody gave release {release.version} of {release.publisher} for {self.config.run.pace.patience:g} s"
-            self.emit(events.Noted, level="warning", text=f"{text}: going on without it, it is tried again now and then")
+            text = (
+                f"nobody gave release {release.version} of {release.publisher} for"
+                f" {self.config.run.pace.patience:g} s"
+            )
+            self.emit(
+                events.Noted,
+                level="warning",
+                text=f"{text}: going on without it, it is tried again now and then",
+            )
         self._lacks = self.releases.lacking(above, self.now())
         if (wanted := self.releases.wanted(above, self.now())) is None:
             return None
@@ -222,7 +255,11 @@ class Host:
             self.releases.failed(wanted, self.now())
             self._lacks = self.releases.lacking(above, self.now())
             if self._lacks or self.releases.held is None:
-                self.emit(events.Noted, level="warning", text=f"release {wanted.version} could not be fetched: {error}")
+                self.emit(
+                    events.Noted,
+                    level="warning",
+                    text=f"release {wanted.version} could not be fetched: {error}",
+                )
             self.move()
             return None
         self.releases.hold(wanted)
@@ -253,14 +290,20 @@ class Host:
             self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
             services = [tasks.create_task(service) for service in self._services()]
             self.emit(
-                events.Started, name=self.who.name, role=self.who.role, version=self.status.version, hardware=self.who.hardware
+                events.Started,
+                name=self.who.name,
+                role=self.who.role,
+                version=self.status.version,
+                hardware=self.who.hardware,
             )
             try:
                 await role()
             finally:
                 self._tell_traffic()
                 self.status.state = "leaving"
-                self.emit(events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended")
+                self.emit(
+                    events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended"
+                )
                 with contextlib.suppress(NetError):
                     await self._send_bundle()
                     await self._send_beat()
@@ -276,9 +319,14 @@ class Host:
             "event": self._hear_events,
         }
         always = (
-            self._beat_forever, self._expire_forever, self._bundle_forever, self._ask_forever, self._post_forever,
-            self._tell_traffic_forever, self._look_forever,
-        )  # fmt: skip
+            self._beat_forever,
+            self._expire_forever,
+            self._bundle_forever,
+            self._ask_forever,
+            self._post_forever,
+            self._tell_traffic_forever,
+            self._look_forever,
+        )
         return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
 
     async def _listen(self, name: str, take: Callable[[bytes], object]) -> None:
@@ -322,7 +370,9 @@ class Host:
         if (why := self.distrust(opened, role)) is not None or release.publisher != opened.sender:
             raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
         if release.version == 0 and self.who.genesis not in (None, release.weights):
-            raise wire.WireError(f"release 0 has the weights {release.weights}, the run began with {self.who.genesis}")
+            raise wire.WireError(
+                f"release 0 has the weights {release.weights}, the run began with {self.who.genesis}"
+            )
         return self._keep(release, data)
 
     def _keep(self, release: Release, sealed: bytes) -> bool:
@@ -340,7 +390,10 @@ class Host:
         for event in wire.decode(opened.body, events.Bundle):
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
-            if isinstance(event, events.Evaluated) and (why := self.distrust(opened, Role.EVALUATOR)) is not None:
+            if (
+                isinstance(event, events.Evaluated)
+                and (why := self.distrust(opened, Role.EVALUATOR)) is not None
+            ):
                 raise wire.WireError(f"evaluation: {why}")
             if event.peer != self.ports.me:
                 self.bus.emit(event)
@@ -388,7 +441,9 @@ class Host:
         while self._bundle:
             bundle: list[events.Event] = []
             size = 0
-            while self._bundle and (not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT.sealed - 600):
+            while self._bundle and (
+                not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT.sealed - 600
+            ):
                 size += len(wire.encode(self._bundle[0]))
                 bundle.append(self._bundle.popleft())
             try:
@@ -412,13 +467,27 @@ class Host:
         now, status = self.now(), self.status
         self._seq += 1
         return Beat(
-            name=self.who.name, role=self.who.role, incarnation=self.who.incarnation, seq=self._seq, version=status.version,
-            weights=Digest(status.weights), state=status.state, credit=status.credit, takers=status.takers,
-            inbox=status.inbox, done=status.done,
-            refused=status.refused, rate=round(status.groups.rate(now), 3), tokens=round(status.tokens.rate(now), 1),
-            busy=round(min(1.0, status.busy.rate(now)), 3), lag=status.lag, addresses=self.ports.addresses()[:2],
-            hardware=self.who.hardware, at=now, closed=status.closed,
-        )  # fmt: skip
+            name=self.who.name,
+            role=self.who.role,
+            incarnation=self.who.incarnation,
+            seq=self._seq,
+            version=status.version,
+            weights=Digest(status.weights),
+            state=status.state,
+            credit=status.credit,
+            takers=status.takers,
+            inbox=status.inbox,
+            done=status.done,
+            refused=status.refused,
+            rate=round(status.groups.rate(now), 3),
+            tokens=round(status.tokens.rate(now), 1),
+            busy=round(min(1.0, status.busy.rate(now)), 3),
+            lag=status.lag,
+            addresses=self.ports.addresses()[:2],
+            hardware=self.who.hardware,
+            at=now,
+            closed=status.closed,
+        )
 
     async def _send_beat(self) -> None:
         beat = self._beat()
@@ -428,8 +497,8 @@ class Host:
         await self.ports.gossip.publish(self.topic(name), self._seal_beat(beat))
 
     async def _post_forever(self) -> None:
-        """The board says who serves and what is newest, for those whom no gossip reaches yet: peers that others depend on post
-        it, and whoever knows no learner reads it."""
+        """The board says who serves and what is newest, for those whom no gossip reaches yet: peers that
+        others depend on post it, and whoever knows no learner reads it."""
         while True:
             if self.who.role not in (Role.SAMPLER, Role.OBSERVER):
                 await self.ports.board.put(self.topic("member"), self._seal_beat(self._beat()), ttl=POSTED)
@@ -451,7 +520,8 @@ class Host:
         return self.seal(beat, wire.BEAT_LIMIT)
 
     async def _ask_forever(self) -> None:
-        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks, is asked."""
+        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
+        is asked."""
         looked: set[PeerId] = set()
         while True:
             held = self.releases.held
@@ -460,10 +530,15 @@ class Host:
             if due := [peer for peer in unheard if held is None or peer in looked]:
                 await self.ask_newest(due)
             looked = set(unheard)
-            await (self.changed(self.config.run.pace.beat) if held is None else self.ports.clock.sleep(self.config.run.pace.beat))
+            await (
+                self.changed(self.config.run.pace.beat)
+                if held is None
+                else self.ports.clock.sleep(self.config.run.pace.beat)
+            )
 
     async def _look_forever(self) -> None:
-        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a while."""
+        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
+        while."""
         if self.who.observes:
             return  # it hears them always
         patience, lacked = self.config.run.pace.patience, self.now()

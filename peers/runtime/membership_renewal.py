@@ -1,11 +1,13 @@
-"""How long a peer may act as what it is, and how that goes on: memberships end, and are renewed while the run's owner allows it.
+"""How long a peer may act as what it is, and how that goes on: memberships end, and are renewed while the
+run's owner allows it.
 
     member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
            <-- a new one, for invite.LIFE from now --   -> frames, folder/membership
 
-A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its folder, so that it comes back with
-the word that it came with, though that has ended by then. Nobody renews what the owner gave as final (`swarm invite --expires`),
-nor what has ended. From WARN seconds before the end on, the page and the terminal say so. Not handled here: revoking.
+A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its folder, so that
+it comes back with the word that it came with, though that has ended by then. Nobody renews what the owner
+gave as final (`swarm invite --expires`), nor what has ended. From WARN seconds before the end on, the page
+and the terminal say so. Not handled here: revoking.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from swarm.types import Membership, PeerId, Role
 DAY = 86400.0
 RENEW = 10 * DAY
 WARN = 7 * DAY
-# Before the end: three days of a seed that is away cost no warning, and a week is time to find its owner.
+"""Before the end: three days of a seed that is away cost no warning, and a week is time to find its owner."""
+
 CHECK = 3600.0
-# Seconds between two looks, and two tries.
+"""Seconds between two looks, and two tries."""
+
 SERVICE = "renew"
 
 Renews = Callable[[PeerId, Membership, float], Membership]
@@ -44,7 +48,9 @@ def renewer(owner: Keyring, run_name: str) -> Renews:
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
-        return invites.admit(invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFE)), peer)
+        return invites.admit(
+            invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFE)), peer
+        )
 
     return renew
 
@@ -89,7 +95,9 @@ class Renewal:
         try:
             await host.ports.work.run("save", write_durably, self._file, wire.encode(new))
         except OSError as error:
-            host.emit(events.Faulted, part="disk", detail=f"the new membership is not on the disk: {error.strerror}")
+            host.emit(
+                events.Faulted, part="disk", detail=f"the new membership is not on the disk: {error.strerror}"
+            )
 
     async def _ask(self, old: Membership) -> Membership:
         """A good one that ends later. Raises NetError or WireError with why there is none."""
@@ -117,7 +125,8 @@ class Renewal:
         except wire.WireError as error:
             raise Refused(str(error)) from error
         role = old.delegation.role
-        if not needs_membership(role, host.config.run.private):  # and so nobody looks at its signatures either
+        # and so nobody looks at its signatures either
+        if not needs_membership(role, host.config.run.private):
             raise Refused(f"a {role.value} needs no membership in this run")
         if (why := host.trust.objection(sender, role, old, host.now())) is not None:
             raise Refused(why)
@@ -128,7 +137,10 @@ def ending(membership: Membership | None, now: float) -> str:
     """What to say of it beside everything else: nothing before the last week."""
     if membership is None or membership.delegation.expires - now >= WARN:
         return ""
-    return f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or join with a new invite"
+    return (
+        f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or join with a"
+        " new invite"
+    )
 
 
 def _end(left: float) -> str:

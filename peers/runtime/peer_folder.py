@@ -24,7 +24,8 @@ RELEASES = "releases"
 
 
 class PeerFolder:
-    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for others to read."""
+    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for
+    others to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,15 +47,19 @@ class PeerFolder:
     def __enter__(self) -> PeerFolder:
         if not self._taken and not self.take():
             owner = (self.path / "pid").read_text()
-            raise CannotHere(f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another")
+            raise CannotHere(
+                f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another"
+            )
         return self
 
     def __exit__(self, *exit: object) -> None:
         self.release()
 
     def release(self) -> None:
-        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit unlock.
-        with contextlib.suppress(OSError):  # the pid is for people to read; a disk that fails must not hide why the peer ends
+        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit
+        # unlock.
+        # the pid is for people to read; a disk that fails must not hide why the peer ends
+        with contextlib.suppress(OSError):
             os.ftruncate(self._lock, 0)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.close()
@@ -86,7 +91,8 @@ def running(path: Path) -> dict[str, int]:
 
 
 def membership(peer_folder: Path) -> Membership | None:
-    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be read."""
+    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be
+    read."""
     try:
         return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
     except (OSError, wire.WireError):

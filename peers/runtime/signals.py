@@ -1,7 +1,8 @@
 """How a program ends: by itself, by a signal, or with the program that started it.
 
-SIGINT, SIGTERM or SIGHUP (the terminal is closed) once asks the peer to finish the group or step at hand and leave; twice ends it
-now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the kernel when its parent dies, however it dies.
+SIGINT, SIGTERM or SIGHUP (the terminal is closed) once asks the peer to finish the group or step at hand and
+leave; twice ends it now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the
+kernel when its parent dies, however it dies.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ _PDEATHSIG = 1
 
 
 def endings() -> list[signal.Signals]:
-    """Signals that ask a program to leave, without those that whoever started it has it ignore, as `nohup` does."""
+    """Signals that ask a program to leave, without those that whoever started it has it ignore, as `nohup`
+    does."""
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in asked if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN]
+    return [
+        number
+        for number in asked
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
 
 
 def interrupt() -> None:
-    """Make an exception of every one of them, as Python does of SIGINT: what is at hand ends its processes on the way out."""
+    """Make an exception of every one of them, as Python does of SIGINT: what is at hand ends its processes on
+    the way out."""
 
     def leave(number: int, _: Any) -> None:
         raise Interrupted(number)

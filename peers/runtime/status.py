@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from swarm.types import Closed, Lag
 
 SPAN = 30.0
-# Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall.
+"""Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall."""
+
 SMOOTHING = 0.2
-# Weight of the newest value in the lags: about the last ten groups count.
+"""Weight of the newest value in the lags: about the last ten groups count."""
 
 
 class Meter:
@@ -51,7 +52,8 @@ class PeerStatus:
     inbox: int = 0
     done: int = 0
     admitted: int = 0
-    """Groups of mine that learners took (sampler), groups that I took (learner); told on this machine alone."""
+    """Groups of mine that learners took (sampler), groups that I took (learner); told on this machine
+    alone."""
     refused: int = 0
     closed: Closed | None = None
     groups: Meter = field(default_factory=Meter)

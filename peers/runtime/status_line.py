@@ -1,9 +1,11 @@
-"""The living line of `swarm join`: what this peer is doing, in one sentence, for whoever looks at its terminal.
+"""The living line of `swarm join`: what this peer is doing, in one sentence, for whoever looks at its
+terminal.
 
     PeerStatus --sentence--> "version 41, 312 groups admitted, 1.2 versions behind, 5,400 tokens/s; sampling"
 
-On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe there is one at the
-start, one with the first policy and one every minute. The page and `swarm status` say more.
+On a terminal the line changes in place, once a second, below whatever else is printed; in a log or a pipe
+there is one at the start, one with the first policy and one every minute. The page and `swarm status` say
+more.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from peers.runtime.status import PeerStatus
 from swarm.types import Role
 
 EVERY = 1.0
-# Seconds between two looks: a person sees it live, and a line costs nothing.
+"""Seconds between two looks: a person sees it live, and a line costs nothing."""
+
 REPEATED = 60.0
-# Seconds between two lines of a log.
+"""Seconds between two lines of a log."""
 
 WHY = {
     "waiting for a policy": "no peer has given a policy yet",
@@ -39,9 +42,13 @@ WHY = {
 
 
 def sentence(status: PeerStatus, role: Role, now: float) -> str:
-    """Version, what it has given so far, how far behind it is, how fast; then what it does, or why it is idle."""
+    """Version, what it has given so far, how far behind it is, how fast; then what it does, or why it is
+    idle."""
     done = {
-        Role.SAMPLER: f"{status.admitted:,} groups admitted" + (f", {status.refused:,} refused" if status.refused else ""),
+        Role.SAMPLER: (
+            f"{status.admitted:,} groups admitted"
+            + (f", {status.refused:,} refused" if status.refused else "")
+        ),
         Role.LEARNER: f"{status.admitted:,} groups admitted, {status.done:,} trained",
     }.get(role, f"{status.done:,} versions evaluated")
     told = [f"version {status.version}" if status.version >= 0 else "no policy yet", done]

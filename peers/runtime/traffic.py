@@ -1,12 +1,13 @@
-"""What passes between this peer and others, counted by purpose: decorators over the Mail and Gossip ports, alike in both worlds.
+"""What passes between this peer and others, counted by purpose: decorators over the Mail and Gossip ports,
+alike in both worlds.
 
     mail, gossip, averaging -> Traffic -> told(): the fields of a Transferred event, every few heartbeats
 
-What is asked and what is answered have a purpose each, so that a purpose flows one way: `rollouts` to learners, `weights` from
-whoever holds them, `gradients` between learners (averaging, and the state of one that another takes over). Gossip has no sender
-in this sense: its signer is seldom the neighbour that it came from. Bytes are those of messages as roles hand them over. Not
-handled: what libp2p, GossipSub's copies, the DHT and encryption add, what breaks off, and what passed before the host was there
-(the run's specification).
+What is asked and what is answered have a purpose each, so that a purpose flows one way: `rollouts` to
+learners, `weights` from whoever holds them, `gradients` between learners (averaging, and the state of one
+that another takes over). Gossip has no sender in this sense: its signer is seldom the neighbour that it came
+from. Bytes are those of messages as roles hand them over. Not handled: what libp2p, GossipSub's copies, the
+DHT and encryption add, what breaks off, and what passed before the host was there (the run's specification).
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from swarm.net.turns import Turns
 from swarm.types import Link, PeerId
 
 LINKS = 12
-# Peers named in one event: about 160 bytes each, so that the rest of its 4 KiB holds envelope and membership.
+"""Peers named in one event: about 160 bytes each, so that the rest of its 4 KiB holds envelope and
+membership."""
+
 KNOWN = 4096
-# Peers counted one by one between two events; whoever dials as the next one is in the sums alone.
+"""Peers counted one by one between two events; whoever dials as the next one is in the sums alone."""
+
 SMALL = 16 << 10
-# Bytes of a message and of its answer up to which their time is the way's and not their size's: 16 KiB take 0.1 s at 1 Mbit/s.
+"""Bytes of a message and of its answer up to which their time is the way's and not their size's: 16 KiB take
+0.1 s at 1 Mbit/s."""
+
 LATELY = 60.0
-# Seconds in which an answer counts as the fastest: a way that became slower shows soon.
+"""Seconds in which an answer counts as the fastest: a way that became slower shows soon."""
 
 ASKED = {"groups": "rollouts"}
 ANSWERED = {"blobs": "weights", "states": "gradients"}
@@ -77,19 +83,25 @@ class Traffic:
         seconds, self._since = max(now - self._since, 0.0), now
         fastest = self._fastest_lately(now)
         self._received["gossip"] += self.heard
-        sent, received = ({name: size for name, size in sums.items() if size} for sums in (self._sent, self._received))
+        sent, received = (
+            {name: size for name, size in sums.items() if size} for sums in (self._sent, self._received)
+        )
         links = self._from
         self._sent, self._received, self._from, self.heard = Counter(), Counter(), {}, 0
         if not sent and not received:
             return None
         most = sorted(links, key=lambda peer: (-sum(links[peer].values()), peer))[:LINKS]
         return {
-            "seconds": round(seconds, 3), "sent": sent, "received": received,
+            "seconds": round(seconds, 3),
+            "sent": sent,
+            "received": received,
             "links": {
-                peer: Link(received=dict(links[peer]), rtt=round(fastest.get(peer, 0.0), 5), relayed=peer in relayed)
+                peer: Link(
+                    received=dict(links[peer]), rtt=round(fastest.get(peer, 0.0), 5), relayed=peer in relayed
+                )
                 for peer in most
             },
-        }  # fmt: skip
+        }
 
     def _fastest_lately(self, now: float) -> dict[PeerId, float]:
         """Fastest answer of each peer that gave one in the last minute."""
@@ -110,7 +122,9 @@ class CountedMail:
     def __init__(self, mail: Mail, traffic: Traffic) -> None:
         self._mail, self._traffic = mail, traffic
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         traffic, loop = self._traffic, asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -1,6 +1,8 @@
-"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments whose answer is a report and not one row of a table.
+"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments whose answer is a report and not one
+row of a table.
 
-    plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV, PNG, report
+plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV,
+PNG, report
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ from peers.runtime import signals
 STUDIES = ("gradient", "staleness", "band")
 
 
-def main(name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None) -> int:
-    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its first one.
+def main(
+    name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None
+) -> int:
+    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed`
+    its first one.
 
     Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
     """
     from peers.studies.method_names import chosen
 
     if importlib.util.find_spec("matplotlib") is None:
-        raise CannotHere("a study draws its figures with matplotlib, which is not installed: pip install 'gepo-swarm[bench]'")
+        raise CannotHere(
+            "a study draws its figures with matplotlib, which is not installed: pip install"
+            " 'gepo-swarm[bench]'"
+        )
 
     signals.interrupt()
     for label in methods:

@@ -4,9 +4,9 @@
     liars    one sampler of three lies, to a learner that doubts and to one that believes all --> held-out accuracy
              --> band.csv, liars.csv, band.png
 
-The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.belief). Delays are those of the
-staleness study (peers.studies.trainings): `delay` versions pass within the longest one. A plan that is interrupted goes on where it
-stopped. Not handled here: what is made of the figures (docs/trust.md).
+The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.belief). Delays are
+those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest one. A plan
+that is interrupted goes on where it stopped. Not handled here: what is made of the figures (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ C = TypeVar("C", bound=msgspec.Struct)
 LAGS = (0, 2, 4, 8, 16, 32, 64)
 """Versions: the last lag of each bin."""
 FIGURES = ("groups", "drift", "drift_min", "drift_max", "evidence_max", "token_min", "token_max")
-"""Of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens' log ratios."""
+"""Of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens' log
+ratios."""
 EVERY_TOKEN = -20.0
 """A liar that claims this for every token."""
 SAMPLERS = 3
@@ -71,7 +72,9 @@ class Lied(Struct):
 def honest(quick: bool) -> list[Honest]:
     versions = 20 if quick else 80
 
-    def one(delay: int, lr: float, engine: str = "float32", domain: str = "digit-sums", method: str = "gepo") -> Honest:
+    def one(
+        delay: int, lr: float, engine: str = "float32", domain: str = "digit-sums", method: str = "gepo"
+    ) -> Honest:
         return Honest(cell=_cell(domain, method, delay, lr, versions), engine=engine)
 
     if quick:
@@ -95,17 +98,25 @@ def liars(quick: bool) -> list[Lied]:
 
 def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cell:
     return Cell(
-        domain=domain, setup=setup(domain), method=method, defined=defined([method]), delay=delay, lr=lr, seed=1,
+        domain=domain,
+        setup=setup(domain),
+        method=method,
+        defined=defined([method]),
+        delay=delay,
+        lr=lr,
+        seed=1,
         versions=versions,
-    )  # fmt: skip
+    )
 
 
 def main(quick: bool, out: Path, minutes: float) -> int:
-    """Do, or go on with, the study in the folder `out`; no training begins after so many minutes (0: no end). Returns an exit
-    code. What is not done is not in the report."""
+    """Do, or go on with, the study in the folder `out`; no training begins after so many minutes (0: no end).
+    Returns an exit code. What is not done is not in the report."""
     began, most = time.monotonic(), 60 * minutes if minutes > 0 else math.inf
     bands, lies = honest(quick), liars(quick)
-    for domain in dict.fromkeys([*(each.cell.domain for each in bands), *(each.cell.domain for each in lies)]):
+    for domain in dict.fromkeys(
+        [*(each.cell.domain for each in bands), *(each.cell.domain for each in lies)]
+    ):
         if is_model(domain):
             start(domain)  # here and not in two processes at once
     ledger = out / "ledger.jsonl"
@@ -118,7 +129,11 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: float) -> list[tuple[C, Row]]:
     """Those that are done by now, or within the `left` seconds."""
     found = read(ledger)
-    rows = complete(cells, work, ledger, say, budget=left) if left > 0 else [found.get(key(cell)) for cell in cells]
+    rows = (
+        complete(cells, work, ledger, say, budget=left)
+        if left > 0
+        else [found.get(key(cell)) for cell in cells]
+    )
     return [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
 
 
@@ -126,7 +141,8 @@ def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: floa
 
 
 def measure(one: Honest) -> Row:
-    """One training. Columns are `LAG figure`: a figure of the groups whose lag is in the bin that ends at LAG."""
+    """One training. Columns are `LAG figure`: a figure of the groups whose lag is in the bin that ends at
+    LAG."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     seen: list[Seen] = []
 
@@ -142,7 +158,9 @@ def measure(one: Honest) -> Row:
         return sim.live(dataclasses.replace(peer, config=whole), kit._replace(learner=learner))
 
     World(scenario(one.cell), spawn, sinks=[]).run()
-    return {f"{last} {name}": value for last, its in binned(seen).items() for name, value in figures(its).items()}
+    return {
+        f"{last} {name}": value for last, its in binned(seen).items() for name, value in figures(its).items()
+    }
 
 
 class Seen(Struct):
@@ -209,10 +227,14 @@ def binned(seen: Iterable[Seen]) -> dict[int, list[Seen]]:
 def figures(seen: Sequence[Seen]) -> dict[str, float]:
     drifts = [each.drift for each in seen]
     return {
-        "groups": len(seen), "drift": sum(drifts) / len(drifts), "drift_min": min(drifts), "drift_max": max(drifts),
-        "evidence_max": max(each.evidence for each in seen), "token_min": min(each.lowest for each in seen),
+        "groups": len(seen),
+        "drift": sum(drifts) / len(drifts),
+        "drift_min": min(drifts),
+        "drift_max": max(drifts),
+        "evidence_max": max(each.evidence for each in seen),
+        "token_min": min(each.lowest for each in seen),
         "token_max": max(each.highest for each in seen),
-    }  # fmt: skip
+    }
 
 
 # --- liars ------------------------------------------------------------------------------------------------------------------
@@ -225,7 +247,10 @@ def suffer(one: Lied) -> Row:
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         whole = msgspec.structs.replace(
-            peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=settings.Engine(tasks=GROUPS // SAMPLERS + 1))
+            peer.config,
+            peer=msgspec.structs.replace(
+                peer.config.peer, engine=settings.Engine(tasks=GROUPS // SAMPLERS + 1)
+            ),
         )
         kit = sim.kit(whole)
         if peer.name == "sampler-0" and one.nats:
@@ -249,11 +274,14 @@ def believing() -> Iterator[None]:
 
 
 def crowd(one: Lied) -> Scenario:
-    """The cell's scenario with SAMPLERS of them, each at a third of the pace, and for the learner that ships its band."""
+    """The cell's scenario with SAMPLERS of them, each at a third of the pace, and for the learner that ships
+    its band."""
     base = scenario(one.cell)
     slow = base.prices["sample"]
     slow = msgspec.structs.replace(slow, seconds=SAMPLERS * slow.seconds, longest=SAMPLERS * slow.longest)
-    window = msgspec.structs.replace(base.run.window, drift=settings.Window().drift if one.doubts else base.run.window.drift)
+    window = msgspec.structs.replace(
+        base.run.window, drift=settings.Window().drift if one.doubts else base.run.window.drift
+    )
     run: Run = msgspec.structs.replace(base.run, window=window)
     peers = {**base.peers, "sampler": SAMPLERS}
     return msgspec.structs.replace(base, peers=peers, prices={**base.prices, "sample": slow}, run=run)
@@ -271,7 +299,9 @@ class Lying:
     def sample(self, prompts: Sequence[str], n: int, seed: int) -> list[Completions]:
         said = []
         for drawn in self._true.sample(prompts, n, seed):
-            claimed = drawn.logprobs - self._nats if math.isfinite(self._nats) else drawn.logprobs * 0 + EVERY_TOKEN
+            claimed = (
+                drawn.logprobs - self._nats if math.isfinite(self._nats) else drawn.logprobs * 0 + EVERY_TOKEN
+            )
             said.append(dataclasses.replace(drawn, logprobs=claimed.astype("float32")))
         return said
 
@@ -283,15 +313,27 @@ def write(out: Path, bands: Sequence[tuple[Honest, Row]], lies: Sequence[tuple[L
     out.mkdir(parents=True, exist_ok=True)
     head = ("task", "method", "engine", "lr", "delay", "lag_to", *FIGURES)
     lines = [
-        (one.cell.domain, one.cell.method, one.engine, one.cell.lr, one.cell.delay, last, *(
-            _short(row[f"{last} {name}"]) for name in FIGURES
-        ))
-        for one, row in bands for last in LAGS if f"{last} groups" in row
-    ]  # fmt: skip
+        (
+            one.cell.domain,
+            one.cell.method,
+            one.engine,
+            one.cell.lr,
+            one.cell.delay,
+            last,
+            *(_short(row[f"{last} {name}"]) for name in FIGURES),
+        )
+        for one, row in bands
+        for last in LAGS
+        if f"{last} groups" in row
+    ]
     _csv(out / "band.csv", head, lines)
     columns = ("claims", "learner", "first", "best", "last", "admitted", "refused", "reached", "curve")
     rows: list[Sequence[object]] = [
-        (_lie(one.nats), "doubts" if one.doubts else "believes all", *(_short(row[name]) for name in columns[2:]))
+        (
+            _lie(one.nats),
+            "doubts" if one.doubts else "believes all",
+            *(_short(row[name]) for name in columns[2:]),
+        )
         for one, row in lies
     ]
     _csv(out / "liars.csv", columns, rows)
@@ -322,15 +364,34 @@ def _draw(path: Path, bands: Sequence[tuple[Honest, Row]]) -> None:
             found.append(Curve(_label(one), lags, [float(row[f"{last} {name}"]) for last in lags]))
         return [*found, Curve(edge, LAGS, [at] * len(LAGS))]
 
-    lines(path, [
-        Panel("most evidence against a group", "lag, versions", "nats", curves("evidence_max", "the edge", belief.DOUBT), True),
-        Panel("lowest mean log ratio of a group", "lag, versions", "nats a token",
-              curves("drift_min", "the edge", -settings.Window().drift), True),
-    ])  # fmt: skip
+    lines(
+        path,
+        [
+            Panel(
+                "most evidence against a group",
+                "lag, versions",
+                "nats",
+                curves("evidence_max", "the edge", belief.DOUBT),
+                True,
+            ),
+            Panel(
+                "lowest mean log ratio of a group",
+                "lag, versions",
+                "nats a token",
+                curves("drift_min", "the edge", -settings.Window().drift),
+                True,
+            ),
+        ],
+    )
 
 
 def _label(one: Honest) -> str:
     """The delay, and what is not as in the demo."""
     cell = one.cell
-    pairs = ((cell.domain, "digit-sums"), (cell.method, "gepo"), (one.engine, "float32"), (f"lr {cell.lr:g}", "lr 0.001"))
+    pairs = (
+        (cell.domain, "digit-sums"),
+        (cell.method, "gepo"),
+        (one.engine, "float32"),
+        (f"lr {cell.lr:g}", "lr 0.001"),
+    )
     return " ".join([f"D {cell.delay}", *(what for what, usual in pairs if what != usual)])

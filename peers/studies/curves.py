@@ -1,6 +1,8 @@
-"""Pictures of the staleness bench, the counterparts of the paper's: accuracy over versions, and what delay does to it.
+"""Pictures of the staleness bench, the counterparts of the paper's: accuracy over versions, and what delay
+does to it.
 
-    Account --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png, weights-*.png
+Account --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png,
+weights-*.png
 """
 
 from __future__ import annotations
@@ -13,14 +15,23 @@ from peers.studies.report import Account, Done, Section, by_method, pooled, spre
 from peers.studies.trainings import EVERY
 
 MOST = 10
-# Methods in one picture: beyond it colours repeat.
+"""Methods in one picture: beyond it colours repeat."""
+
 WIDE = ("weight_var", "grad_norm")
-# Figures that differ by orders of magnitude between methods.
-BY_DELAY = (("last", "last accuracy"), ("best", "best accuracy"), ("gap", "best to last"), ("auc", "area under the curve"))
+"""Figures that differ by orders of magnitude between methods."""
+
+BY_DELAY = (
+    ("last", "last accuracy"),
+    ("best", "best accuracy"),
+    ("gap", "best to last"),
+    ("auc", "area under the curve"),
+)
 WEIGHTS = (
-    ("weight_var", "variance of weights in a group"), ("ess", "effective share of a group"),
-    ("kl", "KL(sampler‖learner), nats a token"), ("grad_norm", "norm of the gradient"),
-)  # fmt: skip
+    ("weight_var", "variance of weights in a group"),
+    ("ess", "effective share of a group"),
+    ("kl", "KL(sampler‖learner), nats a token"),
+    ("grad_norm", "norm of the gradient"),
+)
 
 
 def draw(account: Account, out: Path) -> Mapping[str, Sequence[Path]]:
@@ -64,7 +75,8 @@ def _sweeps(done: Sequence[Done], figures: Sequence[tuple[str, str]]) -> list[Pa
     for name, title in figures:
         curves = _sweep(done, name)
         if name in WIDE:
-            curves = [curve._replace(lo=(), hi=()) for curve in curves]  # an interval that reaches 0 has no place on a log axis
+            # an interval that reaches 0 has no place on a log axis
+            curves = [curve._replace(lo=(), hi=()) for curve in curves]
         panels.append(Panel(title, "D, versions", name, curves, log_x=True, log_y=name in WIDE))
     return panels
 

@@ -1,11 +1,12 @@
-"""Cells: a study is a list of small independent experiments, done on all cores, each written down the moment it is done.
+"""Cells: a study is a list of small independent experiments, done on all cores, each written down the moment
+it is done.
 
     cells, in the order in which they matter --worker processes--> rows --> ledger.jsonl, one line a cell
 
-A cell is a frozen struct that says everything its row depends on, its seed included; its key is a digest of that, so an
-interrupted study goes on where it stopped, and a changed plan keeps every row that is still asked for. A line that a crash tore
-is done again. A cell that raises is a bug and ends the study; a training that diverges is a row that says so. Not handled here:
-what a cell computes, and how rows become a report.
+A cell is a frozen struct that says everything its row depends on, its seed included; its key is a digest of
+that, so an interrupted study goes on where it stopped, and a changed plan keeps every row that is still asked
+for. A line that a crash tore is done again. A cell that raises is a bug and ends the study; a training that
+diverges is a row that says so. Not handled here: what a cell computes, and how rows become a report.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row = dict[str, float | str]
 """Column -> value; NaN is written as null and comes back as NaN."""
 Say = Callable[[str], None]
 EVERY = 5.0
-# Seconds between two lines of progress: often enough to see that it lives.
+"""Seconds between two lines of progress: often enough to see that it lives."""
 
 
 class Line(Struct):
@@ -40,7 +41,9 @@ class Line(Struct):
 
 def key(cell: msgspec.Struct) -> str:
     """Hex digest of everything that the cell says."""
-    return hashlib.sha256(type(cell).__name__.encode() + msgspec.json.encode(cell, order="sorted")).hexdigest()[:16]
+    return hashlib.sha256(
+        type(cell).__name__.encode() + msgspec.json.encode(cell, order="sorted")
+    ).hexdigest()[:16]
 
 
 def read(ledger: Path) -> dict[str, Row]:
@@ -58,7 +61,13 @@ def read(ledger: Path) -> dict[str, Row]:
 
 
 def complete(
-    cells: Sequence[msgspec.Struct], work: Callable[..., Row], ledger: Path, say: Say, *, jobs: int = 0, budget: float = math.inf
+    cells: Sequence[msgspec.Struct],
+    work: Callable[..., Row],
+    ledger: Path,
+    say: Say,
+    *,
+    jobs: int = 0,
+    budget: float = math.inf,
 ) -> list[Row | None]:
     """The row of each cell, done now or found in the ledger; None where `budget` seconds ran out first.
 
@@ -84,7 +93,9 @@ def _do(
         if file.tell() and not ledger.read_bytes().endswith(b"\n"):
             file.write(b"\n")
         try:
-            running: dict[Future[Row], msgspec.Struct] = {pool.submit(work, cell): cell for cell in islice(queue, jobs)}
+            running: dict[Future[Row], msgspec.Struct] = {
+                pool.submit(work, cell): cell for cell in islice(queue, jobs)
+            }
             while running:
                 for future in wait(running, timeout=EVERY, return_when=FIRST_COMPLETED).done:
                     cell, row = running.pop(future), future.result()
@@ -110,7 +121,9 @@ def _line(cell: msgspec.Struct, row: Row) -> bytes:
 
 def _progress(done: int, all_: int, seconds: float) -> str:
     left = seconds / done * (all_ - done) if done else float("nan")
-    return f"{done} of {all_} cells, {seconds:.0f} s" + (f", about {left:.0f} s to go" if 0 < done < all_ else "")
+    return f"{done} of {all_} cells, {seconds:.0f} s" + (
+        f", about {left:.0f} s to go" if 0 < done < all_ else ""
+    )
 
 
 def _alone() -> None:

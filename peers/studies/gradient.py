@@ -2,14 +2,16 @@
 
     plan (kl, G, horizon, instance) --ledger, all cores--> moments of each method --> gradient.csv, *.png, report.md
 
-N groups of G completions are drawn from an older policy q; each gives one gradient at the learner's p, through the `loss` that
-trains. All methods of a cell see the same draws. A few moments say everything, in units of |g*|^2 where g* = grad J(p) is exact:
-along = E g.g*, along2 = (E g.g*)^2, mean2 = |E g|^2, trace = tr Cov g, cosine_32 = E cos(mean of 32 groups, g*). Squares of means
-are U-statistics: products of different groups only, so that noise does not pass for bias or signal. The cosine, and MSE at the
-best scale, compare methods whatever learning rate each wants. Invariant: same plan, same bytes of CSV on one machine.
+N groups of G completions are drawn from an older policy q; each gives one gradient at the learner's p,
+through the `loss` that trains. All methods of a cell see the same draws. A few moments say everything, in
+units of |g*|^2 where g* = grad J(p) is exact: along = E g.g*, along2 = (E g.g*)^2, mean2 = |E g|^2, trace =
+tr Cov g, cosine_32 = E cos(mean of 32 groups, g*). Squares of means are U-statistics: products of different
+groups only, so that noise does not pass for bias or signal. The cosine, and MSE at the best scale, compare
+methods whatever learning rate each wants. Invariant: same plan, same bytes of CSV on one machine.
 
-Not handled: prompts of different difficulty. Statistics that span a batch see one batch of all N groups of one prompt, that is
-their limit for large batches. `prox` is the learner itself and every group is LAG versions old (0 where q = p).
+Not handled: prompts of different difficulty. Statistics that span a batch see one batch of all N groups of
+one prompt, that is their limit for large batches. `prox` is the learner itself and every group is LAG
+versions old (0 where q = p).
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective
 from swarm.types import Struct
 
 LAG = 8.0
-# Only a3po reads it: its proximal policy is then an eighth of the way back to the sampler.
+"""Only a3po reads it: its proximal policy is then an eighth of the way back to the sampler."""
+
 SCORES = ("geometric", "full")
 VARIANTS = ("gspo/eps=0.2",)
-# Beside the other scores. GSPO's clip of 3e-4 is for completions of thousands of tokens and drops nearly all of a few.
+"""Beside the other scores. GSPO's clip of 3e-4 is for completions of thousands of tokens and drops nearly all
+of a few."""
+
 KLS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 GROUP, HORIZON = 8, 6
 
@@ -69,7 +74,9 @@ def _differs(name: str, score: str) -> bool:
     if other == objective(name):
         return False
     world = mdp.instance(3, 0.1, 0)
-    return not torch.equal(*(coefficients(one, world, torch.arange(4)[None])[0] for one in (other, objective(name))))
+    return not torch.equal(
+        *(coefficients(one, world, torch.arange(4)[None])[0] for one in (other, objective(name)))
+    )
 
 
 # --- one cell -----------------------------------------------------------------------------------------------------------
@@ -97,7 +104,9 @@ def draws(world: mdp.Instance, cell: Cell) -> Tensor:
     return torch.searchsorted(mass, ticks).clamp(max=len(mass) - 1)
 
 
-def coefficients(method: Objective, world: mdp.Instance, drawn: Tensor, lag: float = LAG) -> tuple[Tensor, dict[str, float]]:
+def coefficients(
+    method: Objective, world: mdp.Instance, drawn: Tensor, lag: float = LAG
+) -> tuple[Tensor, dict[str, float]]:
     """What the method multiplies each grad log p with (N*G, T), and its metrics.
 
     Times N, so that each group's share of the batch's gradient is an estimate of the whole of it.
@@ -122,7 +131,9 @@ def coefficients(method: Objective, world: mdp.Instance, drawn: Tensor, lag: flo
     return -slope * len(drawn), out.metrics
 
 
-def group_gradients(method: Objective, world: mdp.Instance, drawn: Tensor, lag: float = LAG) -> tuple[Tensor, dict[str, float]]:
+def group_gradients(
+    method: Objective, world: mdp.Instance, drawn: Tensor, lag: float = LAG
+) -> tuple[Tensor, dict[str, float]]:
     """(N, K*S) one gradient a group, and the method's metrics."""
     coefficient, metrics = coefficients(method, world, drawn, lag)
     owner = torch.arange(len(drawn)).repeat_interleave(drawn.shape[1])
@@ -130,7 +141,8 @@ def group_gradients(method: Objective, world: mdp.Instance, drawn: Tensor, lag: 
 
 
 def moments(g: Tensor, truth: Tensor) -> dict[str, float]:
-    """Of N independent estimates g (N, P), N a multiple of 32, against the truth (P,); in units of the truth's square."""
+    """Of N independent estimates g (N, P), N a multiple of 32, against the truth (P,); in units of the
+    truth's square."""
     n, size = len(g), truth.dot(truth)
     square, sum_, along = g.square().sum(), g.sum(0), g @ truth / size
     mean2 = (sum_.dot(sum_) - square) / (n * (n - 1))
@@ -150,9 +162,12 @@ def moments(g: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:
-    """What to measure, an instance at a time, so that a plan cut short has every setting. Variants: over kl only."""
+    """What to measure, an instance at a time, so that a plan cut short has every setting. Variants: over kl
+    only."""
     instances, completions = (6, 8192) if quick else (24, 16384)
-    at, groups, horizons = ((0.1,), (2, 32), (3, 8)) if quick else ((0.0, 0.03, 0.3), (2, 4, 16, 32), (3, 4, 8))
+    at, groups, horizons = (
+        ((0.1,), (2, 32), (3, 8)) if quick else ((0.0, 0.03, 0.3), (2, 4, 16, 32), (3, 4, 8))
+    )
     lines = [Setting(kl, GROUP, HORIZON) for kl in KLS]
     sweeps = [Setting(kl, group, HORIZON) for group in groups for kl in at]
     sweeps += [Setting(kl, GROUP, horizon) for horizon in horizons for kl in at]
@@ -167,11 +182,18 @@ def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:
 
 def _cell(setting: Setting, instance: int, completions: int, methods: Sequence[str]) -> Cell:
     groups = completions // max(setting.group, 4)
-    return Cell(**setting._asdict(), instance=instance, groups=groups, methods=tuple(methods), defined=defined(methods))
+    return Cell(
+        **setting._asdict(),
+        instance=instance,
+        groups=groups,
+        methods=tuple(methods),
+        defined=defined(methods),
+    )
 
 
 def main(quick: bool, out: Path, methods: Sequence[str], first: int = 0) -> int:
-    """Measure, then write gradient.csv, the plots and report.md to `out`. `first` is the first instance's seed. Returns 0."""
+    """Measure, then write gradient.csv, the plots and report.md to `out`. `first` is the first instance's
+    seed. Returns 0."""
     began = time.monotonic()
 
     def say(text: str) -> None:

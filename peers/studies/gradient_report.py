@@ -1,9 +1,10 @@
-"""What the bias-variance lab found: moments of each instance become statistics with intervals, a CSV and a report.
+"""What the bias-variance lab found: moments of each instance become statistics with intervals, a CSV and a
+report.
 
     rows (`method:moment`, one a cell) --derived, over instances--> Records --> gradient.csv, report.md
 
-Intervals are 95 % Student intervals over instances; methods are compared in pairs, since all of them saw the same draws. Not
-handled: measuring (peers.studies.gradient), drawing (peers.studies.plots).
+Intervals are 95 % Student intervals over instances; methods are compared in pairs, since all of them saw the
+same draws. Not handled: measuring (peers.studies.gradient), drawing (peers.studies.plots).
 """
 
 from __future__ import annotations
@@ -19,8 +20,20 @@ from peers.studies.intervals import student
 from peers.studies.markdown import markdown
 
 BATCH = 32
-# Groups a batch: what a learner of this project trains on at a time, give or take.
-NAMED = ("rloo", "grpo", "cispo", "gspo/eps=0.2", "gepo", "gepo_noclip", "seq_is", "seq_tis_wb", "tempered", "gepo_defensive")
+"""Groups a batch: what a learner of this project trains on at a time, give or take."""
+
+NAMED = (
+    "rloo",
+    "grpo",
+    "cispo",
+    "gspo/eps=0.2",
+    "gepo",
+    "gepo_noclip",
+    "seq_is",
+    "seq_tis_wb",
+    "tempered",
+    "gepo_defensive",
+)
 """The methods that lines and narrow tables show; those of them that there are."""
 
 STATISTICS = {
@@ -39,11 +52,13 @@ STATISTICS = {
 }
 """Column -> what it is."""
 POSITIVE = {"trace", "snr"}
-# Their mean and interval are of their logarithms: they span decades over instances.
+"""Their mean and interval are of their logarithms: they span decades over instances."""
+
 BARE = {"scale", "trace", "mse_1", "zero", "ess"}
-# Without an interval in the CSV, which is committed.
+"""Without an interval in the CSV, which is committed."""
+
 UNBIASED = 0.1
-# An interval around 0 that reaches further says nothing.
+"""An interval around 0 that reaches further says nothing."""
 
 
 class Setting(NamedTuple):
@@ -63,8 +78,11 @@ class Record(NamedTuple):
 
 
 def derived(row: Row, label: str) -> dict[str, float]:
-    """The statistics of one method in one cell. NaN where the mean gradient is lost in its noise: mean2 <= trace / N."""
-    along, along2, mean2, trace = (float(row[f"{label}:{name}"]) for name in ("along", "along2", "mean2", "trace"))
+    """The statistics of one method in one cell. NaN where the mean gradient is lost in its noise: mean2 <=
+    trace / N."""
+    along, along2, mean2, trace = (
+        float(row[f"{label}:{name}"]) for name in ("along", "along2", "mean2", "trace")
+    )
     seen, scale = mean2 > trace / float(row["groups"]), float("nan")
     if seen:
         scale = max(along, 0.0) / mean2
@@ -85,7 +103,8 @@ def derived(row: Row, label: str) -> dict[str, float]:
 
 
 def _least(along: float, along2: float, square: float) -> float:
-    """min over c >= 0 of 1 - 2 c along + c^2 square: 1, that of no step, where the estimate is zero or points the other way."""
+    """min over c >= 0 of 1 - 2 c along + c^2 square: 1, that of no step, where the estimate is zero or points
+    the other way."""
     return 1 - along2 / square if along > 0 and square > 0 else 1.0
 
 
@@ -101,12 +120,15 @@ def interval(values: Iterable[float], positive: bool = False) -> tuple[float, fl
     if len(real) == 1:
         return mean, float("nan"), float("nan")
     freedom = len(real) - 1
-    half = student(freedom) * math.sqrt(math.fsum((value - mean) ** 2 for value in real) / freedom / len(real))
+    half = student(freedom) * math.sqrt(
+        math.fsum((value - mean) ** 2 for value in real) / freedom / len(real)
+    )
     return mean, mean - half, mean + half
 
 
 def gather(settings: Sequence[Setting], rows: Sequence[Row | None]) -> list[Record]:
-    """One record a method and setting. `behind` is the paired difference of mse_32 to the setting's best method."""
+    """One record a method and setting. `behind` is the paired difference of mse_32 to the setting's best
+    method."""
     found: dict[Setting, list[Row]] = {}
     for setting, row in zip(settings, rows, strict=True):
         if row is not None:
@@ -147,17 +169,26 @@ def report(records: Sequence[Record], command: str, seeds: Sequence[int], second
     main = [record for record in records if record.setting[1:] == (group, horizon)]
     parts = [
         "# Bias and variance of the gradient",
-        f"`{command}`, instances {seeds[0]} to {seeds[-1]}, {seconds:.0f} s of work on one core. G = {group} and horizon "
-        f"{horizon} where nothing else is said; ± is half of a 95 % interval over instances. All figures: gradient.csv.",
+        (
+            f"`{command}`, instances {seeds[0]} to {seeds[-1]}, {seconds:.0f} s of work on one core. G ="
+            f" {group} and horizon {horizon} where nothing else is said; ± is half of a 95 % interval over"
+            " instances. All figures: gradient.csv."
+        ),
         "## Ranking",
-        "mse_32: the least mean squared error of a batch of 32 groups at any scale, relative to ‖g*‖² (0 perfect, 1 no better "
-        "than no step). Columns are KL(q‖p) in nats a token, rows go by their mean; * is not told apart from the column's best "
-        "(paired, 95 %). A trust region is there to stop a policy that has moved enough; against the gradient of J that is bias.",
+        (
+            "mse_32: the least mean squared error of a batch of 32 groups at any scale, relative to ‖g*‖² (0"
+            " perfect, 1 no better than no step). Columns are KL(q‖p) in nats a token, rows go by their mean;"
+            " * is not told apart from the column's best (paired, 95 %). A trust region is there to stop a"
+            " policy that has moved enough; against the gradient of J that is bias."
+        ),
         _ranking(main),
         "## Bias",
-        "What is left of the error when noise is averaged away, at the best scale (bias2), the cosine, and whether it is "
-        f"unbiased: `yes` as it is (the interval of bias2_raw holds 0 and ends below {UNBIASED}), `up to scale` (that of bias2 "
-        "does), `no` (both lie above 0), `?` (too wide to say).",
+        (
+            "What is left of the error when noise is averaged away, at the best scale (bias2), the cosine,"
+            " and whether it is unbiased: `yes` as it is (the interval of bias2_raw holds 0 and ends below"
+            f" {UNBIASED}), `up to scale` (that of bias2 does), `no` (both lie above 0), `?` (too wide to"
+            " say)."
+        ),
         _biases(main),
         "## Score",
         "mse_32 with the geometric and with the full score, for methods to which it makes a difference.",
@@ -184,7 +215,9 @@ def ranked(records: Sequence[Record]) -> dict[str, dict[float, Record]]:
     found: dict[str, dict[float, Record]] = {}
     for record in records:
         found.setdefault(record.label, {})[record.setting.kl] = record
-    return dict(sorted(found.items(), key=lambda item: math.fsum(r.values["mse_32"][0] for r in item[1].values())))
+    return dict(
+        sorted(found.items(), key=lambda item: math.fsum(r.values["mse_32"][0] for r in item[1].values()))
+    )
 
 
 def plus_minus(values: tuple[float, float, float]) -> str:
@@ -195,7 +228,13 @@ def plus_minus(values: tuple[float, float, float]) -> str:
 def _ranking(records: Sequence[Record]) -> str:
     kls = sorted({record.setting.kl for record in records})
     lines = [
-        [label, *(plus_minus(at[kl].values["mse_32"]) + ("" if at[kl].values["behind"][1] > 0 else " *") for kl in kls)]
+        [
+            label,
+            *(
+                plus_minus(at[kl].values["mse_32"]) + ("" if at[kl].values["behind"][1] > 0 else " *")
+                for kl in kls
+            ),
+        ]
         for label, at in ranked(records).items()
     ]
     return markdown(["method", *(f"{kl:g}" for kl in kls)], lines)
@@ -205,7 +244,10 @@ def _biases(records: Sequence[Record]) -> str:
     kls = sorted({record.setting.kl for record in records})
     kls = [kls[0], kls[len(kls) * 2 // 3], kls[-1]]
     heads = [f"{name}, {kl:g}" for kl in kls for name in ("bias2", "cosine", "unbiased")]
-    lines = [[label, *(cell for kl in kls for cell in _bias(at[kl].values))] for label, at in ranked(records).items()]
+    lines = [
+        [label, *(cell for kl in kls for cell in _bias(at[kl].values))]
+        for label, at in ranked(records).items()
+    ]
     return markdown(["method", *heads], lines)
 
 
@@ -229,7 +271,10 @@ def _scores(records: Sequence[Record]) -> str:
     pairs = [one for label in names for one in (label.partition("/")[0], label) if one in everyone]
     return markdown(
         ["method", *(f"{kl:g}" for kl in kls)],
-        [[one, *(plus_minus(everyone[one][kl].values["mse_32"]) for kl in kls)] for one in dict.fromkeys(pairs)],
+        [
+            [one, *(plus_minus(everyone[one][kl].values["mse_32"]) for kl in kls)]
+            for one in dict.fromkeys(pairs)
+        ],
     )
 
 
@@ -237,7 +282,9 @@ def _sweep(records: Sequence[Record], over: str) -> str:
     """mse_32 of the named methods over `group` or `horizon`, at those kl where more than one was measured."""
     found = {(r.label, r.setting.kl, getattr(r.setting, over)): r.values["mse_32"] for r in records}
     spots = sorted({(kl, size) for _, kl, size in found})
-    spots = [(kl, size) for kl, size in spots if any(kl == other and size != another for other, another in spots)]
+    spots = [
+        (kl, size) for kl, size in spots if any(kl == other and size != another for other, another in spots)
+    ]
     if not spots:
         return "Not measured."
     names = [name for name in named(records) if all((name, *spot) in found for spot in spots)]

@@ -19,7 +19,8 @@ def student(freedom: int) -> float:
 
 
 def chance(values: Sequence[float]) -> float:
-    """Two-sided p of Student's t test that the mean of these (two at least) is 0; 1 where one of them is not a number."""
+    """Two-sided p of Student's t test that the mean of these (two at least) is 0; 1 where one of them is not
+    a number."""
     from scipy.stats import t
 
     mean = math.fsum(values) / len(values)
@@ -30,7 +31,8 @@ def chance(values: Sequence[float]) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[int]:
-    """Indices of the comparisons that stand at LEVEL after Holm's correction for their number (Holm 1979), smallest p first."""
+    """Indices of the comparisons that stand at LEVEL after Holm's correction for their number (Holm 1979),
+    smallest p first."""
     order = sorted(range(len(chances)), key=lambda i: chances[i])
     for rank, i in enumerate(order):
         if chances[i] > LEVEL / (len(order) - rank):

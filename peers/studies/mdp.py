@@ -1,11 +1,13 @@
-"""A sequence MDP small enough to know everything about: every completion, its probability, and the exact policy gradient.
+"""A sequence MDP small enough to know everything about: every completion, its probability, and the exact
+policy gradient.
 
     (horizon, seed) --> tree of all prefixes, sampler's logits, rewards --(kl)--> learner's logits, exact gradient there
 
-The policy is a softmax over SYMBOLS at every prefix (full history, no sharing), one of which ends the completion, so that lengths
-are ragged; at the horizon a completion is cut. The learner stands `kl` nats a token from its sampler, half the way by learning
-(the sampler's own exact gradient) and half by noise. Invariant: everything but the learner is the same at every kl. Prompts are
-not modelled: all groups share one. Shapes: L sequences, T = horizon, S prefixes, K symbols; probabilities are float64.
+The policy is a softmax over SYMBOLS at every prefix (full history, no sharing), one of which ends the
+completion, so that lengths are ragged; at the horizon a completion is cut. The learner stands `kl` nats a
+token from its sampler, half the way by learning (the sampler's own exact gradient) and half by noise.
+Invariant: everything but the learner is the same at every kl. Prompts are not modelled: all groups share one.
+Shapes: L sequences, T = horizon, S prefixes, K symbols; probabilities are float64.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ import torch
 from torch import Tensor
 
 SYMBOLS = 3
-# Two and the end: the tree doubles with each step, and eight steps are still 511 sequences.
+"""Two and the end: the tree doubles with each step, and eight steps are still 511 sequences."""
+
 SKEW = 1.2
-# Standard deviation of the sampler's logits: about 0.8 nats a token, sure of some steps and unsure of others.
+"""Standard deviation of the sampler's logits: about 0.8 nats a token, sure of some steps and unsure of
+others."""
+
 LATE = 1.2
-# What the end's logits lack, so that a completion uses about two thirds of its horizon.
+"""What the end's logits lack, so that a completion uses about two thirds of its horizon."""
+
 CORRECT = 0.25
-# The most that the sampler is right: most groups of eight teach something, as in a curriculum that works.
+"""The most that the sampler is right: most groups of eight teach something, as in a curriculum that works."""
+
 FORMAT = 0.2
-# Reward of a completion that ended by itself and is wrong, in instances with partial credit.
+"""Reward of a completion that ended by itself and is wrong, in instances with partial credit."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,8 @@ class Instance:
 
 
 def tree(horizon: int) -> Tree:
-    """All sequences of at most `horizon` tokens; a prefix's children have the ids b*s + 1 ... b*s + b, b = SYMBOLS - 1."""
+    """All sequences of at most `horizon` tokens; a prefix's children have the ids b*s + 1 ... b*s + b, b =
+    SYMBOLS - 1."""
     inner, end = SYMBOLS - 1, SYMBOLS - 1
     paths = [(*prefix, end) for size in range(horizon) for prefix in product(range(inner), repeat=size)]
     paths += list(product(range(inner), repeat=horizon))
@@ -72,7 +80,8 @@ def tree(horizon: int) -> Tree:
 def instance(horizon: int, kl: float, seed: int) -> Instance:
     """The world of this horizon and seed with a learner `kl` nats a token away from its sampler.
 
-    Right are random sequences that end by themselves, as many as fit into CORRECT; odd seeds give FORMAT for having ended.
+    Right are random sequences that end by themselves, as many as fit into CORRECT; odd seeds give FORMAT for
+    having ended.
     """
     rng = torch.Generator().manual_seed(1000 * horizon + seed)
     all_ = tree(horizon)
@@ -105,18 +114,26 @@ def exact(all_: Tree, logits: Tensor, reward: Tensor) -> tuple[Tensor, Tensor]:
     """J = sum_y p(y) R(y) and its gradient (S, K) = sum_y p(y) R(y) grad log p(y)."""
     value = log_probs(all_, logits).sum(-1).exp() * reward
     everyone = torch.arange(len(value))
-    one = gradients(all_, logits, everyone, value[:, None].expand(all_.mask.shape), torch.zeros_like(everyone), 1)
+    one = gradients(
+        all_, logits, everyone, value[:, None].expand(all_.mask.shape), torch.zeros_like(everyone), 1
+    )
     return value.sum(), one.view(SYMBOLS, all_.nodes).T
 
 
-def gradients(all_: Tree, logits: Tensor, sequence: Tensor, coefficient: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """sum over an owner's tokens of coefficient * grad log p(token): (owners, K*S), symbol by symbol, float64.
+def gradients(
+    all_: Tree, logits: Tensor, sequence: Tensor, coefficient: Tensor, owner: Tensor, owners: int
+) -> Tensor:
+    """sum over an owner's tokens of coefficient * grad log p(token): (owners, K*S), symbol by symbol,
+    float64.
 
-    `sequence` (B,) are rows of the tree, `coefficient` (B, T) is read where the tree's mask is 1, `owner` (B,) in [0, owners).
+    `sequence` (B,) are rows of the tree, `coefficient` (B, T) is read where the tree's mask is 1, `owner`
+    (B,) in [0, owners).
     """
     mask = all_.mask[sequence]
     at = (owner[:, None] * SYMBOLS + all_.token[sequence]) * all_.nodes + all_.node[sequence]
-    chosen = torch.bincount(at[mask], weights=coefficient.double()[mask], minlength=owners * SYMBOLS * all_.nodes)
+    chosen = torch.bincount(
+        at[mask], weights=coefficient.double()[mask], minlength=owners * SYMBOLS * all_.nodes
+    )
     chosen = chosen.view(owners, SYMBOLS, all_.nodes)
     return chosen.addcmul_(chosen.sum(1, keepdim=True), logits.softmax(-1).T, value=-1).flatten(1)
 
@@ -129,7 +146,8 @@ def divergence(all_: Tree, sampler: Tensor, learner: Tensor) -> float:
 
 
 def _unit(all_: Tree, logits: Tensor, direction: Tensor) -> Tensor:
-    """Of length 1 in the metric in which KL is half the square of the distance, so that half the way is half the KL."""
+    """Of length 1 in the metric in which KL is half the square of the distance, so that half the way is half
+    the KL."""
     probs, reach = logits.softmax(-1), _reach(all_, logits)
     variance = (probs * direction**2).sum(-1) - (probs * direction).sum(-1) ** 2
     return direction / (reach * variance).sum().sqrt()
@@ -142,7 +160,8 @@ def _reach(all_: Tree, logits: Tensor) -> Tensor:
 
 
 def _stride(all_: Tree, sampler: Tensor, direction: Tensor, kl: float) -> float:
-    """How far along the direction KL is `kl`. KL is convex along any line through q, where it is 0: bisection finds it."""
+    """How far along the direction KL is `kl`. KL is convex along any line through q, where it is 0: bisection
+    finds it."""
     if kl == 0:
         return 0.0
     low, high = 0.0, 1.0

@@ -26,7 +26,8 @@ def chosen(label: str) -> Objective:
 
 
 def defined(labels: Sequence[str]) -> str:
-    """Hex digest of what these methods do: a cell of a corrected method is another cell, one of a reworded method is not."""
+    """Hex digest of what these methods do: a cell of a corrected method is another cell, one of a reworded
+    method is not."""
     said = (repr(replace(chosen(label), name="", about="", source="")) for label in labels)
     return hashlib.sha256("".join(said).encode()).hexdigest()[:16]
 

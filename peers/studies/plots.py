@@ -2,8 +2,8 @@
 
     Panel (curves with intervals) --lines--> PNG        a table of numbers --heat--> PNG
 
-matplotlib is imported when something is drawn, with a canvas that needs no screen. A colour belongs to a label, whatever picture
-it is in. Not handled here: what to show.
+matplotlib is imported when something is drawn, with a canvas that needs no screen. A colour belongs to a
+label, whatever picture it is in. Not handled here: what to show.
 """
 
 from __future__ import annotations
@@ -17,8 +17,20 @@ from typing import Any, NamedTuple
 from peers.studies.gradient_report import NAMED, Record, most_settings, named, ranked
 
 DPI = 100
-# Sharp enough on a page, and a picture stays below 100 kB.
-COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#e08e00", "#3a3a3a", "#00a6a6", "#9c5b2e", "#c44ca8", "#7a8b00")
+"""Sharp enough on a page, and a picture stays below 100 kB."""
+
+COLOURS = (
+    "#1b6ca8",
+    "#d1495b",
+    "#2e933c",
+    "#8d6a9f",
+    "#e08e00",
+    "#3a3a3a",
+    "#00a6a6",
+    "#9c5b2e",
+    "#c44ca8",
+    "#7a8b00",
+)
 MARKS = "osD^vP*X<>"
 
 
@@ -42,7 +54,8 @@ class Panel(NamedTuple):
 
 
 def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
-    """Panels side by side, `columns` a row, with one legend below; curves of one label look alike in all of them."""
+    """Panels side by side, `columns` a row, with one legend below; curves of one label look alike in all of
+    them."""
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = _figure(5.2 * columns, 3.6 * rows + 0.6)
@@ -52,17 +65,23 @@ def lines(path: Path, panels: Sequence[Panel], columns: int = 2) -> Path:
         axes = figure.add_subplot(rows, columns, i + 1)
         places = sorted({x for curve in panel.curves for x in curve.x})
         for curve in panel.curves:
-            handles[curve.label] = _draw(axes, curve, labels.index(curve.label), places if panel.log_x else None)
+            handles[curve.label] = _draw(
+                axes, curve, labels.index(curve.label), places if panel.log_x else None
+            )
         if panel.log_x:
             axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
         if panel.log_y:
             axes.set_yscale("log")
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(
+        [handles[label] for label in labels], labels, loc="outside lower center", ncols=5, frameon=False
+    )
     return _save(figure, path)
 
 
-def heat(path: Path, title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]]) -> Path:
+def heat(
+    path: Path, title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]]
+) -> Path:
     """A table of numbers in [0, 1] whose colours go from good (0, pale) to bad (1, dark)."""
     figure = _figure(1.9 + 0.72 * len(columns), 1.0 + 0.2 * len(rows))
     axes = figure.add_subplot()
@@ -73,7 +92,15 @@ def heat(path: Path, title: str, rows: Sequence[str], columns: Sequence[str], va
     axes.tick_params(top=True, labeltop=True, length=0)
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            axes.text(j, i, f"{value:.2f}", ha="center", va="center", size=7, color="white" if value > 0.6 else "black")
+            axes.text(
+                j,
+                i,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                size=7,
+                color="white" if value > 0.6 else "black",
+            )
     axes.set_title(title)
     return _save(figure, path)
 
@@ -110,7 +137,8 @@ def _draw(axes: Any, curve: Curve, number: int, places: Sequence[float] | None) 
 
 
 def _save(figure: Any, path: Path) -> Path:
-    """As a PNG of 128 colours, a third of the size; without the version of matplotlib, which is no part of a picture."""
+    """As a PNG of 128 colours, a third of the size; without the version of matplotlib, which is no part of a
+    picture."""
     from PIL import Image
 
     full = io.BytesIO()
@@ -133,10 +161,19 @@ def gradient(records: Sequence[Record], out: Path) -> list[Path]:
     fixed = f"G = {group}, horizon {horizon}"
     whole = [("mse_32", "error of 32 groups", False), ("cosine_32", "cosine of 32 groups with g*", False)]
     parts = [("cosine", "cosine of the mean with g*", False), ("bias2", "squared bias", False)]
-    parts += [("snr", "signal to noise of one group", True), ("zero", "share of completions without weight", False)]
+    parts += [
+        ("snr", "signal to noise of one group", True),
+        ("zero", "share of completions without weight", False),
+    ]
     paths = [
-        lines(out / "error.png", [_panel(shown, "kl", name, f"{text}, {fixed}", log) for name, text, log in whole]),
-        lines(out / "bias-variance.png", [_panel(shown, "kl", name, f"{text}, {fixed}", log) for name, text, log in parts]),
+        lines(
+            out / "error.png",
+            [_panel(shown, "kl", name, f"{text}, {fixed}", log) for name, text, log in whole],
+        ),
+        lines(
+            out / "bias-variance.png",
+            [_panel(shown, "kl", name, f"{text}, {fixed}", log) for name, text, log in parts],
+        ),
         _all(at_kl, out / "all.png"),
     ]
     sizes = [r for r in records if r.label in named(records) and r.setting.horizon == horizon]
@@ -165,7 +202,9 @@ def _sweeps(records: Sequence[Record], over: str, axis: str) -> list[Panel]:
     for kl in sorted({record.setting.kl for record in records}):
         here = [record for record in records if record.setting.kl == kl]
         if len({getattr(record.setting, over) for record in here}) > 1:
-            panels.append(_panel(here, over, "mse_32", f"error of 32 groups at {kl:g} nats a token")._replace(x=axis))
+            panels.append(
+                _panel(here, over, "mse_32", f"error of 32 groups at {kl:g} nats a token")._replace(x=axis)
+            )
     return panels
 
 
@@ -177,11 +216,17 @@ def _all(records: Sequence[Record], path: Path) -> Path:
 
 
 def _scores(records: Sequence[Record], names: Sequence[str], path: Path) -> Path:
-    """A panel for each of the first nine methods whose score makes a difference: with its own and with the other."""
+    """A panel for each of the first nine methods whose score makes a difference: with its own and with the
+    other."""
     panels = []
     for name in sorted(names, key=lambda name: (name not in NAMED, name))[:9]:
-        mine = [record for record in records if record.label == name or record.label.startswith(f"{name}/score=")]
+        mine = [
+            record for record in records if record.label == name or record.label.startswith(f"{name}/score=")
+        ]
         panel = _panel(mine, "kl", "mse_32", name)
-        curves = [curve._replace(label="the other score" if "/" in curve.label else "own score") for curve in panel.curves]
+        curves = [
+            curve._replace(label="the other score" if "/" in curve.label else "own score")
+            for curve in panel.curves
+        ]
         panels.append(panel._replace(curves=curves))
     return lines(path, panels, columns=3)

@@ -2,10 +2,11 @@
 
     search + sections (cells with their rows) --by method and value of the section's axis, over seeds--> tables --> report.md
 
-A figure is a mean over seeds with the half-width of its 95 % interval (Student's t). A difference is paired: the same seed has
-the same tasks and delays whatever the method, so what seeds have in common drops out; which differences of a table stand after
-Holm's correction is said below it, and which rates lie at the edge of the search. Invariant: the same rows give the same
-bytes. Not handled: pictures (peers.studies.curves), which cells there are (peers.studies.staleness).
+A figure is a mean over seeds with the half-width of its 95 % interval (Student's t). A difference is paired:
+the same seed has the same tasks and delays whatever the method, so what seeds have in common drops out; which
+differences of a table stand after Holm's correction is said below it, and which rates lie at the edge of the
+search. Invariant: the same rows give the same bytes. Not handled: pictures (peers.studies.curves), which
+cells there are (peers.studies.staleness).
 """
 
 from __future__ import annotations
@@ -31,10 +32,20 @@ AGAINST = "gepo"
 BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
 """What a section holds fixed besides domain and delay, unless it is its axis."""
 COLLAPSED = 0.5
-# A training whose last accuracy is below this part of its best one has collapsed.
+"""A training whose last accuracy is below this part of its best one has collapsed."""
+
 DIAGNOSED = (
-    "lag_versions", "lag_p95", "kl", "ess", "weight_var", "weight_max", "zero", "grad_norm", "cosine", "entropy",
-)  # fmt: skip
+    "lag_versions",
+    "lag_p95",
+    "kl",
+    "ess",
+    "weight_var",
+    "weight_max",
+    "zero",
+    "grad_norm",
+    "cosine",
+    "entropy",
+)
 
 
 class Done(NamedTuple):
@@ -92,18 +103,22 @@ def spread(values: Sequence[float]) -> Spread:
     if n < 2:
         return Spread(values[0] if values else math.nan, math.nan)
     mean = math.fsum(values) / n
-    return Spread(mean, student(n - 1) * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan)
+    return Spread(
+        mean, student(n - 1) * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan
+    )
 
 
 def pooled(account: Account, section: Section) -> list[Done]:
-    """A section's trainings, and those of other sections that are its axis' own value: the laws beside the log-normal one."""
+    """A section's trainings, and those of other sections that are its axis' own value: the laws beside the
+    log-normal one."""
     held = {**BASE, "domain": section.domain, "delay": account.middle}
     held.pop(section.axis)
     found = {
         one.cell: one
         for other in account.sections
         for one in other.done
-        if one.cell.method in section.methods and all(getattr(one.cell, name) == value for name, value in held.items())
+        if one.cell.method in section.methods
+        and all(getattr(one.cell, name) == value for name, value in held.items())
     }
     return list(found.values())
 
@@ -112,7 +127,9 @@ def by_method(done: Iterable[Done], axis: str, name: str) -> dict[str, dict[floa
     """Method -> value of the axis -> seed -> the figure of that name."""
     found: dict[str, dict[float | str, dict[int, float]]] = {}
     for one in done:
-        found.setdefault(one.cell.method, {}).setdefault(getattr(one.cell, axis), {})[one.cell.seed] = one.figure(name)
+        found.setdefault(one.cell.method, {}).setdefault(getattr(one.cell, axis), {})[one.cell.seed] = (
+            one.figure(name)
+        )
     return found
 
 
@@ -159,18 +176,33 @@ that found without."""
 
 
 def _head(account: Account) -> str:
-    left = [f"{s.name} {s.asked - len(s.done)} of {s.asked}" for s in account.sections if len(s.done) < s.asked]
+    left = [
+        f"{s.name} {s.asked - len(s.done)} of {s.asked}" for s in account.sections if len(s.done) < s.asked
+    ]
     return HEAD.format(
-        command=account.command, left=", ".join(left) or "nothing", seeds=_list(account.seeds), search=_list(account.search),
-        done=sum(len(s.done) for s in account.sections), asked=sum(s.asked for s in account.sections),
-        searched=len(account.searched), groups=GROUPS, completions=COMPLETIONS, every=EVERY,
-        median=MEDIAN, longest=LONGEST, against=AGAINST,
-    )  # fmt: skip
+        command=account.command,
+        left=", ".join(left) or "nothing",
+        seeds=_list(account.seeds),
+        search=_list(account.search),
+        done=sum(len(s.done) for s in account.sections),
+        asked=sum(s.asked for s in account.sections),
+        searched=len(account.searched),
+        groups=GROUPS,
+        completions=COMPLETIONS,
+        every=EVERY,
+        median=MEDIAN,
+        longest=LONGEST,
+        against=AGAINST,
+    )
 
 
 def _rates(account: Account) -> str:
     """Which rate each method trains at, with what the search saw of the others."""
-    lines = ["## Learning rates", "", f"Area under the curve at D = {account.middle}, means over the search; the best is taken."]
+    lines = [
+        "## Learning rates",
+        "",
+        f"Area under the curve at D = {account.middle}, means over the search; the best is taken.",
+    ]
     for domain in dict.fromkeys(one.cell.domain for one in account.searched):
         here = by_method((one for one in account.searched if one.cell.domain == domain), "lr", "auc")
         rates = sorted({float(lr) for at in here.values() for lr in at})
@@ -178,7 +210,12 @@ def _rates(account: Account) -> str:
         for label, at in here.items():
             chosen = account.rates.get((label, domain))
             shown = [f"{spread(list(at[lr].values())).mean:.3f}" if lr in at else "" for lr in rates]
-            rows.append([label, *(f"**{mean}**" if lr == chosen else mean for lr, mean in zip(rates, shown, strict=True))])
+            rows.append(
+                [
+                    label,
+                    *(f"**{mean}**" if lr == chosen else mean for lr, mean in zip(rates, shown, strict=True)),
+                ]
+            )
         lines += ["", markdown([domain, *(f"{lr:g}" for lr in rates)], rows)]
         if edge := [label for label in here if account.rates.get((label, domain)) in (rates[0], rates[-1])]:
             where = f"{len(edge)} of {len(here)} are at the edge of the grid, a better rate may lie beyond"
@@ -186,7 +223,12 @@ def _rates(account: Account) -> str:
     return "\n".join(lines)
 
 
-TABLES = (("last", "Last accuracy"), ("best", "Best accuracy"), ("gap", "Best to last"), ("auc", "Area under the curve"))
+TABLES = (
+    ("last", "Last accuracy"),
+    ("best", "Best accuracy"),
+    ("gap", "Best to last"),
+    ("auc", "Area under the curve"),
+)
 
 
 def _section(section: Section, done: Sequence[Done], middle: int, pictures: Sequence[Path]) -> str:
@@ -201,7 +243,12 @@ def _section(section: Section, done: Sequence[Done], middle: int, pictures: Sequ
         lines += ["", f"### {title}", "", _means(done, axis, section.methods, name)]
     for name, title in TABLES:
         if name in ("last", "auc"):
-            lines += ["", f"### {title}, difference to {AGAINST}", "", _differences(done, axis, section.methods, name)]
+            lines += [
+                "",
+                f"### {title}, difference to {AGAINST}",
+                "",
+                _differences(done, axis, section.methods, name),
+            ]
             lines += ["", _standing(done, axis, section.methods, name)]
     lines += ["", f"Collapsed (last below {COLLAPSED:g} of best): {_lost(done, axis) or 'none'}."]
     at: float | str = middle if axis == "delay" else values(done, axis)[-1]
@@ -213,11 +260,21 @@ def _means(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -
     """The best mean of each column is bold."""
     found, places = by_method(done, axis, name), values(done, axis)
     here = [label for label in methods if label in found]
-    spreads = {label: {place: spread(list(at.values())) for place, at in found[label].items()} for label in here}
+    spreads = {
+        label: {place: spread(list(at.values())) for place, at in found[label].items()} for label in here
+    }
     choose = min if name == "gap" else max
-    top = {place: choose(round(at[place].mean, 3) for at in spreads.values() if place in at) for place in places}
+    top = {
+        place: choose(round(at[place].mean, 3) for at in spreads.values() if place in at) for place in places
+    }
     rows = [
-        [label, *(_shown(at[place], round(at[place].mean, 3) == top[place]) if place in at else "" for place in places)]
+        [
+            label,
+            *(
+                _shown(at[place], round(at[place].mean, 3) == top[place]) if place in at else ""
+                for place in places
+            ),
+        ]
         for label, at in spreads.items()
     ]
     return markdown([name, *map(_place, places)], rows)
@@ -248,7 +305,10 @@ def _standing(done: Sequence[Done], axis: str, methods: Sequence[str], name: str
 
 def _lags(done: Sequence[Done], axis: str) -> str:
     means, tails = by_place(done, axis, "lag_versions"), by_place(done, axis, "lag_p95")
-    return ", ".join(f"{_place(place)}: {spread(at).mean:.1f} ({spread(tails[place]).mean:.0f})" for place, at in means.items())
+    return ", ".join(
+        f"{_place(place)}: {spread(at).mean:.1f} ({spread(tails[place]).mean:.0f})"
+        for place, at in means.items()
+    )
 
 
 def by_place(done: Sequence[Done], axis: str, name: str) -> dict[float | str, list[float]]:
@@ -277,7 +337,9 @@ def _diagnosis(done: Sequence[Done], axis: str, at: float | str, methods: Sequen
     for label in methods:
         mine = [one for one in here if one.cell.method == label]
         if mine:
-            rows.append([label, *(f"{spread([one.figure(name) for one in mine]).mean:.3g}" for name in DIAGNOSED)])
+            rows.append(
+                [label, *(f"{spread([one.figure(name) for one in mine]).mean:.3g}" for name in DIAGNOSED)]
+            )
     return markdown(["method", *DIAGNOSED], rows)
 
 
@@ -323,4 +385,6 @@ def table(account: Account) -> str:
 def _line(one: Done) -> Row:
     cell: Row = msgspec.to_builtins(one.cell)
     del cell["defined"]
-    return cell | {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in one.row.items()}
+    return cell | {
+        name: f"{value:.4g}" if isinstance(value, float) else value for name, value in one.row.items()
+    }

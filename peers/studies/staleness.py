@@ -1,14 +1,15 @@
-"""The staleness bench, `swarm bench staleness`: every method trained by the real roles under controlled delays.
+"""The staleness bench, `swarm bench staleness`: every method trained by the real roles under controlled
+delays.
 
     stage by stage, what matters most first:
         search  rates x search seeds at the middle delay --> the rate of each (method, domain), by area under the curve
         grid    methods x values of the stage's axis x held-out seeds, at those rates --ledger, all cores--> rows
         report  cells.csv, *.png, report.md of all that is done so far
 
-All methods have the same grid of rates, the same tasks, delays and first policy; seeds of the search occur nowhere else. A stage
-varies one axis around one setting, so that stages share cells, and each is complete by itself. Invariant: a plan that is
-interrupted, or out of minutes, goes on where it stopped and ends at the same bytes. Not handled: what a cell is (worlds), what
-rows mean (report).
+All methods have the same grid of rates, the same tasks, delays and first policy; seeds of the search occur
+nowhere else. A stage varies one axis around one setting, so that stages share cells, and each is complete by
+itself. Invariant: a plan that is interrupted, or out of minutes, goes on where it stopped and ends at the
+same bytes. Not handled: what a cell is (worlds), what rows mean (report).
 """
 
 from __future__ import annotations
@@ -33,21 +34,36 @@ from peers.studies.trainings import Cell, is_model, setup, start, train
 from swarm.learn.objectives import OBJECTIVES
 
 CORE = (
-    "gepo", "gepo_defensive", "gepo_paper", "gspo/eps=0.2", "grpo", "cispo", "topr", "reinforce",
-    "gepo_noclip", "dr_grpo", "m2po", "tis", "seq_tis_wb",
-)  # fmt: skip
+    "gepo",
+    "gepo_defensive",
+    "gepo_paper",
+    "gspo/eps=0.2",
+    "grpo",
+    "cispo",
+    "topr",
+    "reinforce",
+    "gepo_noclip",
+    "dr_grpo",
+    "m2po",
+    "tis",
+    "seq_tis_wb",
+)
 """Every family once. GSPO's own clip of 3e-4 is for completions of thousands of tokens."""
 SOME = 8
-# Methods of the core that are also trained elsewhere than on its axis: all of them would take an hour more.
+"""Methods of the core that are also trained elsewhere than on its axis: all of them would take an hour
+more."""
+
 FEW = ("gepo", "gepo_defensive", "gspo/eps=0.2", "grpo", "cispo", "seq_tis_wb", "reinforce")
 DELAYS = (0, 8, 16, 32, 64, 128, 256)
 MIDDLE = 64
-"""Delay of the search and of every stage that varies something else; the paper's own (64 versions, 1800 s)."""
+"""Delay of the search and of every stage that varies something else; the paper's own (64 versions, 1800
+s)."""
 SEEDS = 5
 SEARCH = (101, 102)
 TABLE_RATES = (0.2, 0.4, 0.8, 1.6)
 MODEL_RATES = (0.4e-3, 0.8e-3, 1.6e-3, 3.2e-3)
-# Factors of two around the demo's rate; the table's are those at which it learns within its versions.
+"""Factors of two around the demo's rate; the table's are those at which it learns within its versions."""
+
 PAPER_KL = 0.005
 """Weight of the KL term in the paper's heterogeneous runs."""
 
@@ -69,7 +85,8 @@ class Plan(NamedTuple):
     table: int = 120
     """Versions of a training with a table."""
     model: int = 160
-    """Versions of a training with the language model: the best methods are nearly done, the others are not."""
+    """Versions of a training with the language model: the best methods are nearly done, the others are
+    not."""
     table_rates: tuple[float, ...] = TABLE_RATES
     model_rates: tuple[float, ...] = MODEL_RATES
 
@@ -106,7 +123,8 @@ def short(methods: Sequence[str], first: int = 1) -> Plan:
 
 
 def known(methods: Iterable[str]) -> tuple[str, ...]:
-    """These methods as far as they exist, each once, `gepo` first: differences are to it; import paths are taken as they are."""
+    """These methods as far as they exist, each once, `gepo` first: differences are to it; import paths are
+    taken as they are."""
     labels = ((label, parsed(label)[0]) for label in ("gepo", *methods))
     return tuple(dict.fromkeys(label for label, name in labels if name in OBJECTIVES or ":" in name))
 
@@ -125,13 +143,17 @@ def searched(plan: Plan, domain: str, methods: Sequence[str]) -> list[Cell]:
 
 
 def best(plan: Plan, domain: str, methods: Sequence[str], rows: Mapping[str, Row]) -> dict[str, float]:
-    """Method -> the rate with the largest area under the curve, a mean over the search's seeds; the smallest of equals.
+    """Method -> the rate with the largest area under the curve, a mean over the search's seeds; the smallest
+    of equals.
 
     A method whose search is not complete has none: it would be handicapped.
     """
     chosen: dict[str, float] = {}
     for label in methods:
-        areas = {lr: [_area(_cell(plan, domain, label, lr, seed), rows) for seed in plan.search] for lr in plan.rates(domain)}
+        areas = {
+            lr: [_area(_cell(plan, domain, label, lr, seed), rows) for seed in plan.search]
+            for lr in plan.rates(domain)
+        }
         if all(area is not None for at in areas.values() for area in at):
             chosen[label] = max(areas, key=lambda lr: (sum(area or 0.0 for area in areas[lr]), -lr))
     return chosen
@@ -151,9 +173,15 @@ def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
 def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Cell:
     versions = plan.model if is_model(domain) else plan.table
     return Cell(
-        domain=domain, setup=setup(domain), method=label, defined=defined([label]), delay=MIDDLE, lr=lr, seed=seed,
+        domain=domain,
+        setup=setup(domain),
+        method=label,
+        defined=defined([label]),
+        delay=MIDDLE,
+        lr=lr,
+        seed=seed,
         versions=versions,
-    )  # fmt: skip
+    )
 
 
 def _area(cell: Cell, rows: Mapping[str, Row]) -> float | None:
@@ -188,14 +216,24 @@ class Study:
         asked = len(self._plan.seeds) * len(stage.values) * len(stage.methods)
         self.sections.append(Section(stage.name, stage.axis, stage.domain, stage.methods, asked, done))
         plan = self._plan
-        write(self._out, Account(
-            command=shlex.join(["swarm", *sys.argv[1:]]), seeds=plan.seeds, search=plan.search, middle=MIDDLE,
-            searched=self.searched, rates=self.rates, sections=self.sections,
-        ))  # fmt: skip
+        write(
+            self._out,
+            Account(
+                command=shlex.join(["swarm", *sys.argv[1:]]),
+                seeds=plan.seeds,
+                search=plan.search,
+                middle=MIDDLE,
+                searched=self.searched,
+                rates=self.rates,
+                sections=self.sections,
+            ),
+        )
 
     def _search(self, domain: str, methods: Sequence[str]) -> None:
         missing = [label for label in methods if (label, domain) not in self.rates]
-        done = self._complete(searched(self._plan, domain, missing), f"search for rates in {domain}: {len(missing)} methods")
+        done = self._complete(
+            searched(self._plan, domain, missing), f"search for rates in {domain}: {len(missing)} methods"
+        )
         self.searched += done
         rows = {key(one.cell): one.row for one in done}
         self.rates |= {(label, domain): lr for label, lr in best(self._plan, domain, missing, rows).items()}
@@ -222,13 +260,16 @@ class Study:
 
 
 def main(quick: bool, out: Path, methods: Sequence[str], minutes: float, first: int = 1) -> int:
-    """Do, or go on with, the study in the folder `out`, on seeds from `first` on, with `methods` instead of those of the core.
+    """Do, or go on with, the study in the folder `out`, on seeds from `first` on, with `methods` instead of
+    those of the core.
 
     Returns an exit code. Raises WrongUsage for seeds of the search: what is shown has to be held out.
     """
     plan = (short if quick else full)(methods, first)
     if set(plan.seeds) & set(plan.search):
-        raise WrongUsage(f"seeds {plan.seeds} hold some of the search's, {plan.search}: begin elsewhere with --seed")
+        raise WrongUsage(
+            f"seeds {plan.seeds} hold some of the search's, {plan.search}: begin elsewhere with --seed"
+        )
     study = Study(plan, out, minutes)
     for stage in plan.stages:
         study.stage(stage)

@@ -1,16 +1,19 @@
-"""A cell of the staleness study as a world: the roles that ship on the virtual clock, and the figures of one training.
+"""A cell of the staleness study as a world: the roles that ship on the virtual clock, and the figures of one
+training.
 
     Cell -> Scenario (prices, delays, window) -> World(peers.commands.sim.spawn) -- events --> Figures -> row
 
-The delays are the paper's (arXiv 2508.17850): log-normal with median 339 s, cut at 1800 s. A cell's `delay` D sets the pace: a
-version takes 1800/D seconds, for that is what sampling its batch is priced at, so that D versions pass within the longest delay.
-With `way = "upload"` every group is late by a draw of its own, as if each came from another sampler: the ages of trained groups
-follow the law itself. With `way = "policy"` each new policy is late at its sampler, as in the paper's experiments, and is used
-until the next one is there. D = 0 has no delay and a window of no versions: exactly on-policy, at the price of refusing what was
-sampled while the learner stepped.
+The delays are the paper's (arXiv 2508.17850): log-normal with median 339 s, cut at 1800 s. A cell's `delay` D
+sets the pace: a version takes 1800/D seconds, for that is what sampling its batch is priced at, so that D
+versions pass within the longest delay. With `way = "upload"` every group is late by a draw of its own, as if
+each came from another sampler: the ages of trained groups follow the law itself. With `way = "policy"` each
+new policy is late at its sampler, as in the paper's experiments, and is used until the next one is there. D =
+0 has no delay and a window of no versions: exactly on-policy, at the price of refusing what was sampled while
+the learner stepped.
 
-Invariant: one cell gives one row, in any order and in any process. A training that diverges is a row: refused gradients leave the
-policy as it is until the virtual time is up. Not handled: which cells there are (peers.studies.staleness), what rows mean (report).
+Invariant: one cell gives one row, in any order and in any process. A training that diverges is a row: refused
+gradients leave the policy as it is until the virtual time is up. Not handled: which cells there are
+(peers.studies.staleness), what rows mean (report).
 """
 
 from __future__ import annotations
@@ -45,24 +48,34 @@ LONGEST = 1800.0
 MEDIAN = 339.0
 """Seconds; of the paper's log-normal law, and of every law here."""
 SHAPE = 1.5
-"""Weibull: with it the coefficient of variation is the log-normal's, 0.68, so that only the law's form differs."""
+"""Weibull: with it the coefficient of variation is the log-normal's, 0.68, so that only the law's form
+differs."""
 LAWS = {
     "lognormal": DelayLaw(law="lognormal", seconds=MEDIAN, shape=0.617, longest=LONGEST),
-    "weibull": DelayLaw(law="weibull", seconds=MEDIAN / math.log(2) ** (1 / SHAPE), shape=SHAPE, longest=LONGEST),
+    "weibull": DelayLaw(
+        law="weibull", seconds=MEDIAN / math.log(2) ** (1 / SHAPE), shape=SHAPE, longest=LONGEST
+    ),
     "exponential": DelayLaw(law="exponential", seconds=MEDIAN / math.log(2), longest=LONGEST),
     "constant": DelayLaw(law="constant", seconds=MEDIAN, longest=LONGEST),
 }
 """Equal medians. Means: 410 s, 391 s, 489 s (before the cut) and 339 s."""
 IDLE = 30.0
-# Seconds of a version where no delay sets the pace: any figure gives the same training.
+"""Seconds of a version where no delay sets the pace: any figure gives the same training."""
+
 SLACK = 2
-# Versions beyond D that the window admits: one is under way while a group is sampled, one while its batch fills.
+"""Versions beyond D that the window admits: one is under way while a group is sampled, one while its batch
+fills."""
+
 GROUPS, COMPLETIONS = 16, 8
-# A batch of the learner: the smallest with which the demo's model learns steadily, and 50 ms of a core a version.
+"""A batch of the learner: the smallest with which the demo's model learns steadily, and 50 ms of a core a
+version."""
+
 EVERY = 10
-# Versions between evaluations.
+"""Versions between evaluations."""
+
 START = 1
-# Seed of the policy that all trainings of a domain start from.
+"""Seed of the policy that all trainings of a domain start from."""
+
 FIGURES = ("reward", "kl", "ess", "weight_var", "grad_norm", "cosine", "zero", "entropy", "lag_versions")
 """Columns that are means over a training's versions, by their names in Trained.metrics."""
 
@@ -125,7 +138,8 @@ def scenario(cell: Cell) -> Scenario:
     pace, policy = period(cell), cell.way == "policy"
     return Scenario(
         name="study",
-        hours=(4 * cell.versions + 4 * cell.delay) * pace / 3600,  # a training that gets there at all needs half of it
+        # a training that gets there at all needs half of it
+        hours=(4 * cell.versions + 4 * cell.delay) * pace / 3600,
         peers={"seed": 1, "learner": 1, "sampler": _samplers(cell), "evaluator": 1},
         seed=cell.seed,
         prices={"sample": DelayLaw(law="constant", seconds=pace, longest=pace)},
@@ -157,10 +171,13 @@ def _run(cell: Cell, pace: float) -> Run:
 
 
 def _window(cell: Cell) -> settings.Window:
-    """Seconds are the paper's where its way is; elsewhere versions count, and the first ones take longer than their pace."""
+    """Seconds are the paper's where its way is; elsewhere versions count, and the first ones take longer than
+    their pace."""
     versions = cell.delay + SLACK if cell.delay else 0
     # Samplers are honest here, and policies that are far apart are what is studied: no band.
-    return settings.Window(versions=versions, seconds=LONGEST if cell.way == "policy" else 2 * LONGEST, drift=1e6)
+    return settings.Window(
+        versions=versions, seconds=LONGEST if cell.way == "policy" else 2 * LONGEST, drift=1e6
+    )
 
 
 def is_model(domain: str) -> bool:
@@ -168,24 +185,31 @@ def is_model(domain: str) -> bool:
 
 
 def _samplers(cell: Cell) -> int:
-    # Where each group has a delay of its own, one sampler stands for any number, and samples a whole batch in one call.
+    # Where each group has a delay of its own, one sampler stands for any number, and samples a whole batch in
+    # one call.
     return 4 if cell.way == "policy" else 1
 
 
 @cache
 def start(domain: str) -> Path:
-    """The folder of the policy that trainings in this domain start from; made once, then found in the user's cache."""
-    return base_model.folder(Run(seed=START, task=settings.TaskSource(name=domain, options=DOMAINS[domain].options)))
+    """The folder of the policy that trainings in this domain start from; made once, then found in the user's
+    cache."""
+    return base_model.folder(
+        Run(seed=START, task=settings.TaskSource(name=domain, options=DOMAINS[domain].options))
+    )
 
 
 def train(cell: Cell) -> Row:
     """One training, from the first policy to the last version, as a row."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a pool of threads for sixteen prompts is slower than none
+    # a pool of threads for sixteen prompts is slower than none
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     figures = Figures()
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         engine = settings.Engine(tasks=GROUPS // _samplers(cell))
-        whole = msgspec.structs.replace(peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=engine))
+        whole = msgspec.structs.replace(
+            peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=engine)
+        )
         kit = sim.kit(whole)
         if peer.role is Role.EVALUATOR and not is_model(cell.domain):
             kit = kit._replace(engine=lambda: Drawn(from_bytes))
@@ -198,8 +222,8 @@ def train(cell: Cell) -> Row:
 class Drawn(ToyEngine):
     """Answers as the policy draws, the same numbers for every version.
 
-    The most likely letters of a table that began uniform are right at any learning rate, however small: they say what was seen,
-    and not what the policy became.
+    The most likely letters of a table that began uniform are right at any learning rate, however small: they
+    say what was seen, and not what the policy became.
     """
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
@@ -232,20 +256,32 @@ class Figures:
                 self._broken += 1
 
     def row(self, cell: Cell) -> Row:
-        """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space between."""
+        """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space
+        between."""
         points = self._filled(cell.versions)
         first, best, last = points[0], max(points), points[-1]
         admitted = self._verdicts[Verdict.ADMIT]
         return {
-            "first": first, "best": best, "last": last, "gap": best - last, "auc": _area(points),
+            "first": first,
+            "best": best,
+            "last": last,
+            "gap": best - last,
+            "auc": _area(points),
             **{name: _mean([step[name] for step in self._steps if name in step]) for name in FIGURES},
-            "weight_max": max((step["weight_max"] for step in self._steps if "weight_max" in step), default=math.nan),
-            "lag_p95": _quantile(self._lags, 0.95), "admitted": admitted, "refused": self._verdicts.total() - admitted,
-            "reached": self.version, "broken": self._broken, "curve": " ".join(str(round(1000 * point)) for point in points),
-        }  # fmt: skip
+            "weight_max": max(
+                (step["weight_max"] for step in self._steps if "weight_max" in step), default=math.nan
+            ),
+            "lag_p95": _quantile(self._lags, 0.95),
+            "admitted": admitted,
+            "refused": self._verdicts.total() - admitted,
+            "reached": self.version,
+            "broken": self._broken,
+            "curve": " ".join(str(round(1000 * point)) for point in points),
+        }
 
     def _filled(self, versions: int) -> list[float]:
-        """Accuracy at versions 0, EVERY, ...: a training that stopped stays what it was. NaN where nothing was ever evaluated."""
+        """Accuracy at versions 0, EVERY, ...: a training that stopped stays what it was. NaN where nothing
+        was ever evaluated."""
         points = [self.curve.get(0, math.nan)]
         for version in range(EVERY, versions + 1, EVERY):
             points.append(self.curve.get(version, points[-1]))

@@ -1,10 +1,11 @@
 """Admission: one verdict for each group that arrives at a learner.
 
-In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time; out goes a
-Judgement. The order of the questions is the order of their cost to an attacker: membership, shape, repetition, age in versions,
-origin, age in seconds, room. A group's age is that of a release that its publisher signed, never the sampler's word. Rewards are
-recomputed and compared by the learner, since that needs the task. A group that was admitted but outgrows the window before it is
-trained on is dropped by the batcher: nothing older than the window is ever trained.
+In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
+out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
+repetition, age in versions, origin, age in seconds, room. A group's age is that of a release that its
+publisher signed, never the sampler's word. Rewards are recomputed and compared by the learner, since that
+needs the task. A group that was admitted but outgrows the window before it is trained on is dropped by the
+batcher: nothing older than the window is ever trained.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from swarm.types import Digest, Group, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
-# Ids of groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 15 MB.
+"""Ids of groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 15
+MB."""
+
 ROUNDING = 1e-3
-# Seconds between a release's time and a group's word of it: a sampler copies it, in whatever format it keeps times.
+"""Seconds between a release's time and a group's word of it: a sampler copies it, in whatever format it keeps
+times."""
 
 Known = Callable[[int, Digest], Sequence[Release]]
 """(version, weights) -> the releases of them that the learner has heard of."""
@@ -49,8 +53,11 @@ class Admission:
         self._window, self._sampling, self._vocabulary, self._known = window, sampling, vocabulary, known
         self._seen: OrderedDict[str, None] = OrderedDict()
 
-    def judge(self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float) -> Judgement:
-        """`distrust` is why the sender must not be believed, or None; `full` why there is no room for its groups, or None."""
+    def judge(
+        self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float
+    ) -> Judgement:
+        """`distrust` is why the sender must not be believed, or None; `full` why there is no room for its
+        groups, or None."""
         versions, seconds = version - group.version, now - group.times.released
 
         def verdict(what: Verdict, why: str, unheard: bool = False) -> Judgement:
@@ -63,7 +70,9 @@ class Admission:
         if group.id in self._seen:
             return verdict(Verdict.DUPLICATE, "already judged")
         if versions < 0:
-            return verdict(Verdict.OVER_QUOTA, f"{-versions} versions ahead of this learner: another one is further")
+            return verdict(
+                Verdict.OVER_QUOTA, f"{-versions} versions ahead of this learner: another one is further"
+            )
         if (problem := _too_many(versions, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
         if (problem := stranger(group, self._known(group.version, group.weights))) is not None:
@@ -96,7 +105,8 @@ def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes,
 
 
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
-    """Why a group is outside the window, or None. A group from the future is stale too: its policy is not ours."""
+    """Why a group is outside the window, or None. A group from the future is stale too: its policy is not
+    ours."""
     versions, seconds = version - group.version, now - group.times.released
     if (problem := _too_many(versions, window)) is not None:
         return problem
@@ -123,9 +133,13 @@ def stranger(group: Group, known: Sequence[Release]) -> str | None:
 
 
 def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | None:
-    """What is wrong with a group's shape or numbers, or None. Everything that later code takes for granted is checked here."""
+    """What is wrong with a group's shape or numbers, or None. Everything that later code takes for granted is
+    checked here."""
     if len(group.lengths) != sampling.group_size or len(group.rewards) != sampling.group_size:
-        return f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of {sampling.group_size}"
+        return (
+            f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of"
+            f" {sampling.group_size}"
+        )
     if not all(1 <= length <= sampling.max_tokens for length in group.lengths):
         return f"a completion's length is not within 1 and {sampling.max_tokens}"
     if not 0 <= group.task < 1 << INDEX_BITS:
@@ -136,7 +150,9 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
         check_array(group.logprobs, "float32", (total,))
     except WireError as error:
         return str(error)
-    if group.id != group_id(group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data):
+    if group.id != group_id(
+        group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data
+    ):
         # Else one group could be trained on under many names, and remembering names could cost any memory.
         return "its id is not that of its contents"
     tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)

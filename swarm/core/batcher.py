@@ -1,12 +1,14 @@
 """The batcher: admitted groups in, closed batches out, oldest first.
 
-A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first group came. Groups
-that outgrew the window while they waited leave with the batch that would have held them and are never trained on.
+A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first
+group came. Groups that outgrew the window while they waited leave with the batch that would have held them
+and are never trained on.
 
-Samplers share what is here. A batch first takes at most `run.batch.share` of each, then whatever is there; whom its quota binds
-(swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of the room, twice the buffer, a sampler has
-at most twice as much as it leaves free: one that sends without end fills two thirds, two fill two fifths each, and there is room
-for another (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998: alpha = 2).
+Samplers share what is here. A batch first takes at most `run.batch.share` of each, then whatever is there;
+whom its quota binds (swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of
+the room, twice the buffer, a sampler has at most twice as much as it leaves free: one that sends without end
+fills two thirds, two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue
+length thresholds for shared-memory packet switches, 1998: alpha = 2).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from swarm.core.quotas import Quotas
 from swarm.types import Group, PeerId
 
 ALPHA = 2
-# Groups that one sampler may have for each place that is left free. With 1 a single sampler has no room beyond its credit.
+"""Groups that one sampler may have for each place that is left free. With 1 a single sampler has no room
+beyond its credit."""
 
 
 class Waiting(NamedTuple):
@@ -69,7 +72,8 @@ class Batcher:
         """When a batch was taken last."""
         self.quotas = Quotas(size)
         self.scoring: Counter[PeerId] = Counter()
-        """Groups that were admitted and are being scored, by sampler: they take room as those that wait do."""
+        """Groups that were admitted and are being scored, by sampler: they take room as those that wait
+        do."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -88,8 +92,8 @@ class Batcher:
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: int, now: float) -> Room:
-        """What is still taken of a sampler: beyond the buffer, since several may spend a credit at once, and since the heartbeat
-        that told it may be older than the last receipt."""
+        """What is still taken of a sampler: beyond the buffer, since several may spend a credit at once, and
+        since the heartbeat that told it may be older than the last receipt."""
         quota, buffer = self.quotas.at(self.share(learners), now), self._buffer(learners)
         free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
         part = math.ceil((ALPHA * free - mine) / (1 + ALPHA))
@@ -99,12 +103,21 @@ class Batcher:
         ]
         if (limit := quota.bound(sampler)) is not None:
             left = math.ceil(buffer * limit.most / quota.groups) - mine
-            why = f"a sampler without an invite has at most {self._size.share:.0%} of a batch while others deliver"
+            why = (
+                f"a sampler without an invite has at most {self._size.share:.0%} of a batch while others"
+                " deliver"
+            )
             rooms.append(Room(left, f"{why} (run.batch.share): send more later"))
         if self.quotas.newcomer(sampler, now) and quota.newcomers is not None:
-            theirs = sum(count for peer, count in (self._counts + self.scoring).items() if self.quotas.newcomer(peer, now))
+            theirs = sum(
+                count
+                for peer, count in (self._counts + self.scoring).items()
+                if self.quotas.newcomer(peer, now)
+            )
             left = math.ceil(buffer * quota.newcomers.most / quota.groups) - theirs
-            why = f"newcomers have together at most {self._size.newcomers:.0%} of a batch while others deliver"
+            why = (
+                f"newcomers have together at most {self._size.newcomers:.0%} of a batch while others deliver"
+            )
             rooms.append(Room(left, f"{why} (run.batch.newcomers): send more later"))
         return min(rooms)
 
@@ -116,7 +129,8 @@ class Batcher:
         return min(len(senders), known + 1)
 
     def due(self, learners: int, now: float) -> float | None:
-        """Seconds until the batch closes: 0 when it is full or its time has come, None while nothing is there for it."""
+        """Seconds until the batch closes: 0 when it is full or its time has come, None while nothing is there
+        for it."""
         limits = self._limits(self.share(learners), now)
         if limits.there == 0:
             return None
@@ -124,12 +138,14 @@ class Batcher:
             return 0.0
         since = self._waiting[0].admitted
         if limits.bind:
-            since = max(since, self._taken)  # what is left of somebody's part is no reason to close the next batch early
+            # what is left of somebody's part is no reason to close the next batch early
+            since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
     def take(self, learners: int, version: int, now: float) -> Batch:
-        """The oldest groups within their samplers' quotas that are inside the window at this version and time, at most a share of
-        a batch; of a sampler with more than `run.batch.share` of it only what others leave."""
+        """The oldest groups within their samplers' quotas that are inside the window at this version and
+        time, at most a share of a batch; of a sampler with more than `run.batch.share` of it only what others
+        leave."""
         expired = self._expire(version, now)
         limits = self._limits(self.share(learners), now)
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
@@ -138,7 +154,11 @@ class Batcher:
             item = self._waiting.popleft()
             sampler = item.group.sampler
             newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.one
-            if counts[sampler] >= limits.most[sampler] or (newcomer and new >= limits.newcomers) or (beyond and over <= 0):
+            if (
+                counts[sampler] >= limits.most[sampler]
+                or (newcomer and new >= limits.newcomers)
+                or (beyond and over <= 0)
+            ):
                 kept.append(item)
                 continue
             batch.append(item)
@@ -151,13 +171,16 @@ class Batcher:
         return Batch(batch, expired)
 
     def give_back(self, groups: list[Waiting]) -> None:
-        """Return groups that were taken but not trained on (their round was overtaken): they come first again."""
+        """Return groups that were taken but not trained on (their round was overtaken): they come first
+        again."""
         self._waiting.extendleft(reversed(groups))
         self._counts.update(item.group.sampler for item in groups)
 
     def _expire(self, version: int, now: float) -> list[Waiting]:
         """Remove and return what outgrew the window."""
-        late = [item for item in self._waiting if staleness(item.group, self._window, version, now) is not None]
+        late = [
+            item for item in self._waiting if staleness(item.group, self._window, version, now) is not None
+        ]
         if late:
             gone = {item.group.id for item in late}
             self._waiting = deque(item for item in self._waiting if item.group.id not in gone)
@@ -165,7 +188,8 @@ class Batcher:
         return late
 
     def _limits(self, groups: int, now: float) -> Limits:
-        """Who may have how many of what waits: groups of others let the bound have more, until nothing moves."""
+        """Who may have how many of what waits: groups of others let the bound have more, until nothing
+        moves."""
         quota = self.quotas.at(groups, now)
         bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}
@@ -179,7 +203,9 @@ class Batcher:
             before, there = there, min(groups, of_known + min(of_fresh, newcomers))
             if there == before:
                 break
-            most |= {sampler: limit.beside(there - min(within[sampler], there)) for sampler, limit in bound.items()}
+            most |= {
+                sampler: limit.beside(there - min(within[sampler], there)) for sampler, limit in bound.items()
+            }
         one = min(quota.one, groups)
         shares = {sampler: min(count, one) for sampler, count in within.items()}
         first = sum(count for sampler, count in shares.items() if sampler not in fresh)

@@ -1,7 +1,7 @@
 """Which task a sampler draws next: a stream of its own that never meets another sampler's.
 
-The index is a hash of (run seed, peer, incarnation, count): no two samplers share tasks but by chance, a restart does not repeat
-them, and nobody has to be asked. Task sources reduce the index to their own range.
+The index is a hash of (run seed, peer, incarnation, count): no two samplers share tasks but by chance, a
+restart does not repeat them, and nobody has to be asked. Task sources reduce the index to their own range.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 from swarm.types import PeerId
 
 INDEX_BITS = 48
-# Fits every integer on the way (msgpack, JSON in a browser, numpy) and repeats by chance once in 16 million tasks.
+"""Fits every integer on the way (msgpack, JSON in a browser, numpy) and repeats by chance once in 16 million
+tasks."""
 
 
 class Draw(NamedTuple):

@@ -1,7 +1,8 @@
 """Delay laws: how long something takes, drawn from a named distribution.
 
-In come a `DelayLaw` and a random generator, out come seconds in [0, law.longest]. Injected delays of real peers, prices of work
-and latencies of simulated links all draw here, so that a law means the same in an experiment and in a simulation.
+In come a `DelayLaw` and a random generator, out come seconds in [0, law.longest]. Injected delays of real
+peers, prices of work and latencies of simulated links all draw here, so that a law means the same in an
+experiment and in a simulation.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from swarm.config import DelayLaw
 
 
 def draw(law: DelayLaw, rng: Random) -> float:
-    """Seconds. `lognormal` has median `seconds` and log-sigma `shape` (the paper's law, arXiv 2508.17850: 339 s and 0.617);
-    `weibull` has scale `seconds` and shape `shape`; `exponential` has mean `seconds`. What is above `longest` becomes `longest`.
+    """Seconds. `lognormal` has median `seconds` and log-sigma `shape` (the paper's law, arXiv 2508.17850: 339
+    s and 0.617); `weibull` has scale `seconds` and shape `shape`; `exponential` has mean `seconds`. What is
+    above `longest` becomes `longest`.
 
     Raises ValueError on an unknown law.
     """
@@ -30,5 +32,7 @@ def draw(law: DelayLaw, rng: Random) -> float:
         case "exponential":
             seconds = rng.weibullvariate(law.seconds, 1.0)  # the same law; `expovariate` takes no mean of 0
         case _:
-            raise ValueError(f"unknown delay law {law.law!r}: use none, constant, lognormal, weibull or exponential")
+            raise ValueError(
+                f"unknown delay law {law.law!r}: use none, constant, lognormal, weibull or exponential"
+            )
     return min(max(seconds, 0.0), law.longest)

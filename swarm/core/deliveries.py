@@ -2,9 +2,10 @@
 
     (a receipt's verdict | no receipt, and why) -> done, dropped, again to the same learner, or to another one
 
-The table is total: whatever a delivery ends in is in it. A group that may lie at a learner already goes to the same one again,
-which knows it by its id; a group that certainly does not may go to any. Both come after a pause that grows while nothing is
-taken: one for the group, and one for everything that goes to that learner (swarm.core.roster).
+The table is total: whatever a delivery ends in is in it. A group that may lie at a learner already goes to
+the same one again, which knows it by its id; a group that certainly does not may go to any. Both come after a
+pause that grows while nothing is taken: one for the group, and one for everything that goes to that learner
+(swarm.core.roster).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from enum import StrEnum
 from swarm.types import Verdict
 
 SHORTEST, LONGEST = 0.05, 8.0
-# Seconds of the first pause and, about, of the longest: a learner that was overtaken for a moment takes groups again after one
-# round trip, one that restarts is back in a few seconds.
+"""Seconds of the first pause and, about, of the longest: a learner that was overtaken for a moment takes
+groups again after one round trip, one that restarts is back in a few seconds."""
 
 
 class Loss(StrEnum):
@@ -64,5 +65,6 @@ TABLE: dict[Outcome, Then] = {
 
 
 def pause(last: float, rng: random.Random) -> float:
-    """Seconds of the pause after one of `last` (0: there was none): doubled up to LONGEST, and a quarter more or less."""
+    """Seconds of the pause after one of `last` (0: there was none): doubled up to LONGEST, and a quarter more
+    or less."""
     return min(LONGEST, max(SHORTEST, 2 * last)) * rng.uniform(0.75, 1.25)

@@ -2,8 +2,8 @@
 
     owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
 
-The chain is checkable offline by anybody who has the Spec (it names the owner's key), so a learner can be admitted while the
-owner sleeps. Not handled here: whether what a trusted peer says is true.
+The chain is checkable offline by anybody who has the Spec (it names the owner's key), so a learner can be
+admitted while the owner sleeps. Not handled here: whether what a trusted peer says is true.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
 
 
 def needs_membership(role: Role, private: bool) -> bool:
-    """Learners decide what everybody runs, seeds and evaluators when it ends; strangers may sample and watch a public run."""
+    """Learners decide what everybody runs, seeds and evaluators when it ends; strangers may sample and watch
+    a public run."""
     return private or role in (Role.LEARNER, Role.SEED, Role.EVALUATOR)
 
 
 class Trust:
-    """The rules of one run. Memberships that were found good are remembered: a beat costs no signature check twice."""
+    """The rules of one run. Memberships that were found good are remembered: a beat costs no signature check
+    twice."""
 
     def __init__(self, run_name: str, owner: bytes, private: bool, verify: Verify) -> None:
         self._run_name, self._owner, self._private, self._verify = run_name, owner, private, verify
@@ -65,7 +67,9 @@ class Trust:
         delegation = membership.delegation
         if membership.peer != peer:
             return "its membership belongs to another peer"
-        signed = delegation_bytes(self._run_name, delegation.role, delegation.expires, delegation.key, delegation.final)
+        signed = delegation_bytes(
+            self._run_name, delegation.role, delegation.expires, delegation.key, delegation.final
+        )
         if not self._verify(self._owner, signed, delegation.signature):
             return "its membership is not signed by the run's owner"
         if not self._verify(delegation.key, membership_bytes(peer, delegation), membership.signature):

@@ -1,22 +1,24 @@
 """How much of the batches one sampler, and all newcomers together, may have.
 
-A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are new have together at
-most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer. Both limits bind only where others deliver,
-so that nobody waits for groups that do not come:
+A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are
+new have together at most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer.
+Both limits bind only where others deliver, so that nobody waits for groups that do not come:
 
     one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch: (1 - share) of it
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
-"Deliver" is what was admitted of late: each group counts 1 and fades with a time constant of HORIZON x `close_after`; who had
-none for as long delivers nothing. With a share of a quarter it takes three samplers beside one to bind it: two or three strangers
-of any speed are never bound by it, nor is one alone. A sampler with an invite is known from its first group and has no limit: its
-owner vouches for it, and a large machine among small ones is no harm.
+"Deliver" is what was admitted of late: each group counts 1 and fades with a time constant of HORIZON x
+`close_after`; who had none for as long delivers nothing. With a share of a quarter it takes three samplers
+beside one to bind it: two or three strangers of any speed are never bound by it, nor is one alone. A sampler
+with an invite is known from its first group and has no limit: its owner vouches for it, and a large machine
+among small ones is no harm.
 
-Who is bound has share / (1 - share) groups for each of another one in the batches, also in one that closes small because its time
-has come. What it does not use it saves, up to its share of a full batch: groups come many at once.
+Who is bound has share / (1 - share) groups for each of another one in the batches, also in one that closes
+small because its time has come. What it does not use it saves, up to its share of a full batch: groups come
+many at once.
 
-Not handled here: that a batch takes others' groups first where it has the choice, and who has the room in the buffer
-(swarm.core.batcher); many keys that each became known by an hour's work.
+Not handled here: that a batch takes others' groups first where it has the choice, and who has the room in the
+buffer (swarm.core.batcher); many keys that each became known by an hour's work.
 """
 
 from __future__ import annotations
@@ -33,13 +35,18 @@ from swarm.types import PeerId
 T = TypeVar("T")
 
 HORIZON = 12.0
-# Times `close_after`, a minute by default: where samplers are slow batches are closed by their time, and many make up a full one.
+"""Times `close_after`, a minute by default: where samplers are slow batches are closed by their time, and
+many make up a full one."""
+
 ROUNDING = 1e-9
-# Groups that a sum of fractions may lack of a whole one.
+"""Groups that a sum of fractions may lack of a whole one."""
+
 KNOWN, KNOWN_AFTER = 128, 3600.0
-# Admitted groups, and seconds since the first of them, from which a sampler is no newcomer: a flood of keys is seen by then.
+"""Admitted groups, and seconds since the first of them, from which a sampler is no newcomer: a flood of keys
+is seen by then."""
+
 REMEMBERED = 1024
-# Samplers whose deliveries are known; beyond, those that delivered longest ago are newcomers again.
+"""Samplers whose deliveries are known; beyond, those that delivered longest ago are newcomers again."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,8 @@ class Limit:
 
 
 class Quota:
-    """Who is bound at one moment, in batches of `groups`; computed when it is asked for, and never where all are invited."""
+    """Who is bound at one moment, in batches of `groups`; computed when it is asked for, and never where all
+    are invited."""
 
     def __init__(self, quotas: Quotas, groups: int, now: float) -> None:
         self._quotas, self.now, self.groups = quotas, now, groups
@@ -110,13 +118,18 @@ class Quota:
     def _within(self) -> dict[PeerId, float]:
         """What each delivers within its own limit."""
         vouched = self._quotas.vouched
-        return {sampler: count if vouched(sampler) else min(count, self.one) for sampler, count in self._recent.items()}
+        return {
+            sampler: count if vouched(sampler) else min(count, self.one)
+            for sampler, count in self._recent.items()
+        }
 
     @cached_property
     def _everybody(self) -> float:
         """What all deliver within all limits."""
         fresh = sum(self._within[sampler] for sampler in self._fresh)
-        return sum(self._within.values()) - fresh + (fresh if self.newcomers is None else min(fresh, self._few))
+        return (
+            sum(self._within.values()) - fresh + (fresh if self.newcomers is None else min(fresh, self._few))
+        )
 
 
 class Quotas:
@@ -160,9 +173,14 @@ class Quotas:
         return sampler in self._invited
 
     def recent(self, now: float) -> dict[PeerId, float]:
-        """Groups that were admitted of late, by sampler; who delivered none is not among them, and costs nothing more."""
+        """Groups that were admitted of late, by sampler; who delivered none is not among them, and costs
+        nothing more."""
         fade = self._fade
-        return {sampler: self._faded(record, now) for sampler, record in self._records.items() if now - record.at < fade}
+        return {
+            sampler: self._faded(record, now)
+            for sampler, record in self._records.items()
+            if now - record.at < fade
+        }
 
     def saved(self, sampler: PeerId) -> float:
         """Groups that it did not use of its part."""
@@ -172,7 +190,10 @@ class Quotas:
     def taken(self, groups: int, batch: Counter[PeerId], now: float) -> None:
         """A batch was made of these; `groups` would have been a full one."""
         one, few = math.ceil(self.share * groups), math.ceil(self.newcomers * groups)
-        whole, fresh = batch.total(), sum(count for sampler, count in batch.items() if self.newcomer(sampler, now))
+        whole, fresh = (
+            batch.total(),
+            sum(count for sampler, count in batch.items() if self.newcomer(sampler, now)),
+        )
         self.unused = _rest(self.unused, few, _each(self.newcomers) * (whole - fresh) - fresh)
         for sampler, record in self._records.items():
             own = batch[sampler]

@@ -2,13 +2,15 @@
 
     hear --> candidates --wanted--> a try --> hold (its bytes are here) or failed (it rests, and in time the next one is tried)
 
-The highest version wins. Two releases of one version (two parts of a split swarm, or a publisher and its stand-in) are settled
-by the same rule everywhere: more groups, then more learners, then the smaller digest, so that all peers end at the same bytes.
+The highest version wins. Two releases of one version (two parts of a split swarm, or a publisher and its
+stand-in) are settled by the same rule everywhere: more groups, then more learners, then the smaller digest,
+so that all peers end at the same bytes.
 
-What is announced is not had. A candidate is waited for until it could not be had for `patience` seconds; then the next lower one
-is tried, and this one again now and then. Whose releases could not be had for so long is not waited for either, until one of its
-releases is had: any number of announcements costs that time once. What is held is never forgotten for what is only announced.
-Announcements that were outranked or cannot be had are remembered: groups were sampled from them, and have to be judged.
+What is announced is not had. A candidate is waited for until it could not be had for `patience` seconds; then
+the next lower one is tried, and this one again now and then. Whose releases could not be had for so long is
+not waited for either, until one of its releases is had: any number of announcements costs that time once.
+What is held is never forgotten for what is only announced. Announcements that were outranked or cannot be had
+are remembered: groups were sampled from them, and have to be judged.
 """
 
 from __future__ import annotations
@@ -24,18 +26,28 @@ from typing import Any
 from swarm.types import Digest, PeerId, Release
 
 HEARD = 4
-# Announcements remembered for each version that is kept: parts of a split swarm have one each, publisher and stand-in, too.
+"""Announcements remembered for each version that is kept: parts of a split swarm have one each, publisher and
+stand-in, too."""
+
 REST = 0.5
-# Seconds before a release that could not be had is tried again, doubled up to REST_LONGEST: a holder that restarts is back soon.
+"""Seconds before a release that could not be had is tried again, doubled up to REST_LONGEST: a holder that
+restarts is back soon."""
+
 REST_LONGEST = 60.0
-# A try costs a message to each holder; a minute after a holder came back its release is found.
+"""A try costs a message to each holder; a minute after a holder came back its release is found."""
 
 Rank = tuple[int, int, int, tuple[int, ...]]
 
 
 def rank(release: Release) -> Rank:
-    """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher, whatever a peer wrote."""
-    return (release.version, release.groups, release.learners, tuple(-ord(letter) for letter in release.weights))
+    """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher,
+    whatever a peer wrote."""
+    return (
+        release.version,
+        release.groups,
+        release.learners,
+        tuple(-ord(letter) for letter in release.weights),
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +74,21 @@ class Candidate:
 class Releases:
     """The releases a peer has heard of.
 
-    `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for any release.
+    `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for
+    any release.
     """
 
     def __init__(self, keep: int = 64, patience: float = 10.0) -> None:
-        """Of each publisher `keep` releases that are held and `keep` others are candidates; `patience` is in seconds."""
+        """Of each publisher `keep` releases that are held and `keep` others are candidates; `patience` is in
+        seconds."""
         self._heard: dict[Release, bytes] = {}
-        """All announcements as their publishers signed them, in the order of hearing, as far back as HEARD * keep."""
+        """All announcements as their publishers signed them, in the order of hearing, as far back as HEARD *
+        keep."""
         self._keep, self._patience = keep, patience
         self._candidates: dict[tuple[int, Digest, Digest, int], Candidate] = {}
         self._ranked: list[Candidate] = []
-        """The candidates, the best one last: with all that moves a peer asks what ranks above its own, and nothing does."""
+        """The candidates, the best one last: with all that moves a peer asks what ranks above its own, and
+        nothing does."""
         self._doubted: dict[PeerId, float] = {}
         """When a release of this publisher first could not be had, since one could."""
 
@@ -82,12 +98,17 @@ class Releases:
         return next((one.release for one in reversed(self._ranked) if one.held), None)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
-        """All that were heard of with these weights: a publisher and its stand-in sign the same bytes at different times."""
-        return [release for release in self._heard if release.version == version and release.weights == weights]
+        """All that were heard of with these weights: a publisher and its stand-in sign the same bytes at
+        different times."""
+        return [
+            release for release in self._heard if release.version == version and release.weights == weights
+        ]
 
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best of those with these weights that can be taken."""
-        found = [one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit]
+        found = [
+            one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit
+        ]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
     def sealed(self, release: Release) -> bytes:
@@ -123,12 +144,14 @@ class Releases:
     # --- what to try ----------------------------------------------------------------------------------------------------
 
     def awaited(self, above: tuple[Any, ...], now: float) -> Release | None:
-        """The best release that is here or worth waiting for; None when the swarm goes on without all that were announced."""
+        """The best release that is here or worth waiting for; None when the swarm goes on without all that
+        were announced."""
         best = self._awaited(above, now)
         return best.release if best is not None else None
 
     def wanted(self, above: tuple[Any, ...], now: float) -> Release | None:
-        """What to fetch now: what is awaited, unless it rests; when nothing is, the best that does not rest, new ones first."""
+        """What to fetch now: what is awaited, unless it rests; when nothing is, the best that does not rest,
+        new ones first."""
         best = self._awaited(above, now)
         if best is not None:
             return best.release if best.rests <= now else None
@@ -190,12 +213,19 @@ class Releases:
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
         """The best one first."""
-        return (one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unfit)
+        return (
+            one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unfit
+        )
 
     def _trim(self, publisher: PeerId) -> None:
-        """A publisher's announcements push out its own, and none that were held: what could not be had first, then the lowest."""
+        """A publisher's announcements push out its own, and none that were held: what could not be had first,
+        then the lowest."""
         for held in (False, True):
-            mine = [one for one in self._candidates.values() if (one.release.publisher, one.held) == (publisher, held)]
+            mine = [
+                one
+                for one in self._candidates.values()
+                if (one.release.publisher, one.held) == (publisher, held)
+            ]
             mine.sort(key=lambda one: (-one.failures, one.rank))
             for one in mine[: max(0, len(mine) - self._keep)]:
                 del self._candidates[_key(one.release)]
@@ -203,12 +233,14 @@ class Releases:
 
 
 def _key(release: Release) -> tuple[int, Digest, Digest, int]:
-    """What its bytes are. Two publishers may announce the same; with another manifest it is another promise."""
+    """What its bytes are. Two publishers may announce the same; with another manifest it is another
+    promise."""
     return (release.version, release.weights, release.manifest, release.size)
 
 
 def publishers(members: list[tuple[int, str]]) -> list[str]:
-    """The order in which a round's members publish: (incarnation, peer id), oldest first, each after the one before was silent.
+    """The order in which a round's members publish: (incarnation, peer id), oldest first, each after the one
+    before was silent.
 
     The oldest member has the best-warmed optimizer, so its weights become the release.
     """

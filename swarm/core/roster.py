@@ -1,8 +1,9 @@
 """The roster: who is alive, from heartbeats alone.
 
-A beat of a newer incarnation, or a later one of the same, replaces what is known; old beats that gossip delivers late are
-ignored. Whoever is silent for longer than the run's patience is lost until it is heard again. A learner that does not take a
-group is sent nothing for a pause, then one group at a time until it takes one; the pause grows while it takes none.
+A beat of a newer incarnation, or a later one of the same, replaces what is known; old beats that gossip
+delivers late are ignored. Whoever is silent for longer than the run's patience is lost until it is heard
+again. A learner that does not take a group is sent nothing for a pause, then one group at a time until it
+takes one; the pause grows while it takes none.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ class Known:
 
 
 REMEMBERED = 1024
-# Peers that left whose last beat is known: a late beat comes within seconds of leaving.
+"""Peers that left whose last beat is known: a late beat comes within seconds of leaving."""
 
 
 def share(credit: int, takers: int, rng: random.Random) -> int:
-    """My part of a credit that `takers` samplers share, rounded at random: a hundred samplers do not all take the last unit."""
+    """My part of a credit that `takers` samplers share, rounded at random: a hundred samplers do not all take
+    the last unit."""
     return int(credit / max(1, takers) + rng.random())
 
 
@@ -70,11 +72,15 @@ class Roster:
     def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
         """False when the beat is older than what is known."""
         known = self._known.get(peer)
-        newest = (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
+        newest = (
+            (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
+        )
         if (beat.incarnation, beat.seq) <= newest:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
-        self._known[peer] = replace(known, beat=beat, heard=now, credit=credit) if known else Known(beat, now, credit)
+        self._known[peer] = (
+            replace(known, beat=beat, heard=now, credit=credit) if known else Known(beat, now, credit)
+        )
         return True
 
     def forget(self, peer: PeerId) -> None:
@@ -85,7 +91,11 @@ class Roster:
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
         """Remove and return peers that are silent for too long, with the seconds of their silence."""
-        lost = [(peer, now - known.heard) for peer, known in self._known.items() if now - known.heard > self._patience]
+        lost = [
+            (peer, now - known.heard)
+            for peer, known in self._known.items()
+            if now - known.heard > self._patience
+        ]
         for peer, _ in lost:
             self.forget(peer)
         return lost
@@ -96,7 +106,11 @@ class Roster:
     def holders(self, version: int) -> list[PeerId]:
         """Who may have a release's bytes: everybody at that version or beyond, learners and seeds first."""
         first = {Role.LEARNER: 0, Role.SEED: 1, Role.EVALUATOR: 2}
-        found = [(first.get(known.beat.role, 3), peer) for peer, known in self._known.items() if known.beat.version >= version]
+        found = [
+            (first.get(known.beat.role, 3), peer)
+            for peer, known in self._known.items()
+            if known.beat.version >= version
+        ]
         return [peer for _, peer in sorted(found)]
 
     def credit(self, now: float) -> int:
@@ -104,7 +118,8 @@ class Roster:
         return sum(max(0, known.open(now)) for known in self._known.values())
 
     def choose(self, now: float) -> PeerId | None:
-        """A learner with credit, drawn in proportion to it; one group is on its way there now. None when nobody has any."""
+        """A learner with credit, drawn in proportion to it; one group is on its way there now. None when
+        nobody has any."""
         found = [(peer, known.open(now)) for peer, known in sorted(self._known.items())]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if not open_:
@@ -114,7 +129,8 @@ class Roster:
         return peer
 
     def sent(self, peer: PeerId, now: float) -> bool:
-        """One more group is on its way to a learner that was chosen before; False when nothing may be sent there now."""
+        """One more group is on its way to a learner that was chosen before; False when nothing may be sent
+        there now."""
         known = self._known.get(peer)
         if known is None or not known.ready(now):
             return False
@@ -128,8 +144,8 @@ class Roster:
             known.credit = known.credit if credit is None else credit
 
     def hold(self, peer: PeerId, sent: float, now: float) -> bool:
-        """It did not take a group that left at `sent`: it is sent nothing for a while. False when that is known already: many
-        groups that were on their way together make one pause."""
+        """It did not take a group that left at `sent`: it is sent nothing for a while. False when that is
+        known already: many groups that were on their way together make one pause."""
         known = self._known.get(peer)
         if known is None or sent < known.until:
             return False
@@ -144,4 +160,7 @@ class Roster:
 
     def wait(self, now: float) -> float:
         """Seconds until the next pause ends; infinite when there is none."""
-        return min((known.until - now for known in self._known.values() if known.pause and known.until > now), default=math.inf)
+        return min(
+            (known.until - now for known in self._known.values() if known.pause and known.until > now),
+            default=math.inf,
+        )

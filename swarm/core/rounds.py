@@ -1,7 +1,8 @@
 """A learner's round as a table: (state, event) -> (next state, command).
 
-A learner runs one command at a time; what came of it is the next event. The table is total in the sense that matters: every
-pair is either in it or refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README.
+A learner runs one command at a time; what came of it is the next event. The table is total in the sense that
+matters: every pair is either in it or refused with both names, and a refused pair changes nothing.
+`diagram()` draws it for the README.
 
     GATHERING -> LEARNING -> MATCHING -> STEPPING -> RELEASING -> GATHERING, and CATCHING_UP from anywhere
 """
@@ -36,7 +37,8 @@ class Cause(StrEnum):
     ALONE = "alone"
     """Nobody came, and it is my turn to step alone."""
     NOBODY_CAME = "nobody came"
-    """Nobody came, and the gradient is kept: the config says so, or it is another learner's turn to step alone."""
+    """Nobody came, and the gradient is kept: the config says so, or it is another learner's turn to step
+    alone."""
     ROUND_BROKE = "round broke"
     STEPPED = "stepped"
     STEPPED_AS_PUBLISHER = "stepped as publisher"

@@ -2,10 +2,11 @@
 
     arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle        leave, from anywhere
 
-What costs a stranger nothing keeps nobody out. A stream that is open, four bytes of a header and half a message hold places that
-others may have: where there are too many, the peer with the most of them loses its oldest, and peers that have proven themselves
-(`regular`) are the last to. A message that came whole has a place of its service's own, and half of those are kept for regular
-peers. What runs in a handler is never broken off. Not handled here: reading, deadlines, how a stream is closed.
+What costs a stranger nothing keeps nobody out. A stream that is open, four bytes of a header and half a
+message hold places that others may have: where there are too many, the peer with the most of them loses its
+oldest, and peers that have proven themselves (`regular`) are the last to. A message that came whole has a
+place of its service's own, and half of those are kept for regular peers. What runs in a handler is never
+broken off. Not handled here: reading, deadlines, how a stream is closed.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ from swarm.types import PeerId
 from swarm.wire import FRAME_LIMIT
 
 STREAMS_OF_ONE, STREAMS = 32, 256
-# A learner with a hundred samplers, and room for as many strangers; each costs a file and a small buffer.
+"""A learner with a hundred samplers, and room for as many strangers; each costs a file and a small buffer."""
+
 CALLS_OF_ONE = 16
-# Handlers that run at once for one peer: twice what an honest one has under way to one service.
+"""Handlers that run at once for one peer: twice what an honest one has under way to one service."""
+
 BYTES_OF_ONE, BYTES = 32 << 20, 128 << 20
-# Of messages that come or are being handled: eight of the largest from one peer, which is what it has streams for to one service.
+"""Of messages that come or are being handled: eight of the largest from one peer, which is what it has
+streams for to one service."""
+
 QUESTION = 8 << 10
-# Bytes of a request that asks for something: a digest or a name, in a private run inside a frame with a membership.
+"""Bytes of a request that asks for something: a digest or a name, in a private run inside a frame with a
+membership."""
+
 START, RATE = 5.0, 64 << 10
-# Seconds that every message has to come, and bytes a second beyond: a lost packet or two, and a line of half a Mbit/s.
+"""Seconds that every message has to come, and bytes a second beyond: a lost packet or two, and a line of half
+a Mbit/s."""
 
 
 class Service(NamedTuple):
@@ -39,7 +47,8 @@ class Service(NamedTuple):
 
 
 SERVICES = {
-    "groups": Service(128, FRAME_LIMIT),  # rewards may take seconds each, and a learner has room for as many by default
+    # rewards may take seconds each, and a learner has room for as many by default
+    "groups": Service(128, FRAME_LIMIT),
     "blobs": Service(64, QUESTION),
     "states": Service(64, QUESTION),
     "spec": Service(16, QUESTION),
@@ -76,7 +85,8 @@ class Seat:
 
 
 class Slots:
-    """`now` is in seconds of any clock. What a stream that gave way still says is refused: it may have been on its way."""
+    """`now` is in seconds of any clock. What a stream that gave way still says is refused: it may have been
+    on its way."""
 
     def __init__(self, regular: Callable[[PeerId], bool] = lambda peer: False) -> None:
         self.regular = regular
@@ -95,11 +105,16 @@ class Slots:
         return {"streams_in": len(self._seats), "calls_in": self._calls.total(), "bytes_in": self._held}
 
     def arrive(self, peer: PeerId, service: str, now: float) -> tuple[Seat | None, Seat | None]:
-        """A stream was opened -> its seat, and the one that must be closed for it. No seat when all others are in calls."""
+        """A stream was opened -> its seat, and the one that must be closed for it. No seat when all others
+        are in calls."""
         gone = None
         if self._streams[peer] >= STREAMS_OF_ONE or len(self._seats) >= STREAMS:
             own = self._streams[peer] >= STREAMS_OF_ONE
-            yielding = [seat for seat in self._seats if seat.phase is not Phase.CALLING and (not own or seat.peer == peer)]
+            yielding = [
+                seat
+                for seat in self._seats
+                if seat.phase is not Phase.CALLING and (not own or seat.peer == peer)
+            ]
             if not yielding:
                 return None, None
             standing = {one: (self.regular(one), -streams) for one, streams in self._streams.items()}

@@ -2,18 +2,20 @@
 
     Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
 
-A weight is bounded by what the run's batch leaves to a member. A gradient is compared, by its L2 norm, with the median of the
-round and with the median of the rounds before: beyond FAR times the larger of the two it is scaled down to that, and below it in
-the measure in which it is farther (a redescending influence: Hampel et al., Robust Statistics, 1986): what is a thousand times
-too large is no gradient at all, and at the median its direction would still count as one learner's. All members compute the
-same from the same claims; what a member then sends is held to its claim by an Allowance at each reducer.
+A weight is bounded by what the run's batch leaves to a member. A gradient is compared, by its L2 norm, with
+the median of the round and with the median of the rounds before: beyond FAR times the larger of the two it is
+scaled down to that, and below it in the measure in which it is farther (a redescending influence: Hampel et
+al., Robust Statistics, 1986): what is a thousand times too large is no gradient at all, and at the median its
+direction would still count as one learner's. All members compute the same from the same claims; what a member
+then sends is held to its claim by an Allowance at each reducer.
 
-Medians are low ones (of an even number the smaller middle one) and leave zeros out: of two members the smaller gradient judges
-the larger, and a learner whose groups had nothing to teach does not make outliers of the others. A single gradient is judged by
-the rounds before alone; without any it counts whole, as in sparse tasks that is how training begins.
+Medians are low ones (of an even number the smaller middle one) and leave zeros out: of two members the
+smaller gradient judges the larger, and a learner whose groups had nothing to teach does not make outliers of
+the others. A single gradient is judged by the rounds before alone; without any it counts whole, as in sparse
+tasks that is how training begins.
 
-Not handled: a gradient of an ordinary norm in a wrong direction, which a minority of members can dilute and cannot turn while
-it is beyond FAR or near the median; one of two members is never outvoted.
+Not handled: a gradient of an ordinary norm in a wrong direction, which a minority of members can dilute and
+cannot turn while it is beyond FAR or near the median; one of two members is never outvoted.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from statistics import median_low
 from typing import NamedTuple
 
 FAR = 5.0
-# Times the median from which a gradient is scaled down. In simulated runs of four honest learners with one or two groups each,
-# the largest norm of a round was beyond 5 times its median in 1 of 147 rounds, and beyond both medians in none.
+"""Times the median from which a gradient is scaled down. In simulated runs of four honest learners with one
+or two groups each, the largest norm of a round was beyond 5 times its median in 1 of 147 rounds, and beyond
+both medians in none."""
+
 ROUNDS = 16
-# Rounds whose norms are usual: enough that some of them were not flat, few enough to follow a training that settles.
+"""Rounds whose norms are usual: enough that some of them were not flat, few enough to follow a training that
+settles."""
+
 SLACK = 1.01
-# Times the announced norm that parts may make: rounding to float16 is 0.05 % at most.
+"""Times the announced norm that parts may make: rounding to float16 is 0.05 % at most."""
 
 
 class Claim(NamedTuple):
@@ -51,7 +57,10 @@ class Standing(NamedTuple):
 
 def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     """What each claim is worth in a round of a run whose batch is `groups`. The order of the claims stays."""
-    reference = max(_middle(_measured(claim.norm for claim in claims)), _middle([one.usual for one in claims if one.usual > 0]))
+    reference = max(
+        _middle(_measured(claim.norm for claim in claims)),
+        _middle([one.usual for one in claims if one.usual > 0]),
+    )
     share = math.ceil(groups / len(claims))
     total = sum(claim.weight for claim in claims)
     return [
@@ -64,9 +73,14 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
 
 
 def bound(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
-    """The largest norm that the mean can have: all gradients point the same way, and their parts make what they may."""
+    """The largest norm that the mean can have: all gradients point the same way, and their parts make what
+    they may."""
     total = sum(one.weight for one in judged)
-    return SLACK * sum(one.weight * one.share * claim.norm for claim, one in zip(claims, judged, strict=True)) / total
+    return (
+        SLACK
+        * sum(one.weight * one.share * claim.norm for claim, one in zip(claims, judged, strict=True))
+        / total
+    )
 
 
 def _measured(norms: Iterable[float]) -> list[float]:
@@ -97,7 +111,8 @@ class Usual:
 class Allowance:
     """How much of a norm the parts that come from a member may still make.
 
-    Shares are powers of two: whoever computes one from the same bytes gets the same, and multiplying by it rounds nothing.
+    Shares are powers of two: whoever computes one from the same bytes gets the same, and multiplying by it
+    rounds nothing.
     """
 
     def __init__(self, norm: float) -> None:
@@ -106,7 +121,8 @@ class Allowance:
         """The smallest share of a part that was taken."""
 
     def take(self, norm: float) -> float:
-        """The share of a part of this norm that fits in what is left: 1 for whoever announced the truth, 0 after the end."""
+        """The share of a part of this norm that fits in what is left: 1 for whoever announced the truth, 0
+        after the end."""
         square = norm**2
         share = 1.0
         if square > self._left:

@@ -1,13 +1,15 @@
-"""Who steps alone when no round comes about: one learner after the other, so that one release comes of a version.
+"""Who steps alone when no round comes about: one learner after the other, so that one release comes of a
+version.
 
     round failed -> how many come before me? -- 0 --> claim: tell it, listen -- nobody else does --> step alone
                                              -- k --> keep the gradient for k time-outs: a release comes, or it is my turn
 
-Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient of my version. Who
-only gathers, or still learns, is not waited for: it may take as long as it likes and finds my release then. All that is known of
-others are their last heartbeats; so a claim is told and listened to before it counts, unless nobody could contest it. A heartbeat
-may also overtake the release that it tells of: whose release is on its way is waited for like one that steps, but once: it may
-never come. Not handled here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
+Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient
+of my version. Who only gathers, or still learns, is not waited for: it may take as long as it likes and finds
+my release then. All that is known of others are their last heartbeats; so a claim is told and listened to
+before it counts, unless nobody could contest it. A heartbeat may also overtake the release that it tells of:
+whose release is on its way is waited for like one that steps, but once: it may never come. Not handled here:
+parts of a swarm that do not hear each other, whose releases are settled by their rank.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from swarm.core.rounds import State
 from swarm.types import Beat, PeerId
 
 HEARD = 1.0
-# Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each.
+"""Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each."""
+
 STEPS = (State.STEPPING.value, State.RELEASING.value)
 """States of who is about to make the release."""
 WORKS = (State.LEARNING.value, State.MATCHING.value, *STEPS)
@@ -32,8 +35,8 @@ Beats = Mapping[PeerId, Beat]
 
 class Turns:
     def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
-        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone: a round is
-        tried again after `pause` seconds."""
+        """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone:
+        a round is tried again after `pause` seconds."""
         self._me, self._timeout, self._pause, self._keep = me, timeout, pause, keep
         self.forget()
 
@@ -53,7 +56,8 @@ class Turns:
         return self._due is not None and not self._keep
 
     def ask(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
-        """No round came about: is it my turn to step alone? `coming`: whose release of the next version is on its way."""
+        """No round came about: is it my turn to step alone? `coming`: whose release of the next version is on
+        its way."""
         if self._keep:
             self._due = now + self._pause
             return False
@@ -70,7 +74,8 @@ class Turns:
         return bool(self._ready(beats))
 
     def claim(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
-        """I told that I step alone, and have listened: does anybody else? Then the older one asks again first."""
+        """I told that I step alone, and have listened: does anybody else? Then the older one asks again
+        first."""
         rivals, comes = self.steps(beats), self.fresh(coming)
         if not rivals and not comes:
             return True
@@ -101,6 +106,7 @@ class Turns:
     def _ready(self, beats: Beats) -> list[PeerId]:
         """Who has a gradient of my version, and may keep it."""
         return [
-            peer for peer, beat in beats.items()
+            peer
+            for peer, beat in beats.items()
             if beat.state != State.LEARNING.value and (peer in self._seen or beat.state in WORKS)
-        ]  # fmt: skip
+        ]

@@ -1,11 +1,13 @@
-"""Low-rank adapters (LoRA, through peft): W x becomes W x + (alpha / rank) B A x, and only A and B are trained and travel.
+"""Low-rank adapters (LoRA, through peft): W x becomes W x + (alpha / rank) B A x, and only A and B are
+trained and travel.
 
     a causal model + run.lora --wrap--> PeftModel --swarm.learn.weights--> a release: bf16 safetensors with peft's names
     config.json alone --genesis--> release 0          a release --folder--> what PeftModel.from_pretrained and vLLM load
                                                       a base + a release --merged--> a whole model's weights
 
-The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU from the run's seed
-and its own name. Linear layers only. Not handled here: training, several adapters at once.
+The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU
+from the run's seed and its own name. Linear layers only. Not handled here: training, several adapters at
+once.
 """
 
 from __future__ import annotations
@@ -29,16 +31,21 @@ if TYPE_CHECKING:
 
 
 def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
-    """The model with the run's first adapter in its layers, which alone require gradients, in the model's own precision.
+    """The model with the run's first adapter in its layers, which alone require gradients, in the model's own
+    precision.
 
-    `model` is changed; it may be quantized, or on the meta device. Raises ValueError for targets that it does not have.
+    `model` is changed; it may be quantized, or on the meta device. Raises ValueError for targets that it does
+    not have.
     """
     from peft import PeftModel, get_peft_model
 
     dtype = model.get_input_embeddings().weight.dtype
     try:
         # peft draws an adapter of its own, and asks transformers in a way that it warns of.
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore", category=FutureWarning):
+        with (
+            torch.random.fork_rng(devices=[]),
+            warnings.catch_warnings(action="ignore", category=FutureWarning),
+        ):
             wrapped = get_peft_model(model, _settings(lora, _targets(lora)), autocast_adapter_dtype=False)
     except ValueError as error:
         raise ValueError(f"run.lora.targets = {lora.targets!r} does not fit this model: {error}") from error
@@ -52,34 +59,43 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
 
 
 def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
-    """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ValueError as `wrap` and
-    `config_of` do."""
+    """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ValueError as `wrap`
+    and `config_of` do."""
     from transformers import AutoModelForCausalLM
 
     from swarm.learn.model import config_of
 
     with torch.device("meta"):
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)
-    return weights.to_bytes({name: first(name, tuple(tensor.shape), seed) for name, tensor in weights.state(empty).items()})
+    return weights.to_bytes(
+        {name: first(name, tuple(tensor.shape), seed) for name, tensor in weights.state(empty).items()}
+    )
 
 
 def first(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """A tensor of the first adapter: B is 0, A uniform within 1/sqrt(columns), peft's kaiming_uniform with a = sqrt(5)."""
+    """A tensor of the first adapter: B is 0, A uniform within 1/sqrt(columns), peft's kaiming_uniform with a
+    = sqrt(5)."""
     if ".lora_B." in name:
         return torch.zeros(shape)
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
     edge = 1 / math.sqrt(shape[1])
-    return torch.empty(shape, device="cpu").uniform_(-edge, edge, generator=torch.Generator("cpu").manual_seed(key))
+    return torch.empty(shape, device="cpu").uniform_(
+        -edge, edge, generator=torch.Generator("cpu").manual_seed(key)
+    )
 
 
 def folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
-    """Write a release to `target` as peft's own files; `base` is what they call the model below: a folder or a Hub id.
+    """Write a release to `target` as peft's own files; `base` is what they call the model below: a folder or
+    a Hub id.
 
-    The layers are named one by one ("all-linear" is known to peft alone). Raises ValueError for bytes that are no adapter.
+    The layers are named one by one ("all-linear" is known to peft alone). Raises ValueError for bytes that
+    are no adapter.
     """
     names = weights.from_bytes(data)
     if not names or not all(".lora_A." in name or ".lora_B." in name for name in names):
-        raise ValueError("these weights are no adapter: they were released by a run that trains a whole model")
+        raise ValueError(
+            "these weights are no adapter: they were released by a run that trains a whole model"
+        )
     layers = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
     target.mkdir(parents=True, exist_ok=True)
     settings = _settings(lora, layers)
@@ -89,12 +105,16 @@ def folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
 
 
 def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
-    """Whole weights in the form of a release: `base`, which is used up and not quantized, plus an adapter's release.
+    """Whole weights in the form of a release: `base`, which is used up and not quantized, plus an adapter's
+    release.
 
-    Load `base` in float32: the sum is rounded once then. Raises ValueError when `data` is not an adapter of it.
+    Load `base` in float32: the sum is rounded once then. Raises ValueError when `data` is not an adapter of
+    it.
     """
     if getattr(base, "is_quantized", False):
-        raise ValueError("an adapter cannot be added to quantized weights without loss: load the base as it is")
+        raise ValueError(
+            "an adapter cannot be added to quantized weights without loss: load the base as it is"
+        )
     wrapped = wrap(base, lora, seed=0)
     weights.load_into(wrapped, data)
     whole: Any = wrapped
@@ -108,15 +128,23 @@ def _settings(lora: config.Lora, targets: str | list[str]) -> LoraConfig:
 
 
 def _targets(lora: config.Lora) -> str | list[str]:
-    return lora.targets if lora.targets == "all-linear" else [name.strip() for name in lora.targets.split(",") if name.strip()]
+    return (
+        lora.targets
+        if lora.targets == "all-linear"
+        else [name.strip() for name in lora.targets.split(",") if name.strip()]
+    )
 
 
 def _check_targets(wrapped: PeftModel, lora: config.Lora) -> None:
     """peft is content when one of several names is found."""
     trained = [name for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
     if strange := [name for name in trained if ".lora_A." not in name and ".lora_B." not in name]:
-        raise ValueError(f"run.lora.targets names a layer that is not linear: {strange[0].split('.lora_')[0]}")
+        raise ValueError(
+            f"run.lora.targets names a layer that is not linear: {strange[0].split('.lora_')[0]}"
+        )
     found = {name.split(".lora_")[0].rpartition(".")[2] for name in trained}
     targets = _targets(lora)
-    if isinstance(targets, list) and (missing := [name for name in targets if name.rpartition(".")[2] not in found]):
+    if isinstance(targets, list) and (
+        missing := [name for name in targets if name.rpartition(".")[2] not in found]
+    ):
         raise ValueError(f"run.lora.targets names {', '.join(missing)}, which this model does not have")

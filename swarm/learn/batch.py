@@ -2,9 +2,9 @@
 
     Batch (tensors as they come, padding and -inf included) --view_of--> View (float32, detached, safe) --> parts
 
-B completions, T tokens, G completions of one prompt under one policy version; logp learner, logq sampler. Invariant: nothing is
-read where mask is 0, and a completion with a token that its sampler cannot have drawn (logq not finite) weighs nothing, in its
-own gradient and in the statistics of its group.
+B completions, T tokens, G completions of one prompt under one policy version; logp learner, logq sampler.
+Invariant: nothing is read where mask is 0, and a completion with a token that its sampler cannot have drawn
+(logq not finite) weighs nothing, in its own gradient and in the statistics of its group.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from torch import Tensor
 from swarm.types import Closed, Moments
 
 LOG_MAX = 20.0
-# exp(20) is 5e8: a larger ratio carries no information but its exponential would overflow float32 at 88.
+"""exp(20) is 5e8: a larger ratio carries no information but its exponential would overflow float32 at 88."""
 
 
 @dataclass(frozen=True)
 class Total:
-    """What statistics over the whole batch are made of; a micro-batch is handed the whole batch's. Known before any forward."""
+    """What statistics over the whole batch are made of; a micro-batch is handed the whole batch's. Known
+    before any forward."""
 
     length: Tensor
     """(N,) tokens of each completion."""
@@ -37,7 +38,10 @@ class Total:
 
     @classmethod
     def of(
-        cls, lengths: Sequence[Sequence[int]], rewards: Sequence[Sequence[float]], others: tuple[Closed, ...] = ()
+        cls,
+        lengths: Sequence[Sequence[int]],
+        rewards: Sequence[Sequence[float]],
+        others: tuple[Closed, ...] = (),
     ) -> Total:
         """From completions' lengths in tokens and rewards, group by group."""
         return cls(
@@ -68,7 +72,9 @@ class Total:
     def live(self) -> Tensor:
         """(N,) bool: the rewards of the completion's group differ, so that it teaches something."""
         highest, lowest = (
-            torch.full((self.groups,), start, dtype=self.reward.dtype).scatter_reduce(0, self.index, self.reward, how)
+            torch.full((self.groups,), start, dtype=self.reward.dtype).scatter_reduce(
+                0, self.index, self.reward, how
+            )
             for start, how in ((-torch.inf, "amax"), (torch.inf, "amin"))
         )
         return (highest > lowest)[self.index]
@@ -78,7 +84,9 @@ class Total:
         """This batch, without the others."""
         sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, self.index, self.reward)
         return Closed(
-            live=int(self.live.sum()), completions=moments(self.reward), groups=moments(sums / torch.bincount(self.index))
+            live=int(self.live.sum()),
+            completions=moments(self.reward),
+            groups=moments(sums / torch.bincount(self.index)),
         )
 
     @cached_property
@@ -86,9 +94,10 @@ class Total:
         """This batch and the others."""
         batches = (self.closed, *self.others)
         return Closed(
-            live=sum(batch.live for batch in batches), completions=together([batch.completions for batch in batches]),
+            live=sum(batch.live for batch in batches),
+            completions=together([batch.completions for batch in batches]),
             groups=together([batch.groups for batch in batches]),
-        )  # fmt: skip
+        )
 
 
 def moments(values: Tensor) -> Moments:
@@ -101,7 +110,9 @@ def together(sets: Sequence[Moments]) -> Moments:
     """Of all numbers of these sets (Chan, Golub and LeVeque 1983, eq. 2.1)."""
     count = sum(one.count for one in sets)
     mean = sum(one.count * one.mean for one in sets) / count
-    return Moments(count=count, mean=mean, square=sum(one.square + one.count * (one.mean - mean) ** 2 for one in sets))
+    return Moments(
+        count=count, mean=mean, square=sum(one.square + one.count * (one.mean - mean) ** 2 for one in sets)
+    )
 
 
 def variance(of: Moments) -> float:
@@ -139,7 +150,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class View:
-    """A batch without anything that must not be read. Tensors are float32 and without gradient unless they say otherwise."""
+    """A batch without anything that must not be read. Tensors are float32 and without gradient unless they
+    say otherwise."""
 
     logp: Tensor
     """(B, T), 0 where mask is 0."""
@@ -178,7 +190,9 @@ class View:
 
     def sum(self, values: Tensor) -> Tensor:
         """Over each group: (B,) -> (groups,)."""
-        return torch.zeros(self.groups, dtype=values.dtype, device=values.device).index_add_(0, self.index, values)
+        return torch.zeros(self.groups, dtype=values.dtype, device=values.device).index_add_(
+            0, self.index, values
+        )
 
     def mean(self, values: Tensor) -> Tensor:
         """Of each completion's group: (B,) -> (B,)."""
@@ -213,7 +227,9 @@ def view_of(batch: Batch) -> View:
 
 def total_of(batch: Batch) -> Total:
     """Of these completions alone."""
-    return Total(batch.mask.bool().sum(-1).double().cpu(), batch.reward.detach().double().cpu(), batch.group.cpu())
+    return Total(
+        batch.mask.bool().sum(-1).double().cpu(), batch.reward.detach().double().cpu(), batch.group.cpu()
+    )
 
 
 def difference(view: View, other: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""A learner's whole state as bytes (fp32 master weights, moments, a few facts), and as one file that is whole or not there.
+"""A learner's whole state as bytes (fp32 master weights, moments, a few facts), and as one file that is whole
+or not there.
 
-One safetensors blob, on the disk written durably (swarm.durable), between learners as content-addressed chunks. One file, because
-two renames would not be atomic together. Nothing here is ever unpickled.
+One safetensors blob, on the disk written durably (swarm.durable), between learners as content-addressed
+chunks. One file, because two renames would not be atomic together. Nothing here is ever unpickled.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def restore_rng_state(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(folder: Path, data: bytes) -> None:
-    """Replace the checkpoint in `folder` (made when missing). OSError when the disk says no; the old one stays then."""
+    """Replace the checkpoint in `folder` (made when missing). OSError when the disk says no; the old one
+    stays then."""
     write_durably(folder / NAME, data)
 
 

@@ -1,8 +1,9 @@
 """The embedded policy: a tiny Llama and a character tokenizer, made from nothing and warm-started in seconds.
 
-In come a seed, a task's characters and worked examples, out comes a normal Hugging Face folder. The warm start is supervised
-learning until the model answers about a third of the examples: enough for the reward to say something, little enough to leave
-room. Deterministic: one seed, one thread, the same bytes. The folder appears complete or not at all; caching is the caller's.
+In come a seed, a task's characters and worked examples, out comes a normal Hugging Face folder. The warm
+start is supervised learning until the model answers about a third of the examples: enough for the reward to
+say something, little enough to leave room. Deterministic: one seed, one thread, the same bytes. The folder
+appears complete or not at all; caching is the caller's.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from swarm.learn import weights
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 ENOUGH = 0.35
-# Share of examples answered right at which the warm start ends: a reward signal with room above it.
+"""Share of examples answered right at which the warm start ends: a reward signal with room above it."""
+
 LAST_STEP = 3000
-# A task that is not half-learned by then never will be at this size.
+"""A task that is not half-learned by then never will be at this size."""
+
 BATCH = 64
 RATE = 3e-3
 WARMUP = 20
@@ -39,12 +42,15 @@ Example = Callable[[int], tuple[str, str]]
 
 
 def make(folder: Path, seed: int, characters: str, example: Example, progress: Callable[[str], None]) -> None:
-    """Write the policy to `folder` (which must not exist). `example(i)` is the i-th (prompt, answer), made of `characters`.
+    """Write the policy to `folder` (which must not exist). `example(i)` is the i-th (prompt, answer), made of
+    `characters`.
 
     Raises ValueError when a character is there twice.
     """
     if len(set(characters)) < len(characters):
-        raise ValueError(f"the characters {characters!r} of a task are the tokens of its policy, each has to be there once")
+        raise ValueError(
+            f"the characters {characters!r} of a task are the tokens of its policy, each has to be there once"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -54,7 +60,9 @@ def make(folder: Path, seed: int, characters: str, example: Example, progress: C
             _warm_start(model, tokenizer, example, progress)
         tokenizer.save_pretrained(draft)
         model.config.save_pretrained(draft)
-        GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(draft)
+        GenerationConfig(
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+        ).save_pretrained(draft)
         (draft / "model.safetensors").write_bytes(weights.to_bytes(model.state_dict()))
         for file in draft.iterdir():
             sync(file)
@@ -92,7 +100,8 @@ def _model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
         num_key_value_heads=2,
         max_position_embeddings=128,
         tie_word_embeddings=False,
-        initializer_range=0.08,  # about 1/sqrt(hidden_size) / 1.5; the usual 0.02 wastes a third of the warm start at this width
+        # about 1/sqrt(hidden_size) / 1.5; the usual 0.02 wastes a third of the warm start at this width
+        initializer_range=0.08,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -108,7 +117,8 @@ def _warm_start(
     example: Example,
     progress: Callable[[str], None],
 ) -> None:
-    """Cross-entropy on answer and end token. Examples are fresh at every step, so their share right is an honest measure."""
+    """Cross-entropy on answer and end token. Examples are fresh at every step, so their share right is an
+    honest measure."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
     recent: deque[float] = deque(maxlen=4)
     for step in range(LAST_STEP):
@@ -126,14 +136,19 @@ def _warm_start(
         F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    progress(f"warm start: stopped after {LAST_STEP} steps, {sum(recent) / len(recent):.0%} of the examples right")
+    progress(
+        f"warm start: stopped after {LAST_STEP} steps, {sum(recent) / len(recent):.0%} of the examples right"
+    )
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]) -> tuple[Tensor, Tensor]:
-    """(prompt, answer) pairs -> ids (B, L) padded on the right, targets (B, L-1) with -100 wherever nothing is to be learned."""
+    """(prompt, answer) pairs -> ids (B, L) padded on the right, targets (B, L-1) with -100 wherever nothing
+    is to be learned."""
     prompts = tokenizer([prompt for prompt, _ in pairs]).input_ids
     answers = tokenizer([answer for _, answer in pairs]).input_ids
-    rows = [[*prompt, *answer, tokenizer.eos_token_id] for prompt, answer in zip(prompts, answers, strict=True)]
+    rows = [
+        [*prompt, *answer, tokenizer.eos_token_id] for prompt, answer in zip(prompts, answers, strict=True)
+    ]
     width = max(map(len, rows))
     ids = torch.full((len(rows), width), tokenizer.pad_token_id)
     target = torch.full((len(rows), width), -100)

@@ -1,16 +1,18 @@
-"""The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the policy out.
+"""The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the
+policy out.
 
     groups + prompts + recomputed rewards --gradient--> vector (P,), weight --(averaged elsewhere)--> step --> weights
         in chunks: forward, backward (parameters in the policy's precision), added up in float32
 
-A gradient weighs what its objective divides by (completions, tokens, ...), so that the weighted mean of several learners' is the
-gradient of one learner on the union of their batches. What no weight makes up for, an advantage over the spread of a whole
-batch's rewards, needs the others' batches before the gradient: `Closed` says enough of them. A group whose claimed
-log-probabilities are not believed counts as one that teaches nothing: its tokens are left out and what the batch is divided by
-stays, so that no refusal makes a step larger, whatever the chunks are. P counts trainable parameters: all, or an adapter's. fp32
-master weights and the optimizer's moments stay here (swarm.learn.optimizers); what others see is bf16. A chunk that does not fit
-in memory is made again in smaller ones, with the same gradient; then activations are recomputed; then OutOfMemory says so. No I/O
-but `save` and `restore`. Not handled here: admission, averaging, who publishes.
+A gradient weighs what its objective divides by (completions, tokens, ...), so that the weighted mean of
+several learners' is the gradient of one learner on the union of their batches. What no weight makes up for,
+an advantage over the spread of a whole batch's rewards, needs the others' batches before the gradient:
+`Closed` says enough of them. A group whose claimed log-probabilities are not believed counts as one that
+teaches nothing: its tokens are left out and what the batch is divided by stays, so that no refusal makes a
+step larger, whatever the chunks are. P counts trainable parameters: all, or an adapter's. fp32 master weights
+and the optimizer's moments stay here (swarm.learn.optimizers); what others see is bf16. A chunk that does not
+fit in memory is made again in smaller ones, with the same gradient; then activations are recomputed; then
+OutOfMemory says so. No I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
 
 SKETCH = 1 << 24
-# Values of a gradient that the cosine between its halves is taken from, evenly spread: a copy of a large model's would cost
-# gigabytes, and so many give the cosine to three digits.
+"""Values of a gradient that the cosine between its halves is taken from, evenly spread: a copy of a large
+model's would cost gigabytes, and so many give the cosine to three digits."""
+
 LETTERS = 3.0
-# Characters to a token, about: how prompts count beside completions when the memory for a chunk is foretold.
+"""Characters to a token, about: how prompts count beside completions when the memory for a chunk is
+foretold."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Gradient:
     weights: tuple[float, ...]
     """(G,) of the same: its importance weights, the mean over a completion's tokens."""
     odds: tuple[Odds, ...]
-    """Of each group, on its sampler's word; those that swarm.core.belief objects to have no part in the vector."""
+    """Of each group, on its sampler's word; those that swarm.core.belief objects to have no part in the
+    vector."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ class Learner:
     def __init__(
         self, policy: Policy, run: Run, settings: Training | None = None, ram: Callable[[], int] | None = None
     ) -> None:
-        """`ram` says how many bytes of main memory are free; without it a learner on a CPU does not look ahead.
+        """`ram` says how many bytes of main memory are free; without it a learner on a CPU does not look
+        ahead.
 
         Raises ValueError for an objective, an optimizer or a way to save memory that cannot be had.
         """
@@ -96,10 +102,15 @@ class Learner:
         self._steps = 0
         self._optimizer = MasterOptimizer(self._named, run.optimizer)
         self._gauge = microbatch.PeakMemory(self._device)
-        self._room = microbatch.MicrobatchSize(run.batch.micro, lambda: microbatch.available(self._device, ram))
+        self._room = microbatch.MicrobatchSize(
+            run.batch.micro, lambda: microbatch.available(self._device, ram)
+        )
         self._recomputed = 0
         if self.settings.checkpointing == "on" and not self._recompute():
-            raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
+            raise ValueError(
+                "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use"
+                " 'off'"
+            )
 
     def gradient(
         self,
@@ -109,7 +120,8 @@ class Learner:
         now: float,
         others: tuple[Closed, ...] = (),
     ) -> Gradient:
-        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated for group i.
+        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated
+        for group i.
 
         `others`: the batches of the learners that it is averaged with, for an objective that is `of_round`.
 
@@ -117,7 +129,12 @@ class Learner:
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        work = Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards, others))
+        work = Work(
+            groups,
+            prompts,
+            rewards,
+            objectives.Total.of([group.lengths for group in groups], rewards, others),
+        )
         self._gauge.peak = 0
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
             total = GradientAccumulator(self._named)
@@ -140,15 +157,21 @@ class Learner:
         return Gradient(vector, len(groups), weight, metrics, advantages, importance, tuple(odds))
 
     def step(self, vector: Tensor) -> dict[str, float]:
-        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or not finite.
+        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or
+        not finite.
 
-        Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy until the next `load`.
+        Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy
+        until the next `load`.
         """
         if vector.shape != (self.size,):
-            raise ValueError(f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters")
+            raise ValueError(
+                f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
+            )
         norm = float(torch.linalg.vector_norm(vector.float()))
         if not math.isfinite(norm):
-            raise ValueError("this gradient is not finite: a member's loss overflowed, or it sent damaged values")
+            raise ValueError(
+                "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
+            )
         settings = self.run.optimizer
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
@@ -171,11 +194,12 @@ class Learner:
         return weights.of(self.policy.module)
 
     def load(self, data: bytes, version: int, fresh: bool = False) -> None:
-        """Become version `version` with the released weights; `fresh` also forgets the moments and warms up again.
+        """Become version `version` with the released weights; `fresh` also forgets the moments and warms up
+        again.
 
-        Masters stay where their bf16 view is what was released: what they hold below it is training that no release shows. A
-        learner that is `fresh`, or has no policy (`version` -1), takes the released values themselves. Raises ValueError, with
-        nothing changed, when `data` is damaged or of another model.
+        Masters stay where their bf16 view is what was released: what they hold below it is training that no
+        release shows. A learner that is `fresh`, or has no policy (`version` -1), takes the released values
+        themselves. Raises ValueError, with nothing changed, when `data` is damaged or of another model.
         """
         exact = fresh or self.version < 0
         weights.load_into(self.policy.module, data, masters=not exact)
@@ -193,12 +217,15 @@ class Learner:
     def become(self, state: bytes) -> dict[str, Any]:
         """Continue exactly where another learner, or an earlier life, was; returns its `extra`.
 
-        Raises ValueError, with nothing changed, when `state` is damaged, or of another model, training or optimizer.
+        Raises ValueError, with nothing changed, when `state` is damaged, or of another model, training or
+        optimizer.
         """
         tensors, facts = checkpoint.unpack(state)
         for what, mine in self._kind().items():
             if facts.get(what) != mine:
-                raise ValueError(f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}")
+                raise ValueError(
+                    f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}"
+                )
         self._optimizer.check(tensors)
         self._optimizer.load(tensors)
         self.version, self._steps = int(facts["version"]), int(facts["steps"])
@@ -211,22 +238,30 @@ class Learner:
     def restore(self, folder: Path) -> dict[str, Any]:
         """Continue from a checkpoint; returns its `extra`.
 
-        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of another model.
+        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of
+        another model.
         """
         return checkpoint.restore_rng_state(self.become(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
-        """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations are not kept;
-        `peak`: bytes in use at most during the last gradient (of the GPU, or resident)."""
+        """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
+        are not kept; `peak`: bytes in use at most during the last gradient (of the GPU, or resident)."""
         return {
-            "version": self.version, "steps": self._steps, "parameters": self.size, "micro": self._room.groups,
-            "recomputed": self._recomputed, "peak": self._gauge.peak,
-        }  # fmt: skip
+            "version": self.version,
+            "steps": self._steps,
+            "parameters": self.size,
+            "micro": self._room.groups,
+            "recomputed": self._recomputed,
+            "peak": self._gauge.peak,
+        }
 
     # --- a gradient, chunk by chunk --------------------------------------------------------------------------------------
 
-    def _learn(self, work: Work, total: GradientAccumulator) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
-        """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the first half's gradient.
+    def _learn(
+        self, work: Work, total: GradientAccumulator
+    ) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
+        """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the
+        first half's gradient.
 
         One of the cuts is in the middle of the batch, whatever fits.
         """
@@ -256,7 +291,8 @@ class Learner:
         return parts, odds, half
 
     def _attempt(self, chunk: Work) -> tuple[objectives.Loss, list[Odds]] | None:
-        """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran out."""
+        """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran
+        out."""
         self._gauge.start()
         try:
             batch, odds = self._batch(chunk)
@@ -292,9 +328,14 @@ class Learner:
         largest = max(work.groups, key=lambda group: sum(group.lengths))
         left = microbatch.available(self._device)
         more = ["peer.learner.checkpointing = 'auto'"] if self.settings.checkpointing == "off" else []
-        more += ["peer.learner.dtype = 'bfloat16'"] if next(iter(self._named.values())).dtype is torch.float32 else []
+        more += (
+            ["peer.learner.dtype = 'bfloat16'"]
+            if next(iter(self._named.values())).dtype is torch.float32
+            else []
+        )
         raise OutOfMemory(
-            f"not even one group of {len(largest.lengths)} completions with {sum(largest.lengths)} tokens goes through the model"
+            f"not even one group of {len(largest.lengths)} completions with {sum(largest.lengths)} tokens"
+            " goes through the model"
             + ("" if left is None else f" ({left / 2**30:.1f} GiB are free on {self._device})")
             + f": {' or '.join([*more, 'another device'])} may do, or sample on this machine"
         )
@@ -319,8 +360,9 @@ class Learner:
 
 
 def batch_of(policy: Policy, run: Run, work: Work, version: int) -> tuple[objectives.Batch, list[Odds]]:
-    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the groups say, as far
-    as it can be believed: a group that is not has no token in the mask. And the odds of each group."""
+    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the
+    groups say, as far as it can be believed: a group that is not has no token in the mask. And the odds of
+    each group."""
     rows, asked, sampled, owner, lag = [], [], [], [], []
     for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
         cuts = np.cumsum(group.lengths)[:-1]
@@ -358,7 +400,8 @@ def foremost(odds: Sequence[Odds], drift: float) -> int:
 
 
 class GradientAccumulator:
-    """The gradients of chunks added up in float32: on the parameters' device, or in main memory where that is full.
+    """The gradients of chunks added up in float32: on the parameters' device, or in main memory where that is
+    full.
 
     Not in the parameters: theirs may be bfloat16, and a chunk that fails half way must leave nothing behind.
     """
@@ -400,5 +443,6 @@ class GradientAccumulator:
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    """Between the gradients of two half batches: near 1 both say the same, near 0 noise hides the signal. 0 if one is 0."""
+    """Between the gradients of two half batches: near 1 both say the same, near 0 noise hides the signal. 0
+    if one is 0."""
     return float(torch.nn.functional.cosine_similarity(a, b, dim=0))

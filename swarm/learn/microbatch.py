@@ -1,10 +1,12 @@
-"""How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down when it ends anyway.
+"""How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down
+when it ends anyway.
 
     PeakMemory: bytes that a chunk needed  -->  MicrobatchSize: groups of the next one  -->  ran out: half as many, later carefully more again
 
-A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that needed most so far, which errs on
-the safe side: what does not grow with the chunk is counted as if it did. Where nobody says how much is free (no GPU, no `ram`)
-it only steps down. Not handled here: what a chunk is, and what else to give up once a single group is too much.
+A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
+needed most so far, which errs on the safe side: what does not grow with the chunk is counted as if it did.
+Where nobody says how much is free (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
+and what else to give up once a single group is too much.
 """
 
 from __future__ import annotations
@@ -22,10 +24,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 GOOD = 50
-# Gradients without a failure before twice as many groups are tried: a failure costs a forward pass, two percent of that.
+"""Gradients without a failure before twice as many groups are tried: a failure costs a forward pass, two
+percent of that."""
+
 SHARE = 0.8
-# Of the free memory is planned with: fragments, other programs, and the error of a prediction need the rest.
-_MESSAGES = re.compile(r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", re.IGNORECASE)
+"""Of the free memory is planned with: fragments, other programs, and the error of a prediction need the
+rest."""
+
+_MESSAGES = re.compile(
+    r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
 
 
 class OutOfMemory(Exception):
@@ -33,7 +41,8 @@ class OutOfMemory(Exception):
 
 
 def ran_out(error: BaseException) -> bool:
-    """Memory ended: CUDA's says so by type, torch's CPU allocator and libraries below it by the words of a RuntimeError."""
+    """Memory ended: CUDA's says so by type, torch's CPU allocator and libraries below it by the words of a
+    RuntimeError."""
     by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return by_type or (isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None)
 
@@ -46,11 +55,14 @@ def oom_as(what: str) -> Iterator[None]:
     except Exception as error:
         if not ran_out(error):
             raise
-        raise OutOfMemory(f"{what} ({str(error).splitlines()[0] if str(error) else type(error).__name__})") from None
+        raise OutOfMemory(
+            f"{what} ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        ) from None
 
 
 def free(device: torch.device) -> None:
-    """Give back what nobody refers to any more, also from what torch's or the C library's allocator holds for later."""
+    """Give back what nobody refers to any more, also from what torch's or the C library's allocator holds for
+    later."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -68,7 +80,8 @@ def available(device: torch.device, ram: Callable[[], int] | None = None) -> int
 
 
 class PeakMemory:
-    """Peaks of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is no /proc)."""
+    """Peaks of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is
+    no /proc)."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -102,7 +115,9 @@ class PeakMemory:
 def _resident() -> tuple[int, int]:
     """Bytes resident now and at most."""
     try:
-        said = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE))
+        said = dict(
+            re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        )
     except OSError:
         return 0, 0
     return int(said.get("VmRSS", 0)) << 10, int(said.get("VmHWM", 0)) << 10
@@ -132,7 +147,8 @@ class MicrobatchSize:
 
     def measured(self, cells: float, used: int) -> None:
         """A chunk of `cells` needed `used` bytes."""
-        if self._measured is None or used > self._measured[1]:  # a CPU's memory that was freed and is used again does not show
+        # a CPU's memory that was freed and is used again does not show
+        if self._measured is None or used > self._measured[1]:
             self._measured = cells, used
 
     def take(self, cells: Sequence[float]) -> int:
@@ -168,10 +184,12 @@ class MicrobatchSize:
 
 
 def recompute(module: nn.Module) -> int:
-    """Keep only the inputs of the transformer's layers for the backward pass, which runs each once more. Returns their number.
+    """Keep only the inputs of the transformer's layers for the backward pass, which runs each once more.
+    Returns their number.
 
-    Wraps the forward of every layer that transformers can do this to, instead of asking transformers: that works in training mode
-    alone, which would switch dropout on. Gradients are the same; nothing has to require one (non-reentrant checkpoints).
+    Wraps the forward of every layer that transformers can do this to, instead of asking transformers: that
+    works in training mode alone, which would switch dropout on. Gradients are the same; nothing has to
+    require one (non-reentrant checkpoints).
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -1,10 +1,12 @@
-"""A policy from a folder: config, tokenizer and, if they are there, weights, as `save_pretrained` writes them.
+"""A policy from a folder: config, tokenizer and, if they are there, weights, as `save_pretrained` writes
+them.
 
     full    all weights are trained; a joiner has the folder without them (they come with the newest release)
     lora    the folder's weights are the base and stay as they are; an adapter on it is trained
     qlora   the same on a base in 4 bits (NF4): that is the policy, wherever it is sampled
 
-Code that a folder brings along is never run, pickled weights are never read. Not handled here: several devices.
+Code that a folder brings along is never run, pickled weights are never read. Not handled here: several
+devices.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
 """Files that make a tokenizer, any of them."""
 BLANK = 0.01
-# Of weights that mean nothing yet; not 0, since whether a head is a plain product is found by trying it.
+"""Of weights that mean nothing yet; not 0, since whether a head is a plain product is found by trying it."""
 
 
 def load_policy(
@@ -53,13 +55,16 @@ def load_policy(
     quantize: str = "none",
     lora: Lora | None = None,
 ) -> Any:
-    """The model of `folder` in eval mode, without dropout: a PreTrainedModel, with `lora` a PeftModel around it.
+    """The model of `folder` in eval mode, without dropout: a PreTrainedModel, with `lora` a PeftModel around
+    it.
 
-    `dtype` is of the weights, or of what is computed around quantized ones; `auto` is bfloat16 on a GPU and float32 on a CPU.
-    `data` is a release, loaded where given; else a full model has the folder's weights (or, where it has none, weights that mean
-    nothing until a release is loaded), and an adapter changes nothing yet. `quantize` is `none`, `int8` or `nf4`.
+    `dtype` is of the weights, or of what is computed around quantized ones; `auto` is bfloat16 on a GPU and
+    float32 on a CPU. `data` is a release, loaded where given; else a full model has the folder's weights (or,
+    where it has none, weights that mean nothing until a release is loaded), and an adapter changes nothing
+    yet. `quantize` is `none`, `int8` or `nf4`.
 
-    Raises ModelError when the folder is not usable, ValueError when `data` is of another model, ImportError without bitsandbytes.
+    Raises ModelError when the folder is not usable, ValueError when `data` is of another model, ImportError
+    without bitsandbytes.
     """
     kind = dtype_of(dtype, device)
     there = any(folder.glob("*.safetensors"))
@@ -87,7 +92,9 @@ def config_of(folder: Path) -> PretrainedConfig:
         told = json.loads(path.read_text())
         known = told.get("model_type") in CONFIG_MAPPING
     except FileNotFoundError as error:
-        raise ModelError(f"{folder} has no config.json: it is no model folder; save_pretrained writes one") from error
+        raise ModelError(
+            f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
+        ) from error
     except (ValueError, AttributeError, TypeError) as error:
         raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
     if "quantization_config" in told:
@@ -102,12 +109,15 @@ def config_of(folder: Path) -> PretrainedConfig:
         )
     if not known:
         raise ModelError(
-            f"transformers {transformers_version} does not know the architecture {told.get('model_type')!r} of {folder}: "
-            "upgrade transformers, or take another model"
+            f"transformers {transformers_version} does not know the architecture {told.get('model_type')!r}"
+            f" of {folder}: upgrade transformers, or take another model"
         )
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes text")
+        raise ModelError(
+            f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes"
+            " text"
+        )
     return config
 
 
@@ -119,16 +129,23 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelError(f"{folder} has no tokenizer that can be loaded ({_first_line(error)}): save one there") from error
+        raise ModelError(
+            f"{folder} has no tokenizer that can be loaded ({_first_line(error)}): save one there"
+        ) from error
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its config")
+        raise ModelError(
+            f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its"
+            " config"
+        )
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # padding is masked everywhere: which token it is does not matter
+        # padding is masked everywhere: which token it is does not matter
+        tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def write_base(folder: Path, target: Path) -> None:
-    """The weights in `folder` as one file in bfloat16: what adapters of a run are on. One tensor is in memory at a time.
+    """The weights in `folder` as one file in bfloat16: what adapters of a run are on. One tensor is in memory
+    at a time.
 
     Raises ModelError when there are none, OSError when the disk says no.
     """
@@ -139,7 +156,9 @@ def write_base(folder: Path, target: Path) -> None:
             shapes[name] = file.get_slice(name).get_shape()
             dtypes[name] = file.get_slice(name).get_dtype()
     if strange := [name for name, kind in dtypes.items() if kind not in ("F64", "F32", "F16", "BF16")]:
-        raise ModelError(f"{strange[0]} in {folder} is {dtypes[strange[0]]}: take the model in bfloat16 or float32")
+        raise ModelError(
+            f"{strange[0]} in {folder} is {dtypes[strange[0]]}: take the model in bfloat16 or float32"
+        )
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in sorted(shapes):
@@ -153,14 +172,19 @@ def write_base(folder: Path, target: Path) -> None:
         out.write(len(words).to_bytes(8, "little") + words)
         for name in sorted(shapes):
             with safe_open(places[name], "pt") as file:
-                out.write(memoryview(file.get_tensor(name).bfloat16().contiguous().view(torch.uint8).flatten().numpy()))
+                out.write(
+                    memoryview(
+                        file.get_tensor(name).bfloat16().contiguous().view(torch.uint8).flatten().numpy()
+                    )
+                )
     sync(draft)
     draft.rename(target)
     sync(target.parent)
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """Tensor -> the file that holds it: those that `from_pretrained` reads, and no other copies beside them."""
+    """Tensor -> the file that holds it: those that `from_pretrained` reads, and no other copies beside
+    them."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}

@@ -4,15 +4,17 @@ Every policy-gradient method of this family descends along
 
     -sum_it a_it * A_i * phi_it * grad logp_it  +  beta * sum_it a_it * kl'_it * grad logp_it
 
-so a method says: which advantage A (B,), which ratio and which trust region (together phi (B,T)), how tokens are reduced
-(a (B,T)), and which KL term. In comes a Batch of whole groups, out comes a Loss whose gradient is the sum above; its value is
-a surrogate and means nothing by itself. B completions, T tokens, G completions of one prompt under one policy version.
-Notation: logp learner, logq sampler, lp and lq their scores of a completion (`geometric`: mean over its tokens, `full`: sum).
+so a method says: which advantage A (B,), which ratio and which trust region (together phi (B,T)), how tokens
+are reduced (a (B,T)), and which KL term. In comes a Batch of whole groups, out comes a Loss whose gradient is
+the sum above; its value is a surrogate and means nothing by itself. B completions, T tokens, G completions of
+one prompt under one policy version. Notation: logp learner, logq sampler, lp and lq their scores of a
+completion (`geometric`: mean over its tokens, `full`: sum).
 
-Invariants: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay whole and `total`
-is that of the whole batch; the gradient of several learners' batches in one is the mean of theirs weighted by `mass`, as long as
-each one's `total` knows of the others. Samples whose probability under the sampler is not positive and finite get weight zero:
-they cannot have been sampled. Not handled here: where the tensors come from, averaging between learners, who is too stale.
+Invariants: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay
+whole and `total` is that of the whole batch; the gradient of several learners' batches in one is the mean of
+theirs weighted by `mass`, as long as each one's `total` knows of the others. Samples whose probability under
+the sampler is not positive and finite get weight zero: they cannot have been sampled. Not handled here: where
+the tensors come from, averaging between learners, who is too stale.
 """
 
 from __future__ import annotations
@@ -46,13 +48,27 @@ from swarm.learn.parts import (
 )
 
 __all__ = [
-    "OBJECTIVES", "Advantage", "Batch", "Kl", "Loss", "Objective", "Ratio", "Total", "Trust",
-    "loss", "mass", "merge", "objective", "trainable", "weights",
-]  # fmt: skip
+    "OBJECTIVES",
+    "Advantage",
+    "Batch",
+    "Kl",
+    "Loss",
+    "Objective",
+    "Ratio",
+    "Total",
+    "Trust",
+    "loss",
+    "mass",
+    "merge",
+    "objective",
+    "trainable",
+    "weights",
+]
 
 OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
 NOTHING = 1e-9
-# Mass of a batch without a token that counts: averagers want weights above 0, and beside any other batch this is nothing.
+"""Mass of a batch without a token that counts: averagers want weights above 0, and beside any other batch
+this is nothing."""
 
 
 class Loss(NamedTuple):
@@ -70,13 +86,17 @@ class Loss(NamedTuple):
 def objective(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
     """The method `name` with parts overridden; `package.module:NAME` is an Objective of the user's own.
 
-    Options: centre, scale, ratio, score, over, mix, ess, trust (with its authors' constants), eps (both sides), lo, hi, dual,
-    against, veto, edge, reduce, kl (its weight), kl_kind, kl_against. Raises ValueError for an unknown name, option or member,
-    naming the nearest, and for an Objective of the user's own with a part that is in no table.
+    Options: centre, scale, ratio, score, over, mix, ess, trust (with its authors' constants), eps (both
+    sides), lo, hi, dual, against, veto, edge, reduce, kl (its weight), kl_kind, kl_against. Raises ValueError
+    for an unknown name, option or member, naming the nearest, and for an Objective of the user's own with a
+    part that is in no table.
     """
     chosen = _imported(name) if ":" in name else OBJECTIVES.get(name)
     if chosen is None:
-        raise ValueError(f"there is no objective {name!r}{_nearest(name, OBJECTIVES)}; known: {', '.join(sorted(OBJECTIVES))}")
+        raise ValueError(
+            f"there is no objective {name!r}{_nearest(name, OBJECTIVES)}; known:"
+            f" {', '.join(sorted(OBJECTIVES))}"
+        )
     for option, value in (options or {}).items():
         if option not in _OPTIONS:
             raise ValueError(f"objective {name} has no option {option!r}{_nearest(option, _OPTIONS)}")
@@ -85,22 +105,28 @@ def objective(name: str, options: Mapping[str, float | str | bool] | None = None
 
 
 def trainable(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
-    """As `objective`, for a learner of ours. Raises ValueError also where it needs a policy that such a learner does not keep."""
+    """As `objective`, for a learner of ours. Raises ValueError also where it needs a policy that such a
+    learner does not keep."""
     chosen = objective(name, options)
     if chosen.kl.weight > 0 and chosen.kl.against == "ref":
-        raise ValueError(f"objective {name} has its KL against a reference policy, which a learner lacks: use kl_against=sampler")
+        raise ValueError(
+            f"objective {name} has its KL against a reference policy, which a learner lacks: use"
+            " kl_against=sampler"
+        )
     return chosen
 
 
 @torch.no_grad()
 def weights(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Advantage (B,) and phi (B, T) of a batch of whole groups, float32, without gradient; phi is 0 where mask is 0."""
+    """Advantage (B,) and phi (B, T) of a batch of whole groups, float32, without gradient; phi is 0 where
+    mask is 0."""
     return _weigh(objective, batch, view_of(batch))
 
 
 def _weigh(objective: Objective, batch: Batch, view: View) -> tuple[Tensor, Tensor]:
     log_w = RATIOS[objective.ratio.kind](view, objective.ratio)
-    # A baseline made of weights takes them as they will count: one beyond its cap must not own the group's mean.
+    # A baseline made of weights takes them as they will count: one beyond its cap must not own the group's
+    # mean.
     top = math.log(1 + objective.trust.hi) if objective.trust.kind == "cap" else LOG_MAX
     w = sequence_weight(view, log_w.clamp(max=top))
     advantage = SCALES[objective.advantage.scale](CENTRES[objective.advantage.centre](view, w), view)
@@ -115,7 +141,9 @@ def loss(objective: Objective, batch: Batch) -> Loss:
         view = view_of(batch)
         advantage, phi = _weigh(objective, batch, view)
         per_token = REDUCTIONS[objective.reduce](view)
-        coefficient = per_token * (advantage[:, None] * phi - objective.kl.weight * kl_slope(objective.kl, batch, view))
+        coefficient = per_token * (
+            advantage[:, None] * phi - objective.kl.weight * kl_slope(objective.kl, batch, view)
+        )
     # -inf * 0 is nan: an impossible token must not reach the product, not even with coefficient zero.
     live = view.mask & torch.isfinite(batch.logp)
     value = -(coefficient * torch.where(live, batch.logp.float(), 0.0)).sum()
@@ -125,9 +153,11 @@ def loss(objective: Objective, batch: Batch) -> Loss:
 
 
 def mass(objective: Objective, total: Total, size: int, horizon: float) -> float:
-    """What the gradient of a batch weighs in a mean with those of others, so that the mean is the gradient of all in one batch.
+    """What the gradient of a batch weighs in a mean with those of others, so that the mean is the gradient of
+    all in one batch.
 
-    In groups of `size` completions that are all as long as `horizon`: above 0, and at most the number of groups.
+    In groups of `size` completions that are all as long as `horizon`: above 0, and at most the number of
+    groups.
     """
     reduction = REDUCTIONS[objective.reduce]
     most = {"group": 1.0, "completion": size, "token": size * horizon}[reduction.of]
@@ -135,7 +165,8 @@ def mass(objective: Objective, total: Total, size: int, horizon: float) -> float
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:
-    """Metrics of a batch from those of its micro-batches: means by groups, sequences or tokens, and the maximum of maxima."""
+    """Metrics of a batch from those of its micro-batches: means by groups, sequences or tokens, and the
+    maximum of maxima."""
     merged: dict[str, float] = {}
     for name in losses[0].metrics:
         values = [part.metrics[name] for part in losses]
@@ -149,15 +180,22 @@ def merge(losses: Sequence[Loss]) -> dict[str, float]:
 
 # --- metrics -------------------------------------------------------------------------------------------------------------------
 
-_COUNTED_BY = {"kl": "tokens", "entropy": "tokens", "reward": "sequences", "length": "sequences", "zero": "sequences"}
+_COUNTED_BY = {
+    "kl": "tokens",
+    "entropy": "tokens",
+    "reward": "sequences",
+    "length": "sequences",
+    "zero": "sequences",
+}
 
 
 @torch.no_grad()
 def _metrics(view: View, w: Tensor, batch: Batch) -> dict[str, float]:
     """`w` (B,) is each sample's weight, after the trust region.
 
-    kl: k3 estimate of KL(sampler || learner), nats per token; ess: (sum w)^2 / (G sum w^2), mean over groups, 0 where all
-    weights are; weight_var: variance within groups, mean over groups; flat: groups that teach nothing.
+    kl: k3 estimate of KL(sampler || learner), nats per token; ess: (sum w)^2 / (G sum w^2), mean over groups,
+    0 where all weights are; weight_var: variance within groups, mean over groups; flat: groups that teach
+    nothing.
     """
     total, square = view.sum(w), view.sum(w**2)
     ess = torch.where(square > 0, total**2 / (view.count * square.clamp(min=1e-30)), 0.0)
@@ -185,7 +223,8 @@ def _metrics(view: View, w: Tensor, batch: Batch) -> dict[str, float]:
 _SCORES = dict.fromkeys(("geometric", "full"))
 _SHARES = ("mix", "ess")
 _CONSTANTS = {method.trust.kind: method.trust.constants for method in METHODS if method.trust.constants}
-# Of the trust regions that take some: their authors'.
+"""Of the trust regions that take some: their authors'."""
+
 _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = {
     # option -> part, fields it sets, members it chooses among (None: a number of at least 0)
     "centre": ("advantage", ("centre",), CENTRES),
@@ -218,35 +257,47 @@ def _imported(path: str) -> Objective:
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"the objective {path!r} cannot be imported: {error}; its module must be in Python's path") from error
+        raise ValueError(
+            f"the objective {path!r} cannot be imported: {error}; its module must be in Python's path"
+        ) from error
     if not isinstance(found, Objective):
-        raise ValueError(f"{path} is a {type(found).__name__}, it has to be a swarm.learn.objectives.Objective")
+        raise ValueError(
+            f"{path} is a {type(found).__name__}, it has to be a swarm.learn.objectives.Objective"
+        )
     _check(path, found)
     return found
 
 
 def _check(path: str, found: Objective) -> None:
-    """Every part is in its table and a known trust region has its constants: in the middle of a step it would be too late."""
+    """Every part is in its table and a known trust region has its constants: in the middle of a step it would
+    be too late."""
     for part, fields, members in _OPTIONS.values():
         value = getattr(getattr(found, part) if part else found, fields[0])
         if members is not None and value not in members:
             where = f"{part}.{fields[0]}" if part else fields[0]
-            raise ValueError(f"{path} has {where} {value!r}{_nearest(str(value), members)}; known: {', '.join(members)}")
+            raise ValueError(
+                f"{path} has {where} {value!r}{_nearest(str(value), members)}; known: {', '.join(members)}"
+            )
     constants = _CONSTANTS.get(found.trust.kind)
     if constants is not None and len(found.trust.constants) != len(constants):
         raise ValueError(
-            f"{path} has {len(found.trust.constants)} trust_region.constants, the region {found.trust.kind!r} takes {len(constants)}; "
-            f"its authors' are {constants}"
+            f"{path} has {len(found.trust.constants)} trust_region.constants, the region {found.trust.kind!r}"
+            f" takes {len(constants)}; its authors' are {constants}"
         )
 
 
 def _override(chosen: Objective, option: str, value: float | str | bool) -> Objective:
     part, fields, members = _OPTIONS[option]
     if members is not None and value not in members:
-        raise ValueError(f"option {option} of objective {chosen.name} is {value!r}; known: {', '.join(members)}")
+        raise ValueError(
+            f"option {option} of objective {chosen.name} is {value!r}; known: {', '.join(members)}"
+        )
     if members is None:
         if isinstance(value, (bool, str)) or not 0 <= value < float("inf"):
-            raise ValueError(f"option {option} of objective {chosen.name} is {value!r}, it has to be a number of at least 0")
+            raise ValueError(
+                f"option {option} of objective {chosen.name} is {value!r}, it has to be a number of at"
+                " least 0"
+            )
         if option in _SHARES and value > 1:
             raise ValueError(f"option {option} of objective {chosen.name} is {value!r}, a share is at most 1")
         value = float(value)

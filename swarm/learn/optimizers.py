@@ -2,9 +2,10 @@
 
     parameters (what forward and backward use) <--cast-- masters (float32) <--AdamW-- vector (P,), cut in the parameters' order
 
-A parameter in float32 is its own master; one in bfloat16 has a copy that keeps what its 8 bits cannot. The vector is moved to the
-device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next step bit for bit. Not handled here: where
-gradients come from, learning rates, several devices (each rank of a sharded learner steps its own shards).
+A parameter in float32 is its own master; one in bfloat16 has a copy that keeps what its 8 bits cannot. The
+vector is moved to the device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next
+step bit for bit. Not handled here: where gradients come from, learning rates, several devices (each rank of a
+sharded learner steps its own shards).
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 BUCKET = 1 << 24
-# Parameters that step together: 64 MiB of gradient, and as much again for AdamW's intermediate results.
+"""Parameters that step together: 64 MiB of gradient, and as much again for AdamW's intermediate results."""
+
 BLOCK = 256
-# Values that share one scale in bitsandbytes' 8-bit moments; its own, and not to be chosen.
+"""Values that share one scale in bitsandbytes' 8-bit moments; its own, and not to be chosen."""
 
 
 class Form(NamedTuple):
@@ -38,9 +40,12 @@ class MasterOptimizer:
     """AdamW, in 32 or 8 bits, over the masters of `named` parameters."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:
-        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not settled."""
+        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not
+        settled."""
         if not settings.lr > 0:
-            raise ValueError("run.optimizer.lr is 0: a run is given its rate where it begins (swarm.learn.rates.settled)")
+            raise ValueError(
+                "run.optimizer.lr is 0: a run is given its rate where it begins (swarm.learn.rates.settled)"
+            )
         self._named, self._settings = dict(named), settings
         self.masters = {name: _master(parameter) for name, parameter in self._named.items()}
         self._buckets = _buckets(self.masters)
@@ -48,15 +53,21 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Make the moments that are missing and see that a step's own memory is there: what can fail, before anything changes."""
-        fresh = [index for index, master in enumerate(self.masters.values()) if not self._optimizer.state.get(master)]
+        """Make the moments that are missing and see that a step's own memory is there: what can fail, before
+        anything changes."""
+        fresh = [
+            index
+            for index, master in enumerate(self.masters.values())
+            if not self._optimizer.state.get(master)
+        ]
         masters = list(self.masters.values())
         try:
             for index in fresh:
                 self._begin(index, masters[index])
             if masters and masters[0].is_cuda:
                 largest = max(sum(self.masters[name].numel() for name in bucket) for bucket in self._buckets)
-                # The gradient and two intermediate results; freed at once, it stays in torch's cache for them.
+                # The gradient and two intermediate results; freed at once, it stays in torch's cache for
+                # them.
                 torch.empty(3 * largest, device=masters[0].device)
         except Exception:
             for index in fresh:
@@ -81,7 +92,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def refresh(self, exact: bool = False) -> None:
-        """The parameters were set to a release: masters apart from them follow it (`weights.follow`), or `exact` become it."""
+        """The parameters were set to a release: masters apart from them follow it (`weights.follow`), or
+        `exact` become it."""
         for name, parameter in self._named.items():
             if self.masters[name] is parameter:
                 continue
@@ -95,7 +107,8 @@ class MasterOptimizer:
         self._optimizer = self._new()
 
     def dump(self) -> dict[str, Tensor]:
-        """`weight/NAME`, and for parameters that have stepped `step/NAME` and their moments, such as `exp_avg/NAME`."""
+        """`weight/NAME`, and for parameters that have stepped `step/NAME` and their moments, such as
+        `exp_avg/NAME`."""
         tensors: dict[str, Tensor] = {f"weight/{name}": master for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self._optimizer.state.get(master, {})
@@ -112,7 +125,9 @@ class MasterOptimizer:
             for key, form in wanted.items():
                 found = tensors.get(f"{key}/{name}")
                 if found is None or Form(tuple(found.shape), found.dtype) != form:
-                    raise ValueError(f"this checkpoint is of another model: {key} of {name} is missing or of another shape")
+                    raise ValueError(
+                        f"this checkpoint is of another model: {key} of {name} is missing or of another shape"
+                    )
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -126,7 +141,9 @@ class MasterOptimizer:
                 state = self._optimizer.state[master]
                 for key in self._forms(master):
                     told = tensors[f"{key}/{name}"]
-                    state[key] = int(told) if isinstance(state[key], int) else told.to(state[key].device, copy=True)
+                    state[key] = (
+                        int(told) if isinstance(state[key], int) else told.to(state[key].device, copy=True)
+                    )
 
     def _cast(self, name: str) -> None:
         if self._named[name] is not self.masters[name]:
@@ -135,14 +152,19 @@ class MasterOptimizer:
     def _new(self) -> Optimizer:
         settings = self._settings
         rates: dict[str, Any] = {
-            "lr": settings.lr, "betas": (settings.beta1, settings.beta2), "eps": 1e-8, "weight_decay": settings.weight_decay,
-        }  # fmt: skip
+            "lr": settings.lr,
+            "betas": (settings.beta1, settings.beta2),
+            "eps": 1e-8,
+            "weight_decay": settings.weight_decay,
+        }
         if settings.name == "adamw":
             return torch.optim.AdamW(self.masters.values(), **rates)
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:
-            raise ValueError(f"adamw8bit is bitsandbytes' ({error}): `pip install 'gepo-swarm[quant]'`") from error
+            raise ValueError(
+                f"adamw8bit is bitsandbytes' ({error}): `pip install 'gepo-swarm[quant]'`"
+            ) from error
         optimizer: Optimizer = AdamW8bit(list(self.masters.values()), **rates)
         return optimizer
 
@@ -159,13 +181,18 @@ class MasterOptimizer:
         """What is kept for a parameter, without bitsandbytes' two constant tables."""
         shape = tuple(master.shape)
         if self._settings.name == "adamw":
-            return {"step": Form((), torch.float32), **dict.fromkeys(("exp_avg", "exp_avg_sq"), Form(shape, torch.float32))}
+            return {
+                "step": Form((), torch.float32),
+                **dict.fromkeys(("exp_avg", "exp_avg_sq"), Form(shape, torch.float32)),
+            }
         optimizer: Any = self._optimizer
         forms = {"step": Form((), torch.int64)}
         if master.numel() < optimizer.args.min_8bit_size:
             return forms | dict.fromkeys(("state1", "state2"), Form(shape, torch.float32))
         codes, scales = Form(shape, torch.uint8), Form((-(-master.numel() // BLOCK),), torch.float32)
-        return forms | dict.fromkeys(("state1", "state2"), codes) | dict.fromkeys(("absmax1", "absmax2"), scales)
+        return (
+            forms | dict.fromkeys(("state1", "state2"), codes) | dict.fromkeys(("absmax1", "absmax2"), scales)
+        )
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

@@ -1,11 +1,12 @@
-"""The parts that objectives are made of: records that say which, and tables of small pure functions that do it.
+"""The parts that objectives are made of: records that say which, and tables of small pure functions that do
+it.
 
     Objective = Advantage x Ratio x Trust x reduce x Kl      a method is a row in `methods.METHODS`, a new idea a row in a table
 
-Each table maps a member's name to its function on a View. B completions, T tokens, G completions of a prompt; logp learner, logq
-sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion (`geometric`: mean over its tokens, `full`: sum). What
-spans more than a batch's groups is computed from `View.total`, so that a micro-batch gives what the whole batch gives. Trust
-regions are in `trust`.
+Each table maps a member's name to its function on a View. B completions, T tokens, G completions of a prompt;
+logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion (`geometric`:
+mean over its tokens, `full`: sum). What spans more than a batch's groups is computed from `View.total`, so
+that a micro-batch gives what the whole batch gives. Trust regions are in `trust`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from torch import Tensor
 from swarm.learn.batch import Batch, Total, View, difference, variance
 
 TINY = 1e-4
-# Added to a standard deviation before dividing by it, as TRL and the GEPO authors do.
+"""Added to a standard deviation before dividing by it, as TRL and the GEPO authors do."""
+
 INFINITE = float("inf")
 EQUAL = 1e-12
-# Variance below which groups' mean rewards are equal but for rounding: pass rates that differ do by more than 1e-6.
+"""Variance below which groups' mean rewards are equal but for rounding: pass rates that differ do by more
+than 1e-6."""
 
 
 def log(value: float) -> float:
@@ -43,11 +46,13 @@ class Advantage:
 @dataclass(frozen=True)
 class Ratio:
     kind: str = "token"
-    """`unit`, `token`, `prefix`, `trace`, `sequence`, `self-normalised`, `group-expectation` or `tempered`."""
+    """`unit`, `token`, `prefix`, `trace`, `sequence`, `self-normalised`, `group-expectation` or
+    `tempered`."""
     score: str = "geometric"
     """`geometric` or `full`; for `sequence`, `self-normalised` and `group-expectation`."""
     over: str = "q"
-    """What `group-expectation` averages: `q` weighted by q, `mean` (q, each the same) or `p` (weighted by q)."""
+    """What `group-expectation` averages: `q` weighted by q, `mean` (q, each the same) or `p` (weighted by
+    q)."""
     mix: float = 0.0
     """Share of the completion's own q in the group's expectation: 0 is GEPO, 1 GSPO."""
     ess: float = 0.5
@@ -57,27 +62,32 @@ class Ratio:
 @dataclass(frozen=True)
 class Trust:
     kind: str = "free"
-    """`free`, `clip`, `cap`, `floor-cap`, `band`, `gate`, `taper`, `soft`, `gamma`, `tv`, `tv-band`, `second-moment`,
-    `geometric-clip`, `widening`, `hazard` or `decoupled`; see `trust`."""
+    """`free`, `clip`, `cap`, `floor-cap`, `band`, `gate`, `taper`, `soft`, `gamma`, `tv`, `tv-band`,
+    `second-moment`, `geometric-clip`, `widening`, `hazard` or `decoupled`; see `trust`."""
     lo: float = 0.2
     hi: float = 0.2
-    """How far below and above 1 the region reaches: its edges are 1 - lo and 1 + hi where the member does not say otherwise."""
+    """How far below and above 1 the region reaches: its edges are 1 - lo and 1 + hi where the member does not
+    say otherwise."""
     dual: float = INFINITE
-    """`clip`: a sample of negative advantage is dropped above this ratio; `tv`, `widening`, `decoupled`: see there."""
+    """`clip`: a sample of negative advantage is dropped above this ratio; `tv`, `widening`, `decoupled`: see
+    there."""
     constants: tuple[float, ...] = ()
     """Further ones of `soft`, `gamma`, `second-moment` and `hazard`, in the order of their docstrings."""
     against: str = "sampler"
-    """What `clip` and `decoupled` measure from: `sampler`, `prox` (a proximal policy) or `blend` (of both, by the lag)."""
+    """What `clip` and `decoupled` measure from: `sampler`, `prox` (a proximal policy) or `blend` (of both, by
+    the lag)."""
     veto: str = "none"
-    """Drops a whole completion: `token` (a ratio below `edge`) or `drift` (negative advantage, mean log ratio below -edge)."""
+    """Drops a whole completion: `token` (a ratio below `edge`) or `drift` (negative advantage, mean log ratio
+    below -edge)."""
     edge: float = 0.0
 
 
 @dataclass(frozen=True)
 class Kl:
     kind: str = "k3"
-    """With d = logp - other: `k2` d^2/2; `k3` exp(d)-d-1, unbiased under the sampler; `k3-reversed` exp(-d)+d-1, heavy-tailed,
-    for parity; `k3-weighted` r (exp(-d)+d-1), unbiased under the learner; `hinge` on a group's mean -d beyond 1e-4."""
+    """With d = logp - other: `k2` d^2/2; `k3` exp(d)-d-1, unbiased under the sampler; `k3-reversed`
+    exp(-d)+d-1, heavy-tailed, for parity; `k3-weighted` r (exp(-d)+d-1), unbiased under the learner; `hinge`
+    on a group's mean -d beyond 1e-4."""
     weight: float = 0.0
     against: str = "sampler"
     """`sampler` or `ref`."""
@@ -90,7 +100,8 @@ class Objective:
     ratio: Ratio
     trust: Trust
     reduce: str
-    """`sequence-mean`, `sequence-sum`, `token-mean`, `live-token-mean`, `prompt-mean`, `constant` or `inverse-power`."""
+    """`sequence-mean`, `sequence-sum`, `token-mean`, `live-token-mean`, `prompt-mean`, `constant` or
+    `inverse-power`."""
     kl: Kl = Kl()
     about: str = ""
     """One line for a list of methods."""
@@ -121,12 +132,14 @@ def _prefix(view: View, ratio: Ratio) -> Tensor:
 
 
 def _trace(view: View, ratio: Ratio) -> Tensor:
-    """sum_{s>=t} min(0, log r_is): V-trace (arXiv 1802.01561), both bars at 1, one reward at the end and a constant baseline."""
+    """sum_{s>=t} min(0, log r_is): V-trace (arXiv 1802.01561), both bars at 1, one reward at the end and a
+    constant baseline."""
     return view.log_r.clamp(max=0).flip(-1).cumsum(-1).flip(-1)
 
 
 def _sequence(view: View, ratio: Ratio) -> Tensor:
-    """lp_i - lq_i: GSPO's ratio (eq. 7) with the geometric score, the trajectory's importance weight with the full one."""
+    """lp_i - lq_i: GSPO's ratio (eq. 7) with the geometric score, the trajectory's importance weight with the
+    full one."""
     return view.score(view.log_r, ratio.score)[:, None]
 
 
@@ -139,8 +152,9 @@ def _self_normalised(view: View, ratio: Ratio) -> Tensor:
 def _group_expectation(view: View, ratio: Ratio) -> Tensor:
     """log w_i = lp_i - log(mix q_i + (1 - mix) E). arXiv 2508.17850 eq. 2-3.
 
-    `q`: E = sum_j q_j^2 / sum_j q_j, in log space LSE(2 lq) - LSE(lq); `mean`: E = sum_j q_j / G; `p`: E = sum_j q_j p_j /
-    sum_j q_j. E carries no gradient. A group of one, or of equal q, gives GSPO's ratio for the first two.
+    `q`: E = sum_j q_j^2 / sum_j q_j, in log space LSE(2 lq) - LSE(lq); `mean`: E = sum_j q_j / G; `p`: E =
+    sum_j q_j p_j / sum_j q_j. E carries no gradient. A group of one, or of equal q, gives GSPO's ratio for
+    the first two.
     """
     lp = torch.where(view.possible, view.score(view.logp, ratio.score), -torch.inf)
     lq = torch.where(view.possible, view.score(view.logq, ratio.score), -torch.inf)
@@ -160,10 +174,11 @@ def _group_expectation(view: View, ratio: Ratio) -> Tensor:
 
 
 def _tempered(view: View, ratio: Ratio) -> Tensor:
-    """log r_it + tau (log r_i - log r_it), log r_i = sum_t log r_it: token ratios at tau 0, the trajectory's at tau 1.
+    """log r_it + tau (log r_i - log r_it), log r_i = sum_t log r_it: token ratios at tau 0, the trajectory's
+    at tau 1.
 
-    tau is the largest of 0, 1/16 ... 1 at which the group's effective sample size, of its completions' mean weights, is at
-    least `ess` of the group; 0 where none is.
+    tau is the largest of 0, 1/16 ... 1 at which the group's effective sample size, of its completions' mean
+    weights, is at least `ess` of the group; 0 where none is.
     """
     whole = view.score(view.log_r, "full")[:, None]
     best = torch.zeros(view.groups, device=whole.device)
@@ -217,9 +232,10 @@ def _weighted(view: View, w: Tensor) -> Tensor:
 
 
 def _discriminative(view: View, w: Tensor) -> Tensor:
-    """DisCO (arXiv 2505.12366), log-likelihood scores: c/n+ for a right completion; for a wrong one -c times its softmax among
-    the group's wrong ones of the score over 10 (the authors' temperature). Right is what is above the group's mean; c, the
-    batch's completions per prompt, makes a mean over completions one over prompts."""
+    """DisCO (arXiv 2505.12366), log-likelihood scores: c/n+ for a right completion; for a wrong one -c times
+    its softmax among the group's wrong ones of the score over 10 (the authors' temperature). Right is what is
+    above the group's mean; c, the batch's completions per prompt, makes a mean over completions one over
+    prompts."""
     a = _group_mean(view, w)
     right, wrong = (a > 0) & view.possible, (a < 0) & view.possible
     many = view.sum(right.float())[view.index].clamp(min=1)
@@ -257,8 +273,9 @@ def _scale_batch_std(advantage: Tensor, view: View) -> Tensor:
 
 
 def _scale_beta(advantage: Tensor, view: View) -> Tensor:
-    """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward; moments of p over
-    the round's whole batch fit (a, b). One group, or equal p everywhere: f = 1. Rewards in [0, 1]."""
+    """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward;
+    moments of p over the round's whole batch fit (a, b). One group, or equal p everywhere: f = 1. Rewards in
+    [0, 1]."""
     p = view.total.round.groups
     m, v = min(max(p.mean, 0.0), 1.0), variance(p)
     spread = max(m * (1 - m) / v - 1, 0.0) if v > EQUAL else 0.0
@@ -270,7 +287,8 @@ def _scale_beta(advantage: Tensor, view: View) -> Tensor:
 
 
 def _scale_live(advantage: Tensor, view: View) -> Tensor:
-    """A_i B / (B - M): GPG (arXiv 2504.02546), M of the B groups of a round's batch have equal rewards. By completions."""
+    """A_i B / (B - M): GPG (arXiv 2504.02546), M of the B groups of a round's batch have equal rewards. By
+    completions."""
     live = view.total.round.live / view.total.round.completions.count
     return advantage / live if live > 0 else advantage
 
@@ -284,15 +302,16 @@ SCALES: dict[str, Callable[[Tensor, View], Tensor]] = {
     "live": _scale_live,
 }
 OF_ROUND = frozenset({"batch-std", "beta", "live"})
-# Scales that look at the round's whole batch: no weight of a learner's gradient in a mean could make up for its part of it.
+"""Scales that look at the round's whole batch: no weight of a learner's gradient in a mean could make up for
+its part of it."""
 
 # --- reduce: what a token counts -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A token counts `share` / `count`. Counts of batches add up to that of their groups in one batch, so that the mean of the
-    gradients weighted by them is the gradient of that one."""
+    """A token counts `share` / `count`. Counts of batches add up to that of their groups in one batch, so
+    that the mean of the gradients weighted by them is the gradient of that one."""
 
     count: Callable[[Total], float]
     share: Callable[[View], Tensor]
@@ -318,7 +337,8 @@ def _tokens(total: Total) -> float:
 
 
 def _live_tokens(total: Total) -> float:
-    """Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they count."""
+    """Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they
+    count."""
     return float(total.length[total.live].sum())
 
 
@@ -327,8 +347,8 @@ def _inverse_lengths(total: Total) -> float:
 
 
 def _inverse_power(view: View) -> Tensor:
-    """1 / (L_i H), over sum_j 1/L_j, with H the horizon: unbiased and of least variance where a completion's variance grows with
-    its length. Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
+    """1 / (L_i H), over sum_j 1/L_j, with H the horizon: unbiased and of least variance where a completion's
+    variance grows with its length. Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
     return 1 / (view.length[:, None] * view.horizon)
 
 
@@ -355,7 +375,8 @@ class _Slope(Protocol):
 
 
 def _hinge(d: Tensor, view: View) -> Tensor:
-    """-max(D - 1e-4, 0), D the mean over the group's completions of their tokens' mean -d: DisCO's constraint as a penalty."""
+    """-max(D - 1e-4, 0), D the mean over the group's completions of their tokens' mean -d: DisCO's constraint
+    as a penalty."""
     budget = 1e-4
     mean = view.mean(-torch.where(view.mask, d, 0.0).sum(-1) / view.length)
     return -(mean - budget).clamp(min=0)[:, None].expand_as(d)
@@ -371,8 +392,8 @@ KL_SLOPES: dict[str, _Slope] = {
 
 
 def kl_slope(kl: Kl, batch: Batch, view: View) -> Tensor:
-    """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises ValueError when the
-    batch lacks what it is against."""
+    """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises
+    ValueError when the batch lacks what it is against."""
     if kl.weight == 0:
         return torch.zeros_like(view.logp)
     other = batch.ref if kl.against == "ref" else batch.logq

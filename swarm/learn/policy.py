@@ -1,4 +1,5 @@
-"""A language model as the learner sees it: prompts and completions in, log-probabilities with a gradient out."""
+"""A language model as the learner sees it: prompts and completions in, log-probabilities with a gradient
+out."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 class Scored(NamedTuple):
     logp: Tensor
-    """(B, T) natural-log probabilities of the given tokens at the temperature; with gradient; undefined where mask is 0."""
+    """(B, T) natural-log probabilities of the given tokens at the temperature; with gradient; undefined where
+    mask is 0."""
     entropy: Tensor
     """(B, T) nats, without gradient."""
     mask: Tensor
@@ -37,9 +39,9 @@ class Policy(Protocol):
 class LanguageModel:
     """A transformers causal model, or an adapter on one, with its speech.
 
-    Prompts are padded on the left and completions on the right, so that all completions begin in one column and only their
-    logits are computed: a chunk of real tokens at a time where the model's head is linear, else all at once. Prompts of one
-    length need no attention mask at all.
+    Prompts are padded on the left and completions on the right, so that all completions begin in one column
+    and only their logits are computed: a chunk of real tokens at a time where the model's head is linear,
+    else all at once. Prompts of one length need no attention mask at all.
     """
 
     def __init__(self, model: PreTrainedModel | PeftModel, speech: Speech) -> None:
@@ -71,11 +73,14 @@ class LanguageModel:
             return Scored(*self._whole(inputs, chosen, temperature), mask)
         hidden = self._base(**inputs, use_cache=False).last_hidden_state[:, -after:][mask]
         scored = scoring.score(hidden, self._head.weight, self._head.bias, chosen[mask], temperature)
-        logp, entropy = (torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored)
+        logp, entropy = (
+            torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
+        )
         return Scored(logp, entropy, mask)
 
     def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than multiply."""
+        """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than
+        multiply."""
         after = chosen.shape[1]
         logits = self._inner(**inputs, use_cache=False, logits_to_keep=after).logits[:, -after:]
         logp = torch.log_softmax(logits.float() / temperature, -1)

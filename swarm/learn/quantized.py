@@ -3,9 +3,10 @@
     int8    LLM.int8() without its mixed decomposition: one scale a row, activations in 8 bits, too
     nf4     4-bit normal float in blocks of 64 with scales in 8 bits, as QLoRA does it
 
-The head and the embeddings stay as they are. A release travels in bfloat16; `load_into` quantizes it layer by layer straight
-from its bytes, so that no second copy of the weights is kept. Decomposition of outliers is off because it looks at the whole
-batch: a group would depend on its neighbours. Not handled here: training quantized weights.
+The head and the embeddings stay as they are. A release travels in bfloat16; `load_into` quantizes it layer by
+layer straight from its bytes, so that no second copy of the weights is kept. Decomposition of outliers is off
+because it looks at the whole batch: a group would depend on its neighbours. Not handled here: training
+quantized weights.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ def settings(kind: str, dtype: torch.dtype) -> Any:
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=True,
     )
 
 
 def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
-    """Put layers without weights, which `load_into` gives them, in the place of all linear ones but the head."""
+    """Put layers without weights, which `load_into` gives them, in the place of all linear ones but the
+    head."""
     bnb = _bitsandbytes()
     head = model.get_output_embeddings()  # type: ignore[operator]
     for name, linear in list(model.named_modules()):
@@ -43,7 +48,9 @@ def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
             if kind == "int8":
                 new = bnb.nn.Linear8bitLt(*size, has_fp16_weights=False, threshold=0.0)
             else:
-                new = bnb.nn.Linear4bit(*size, compute_dtype=dtype, compress_statistics=True, quant_type="nf4")
+                new = bnb.nn.Linear4bit(
+                    *size, compute_dtype=dtype, compress_statistics=True, quant_type="nf4"
+                )
         new.weight, new.bias = None, linear.bias
         model.set_submodule(name, new)
     steady(model)
@@ -52,8 +59,8 @@ def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
 def steady(model: nn.Module) -> None:
     """One forward of NF4 layers on every CPU, with a gradient and without.
 
-    Where a CPU has AVX512-BF16, bitsandbytes packs the weights at the first forward without a gradient, computes in bfloat16 from
-    then on and passes no gradient any more.
+    Where a CPU has AVX512-BF16, bitsandbytes packs the weights at the first forward without a gradient,
+    computes in bfloat16 from then on and passes no gradient any more.
     """
     bnb = _bitsandbytes()
     for module in model.modules():

@@ -1,9 +1,11 @@
-"""The learning rate of a run that names none: by kind of model and training, each with its source; nothing is guessed.
+"""The learning rate of a run that names none: by kind of model and training, each with its source; nothing is
+guessed.
 
     run.optimizer.lr = 0 --settled(run, parameters), where a run begins--> a run whose Spec has a rate, and a sentence: why
 
-Where neither a study of ours nor a published one stands behind a number, there is none, and Unknown says what to try. A rate that
-is too high unlearns what a model can do within a few versions; one that is too low costs time alone.
+Where neither a study of ours nor a published one stands behind a number, there is none, and Unknown says what
+to try. A rate that is too high unlearns what a model can do within a few versions; one that is too low costs
+time alone.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from swarm.config import Run
 
 SMALLEST, LARGEST = 3e8, 3.3e10
-# Parameters of the models behind the published rates: 0.5B to 32B, with a margin below.
+"""Parameters of the models behind the published rates: 0.5B to 32B, with a margin below."""
 
 
 class Unknown(ValueError):
@@ -52,8 +54,9 @@ def rate(run: Run, parameters: float) -> Rate:
         cautious = f"{1e-6 if full else 1e-5:g} is a cautious start"
     what = "all weights" if full else "an adapter"
     raise Unknown(
-        f"no learning rate is known for {what} of {run.model.name} ({_billions(parameters)}) on the task {run.task.name}: "
-        f"set run.optimizer.lr; {cautious}, and the page shows whether held-out accuracy rises"
+        f"no learning rate is known for {what} of {run.model.name} ({_billions(parameters)}) on the task"
+        f" {run.task.name}: set run.optimizer.lr; {cautious}, and the page shows whether held-out accuracy"
+        " rises"
     )
 
 
@@ -67,4 +70,6 @@ def settled(run: Run, parameters: float) -> tuple[Run, str]:
 
 
 def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.1f}B parameters" if parameters >= 1e8 else f"{parameters / 1e6:.1f}M parameters"
+    return (
+        f"{parameters / 1e9:.1f}B parameters" if parameters >= 1e8 else f"{parameters / 1e6:.1f}M parameters"
+    )

@@ -2,9 +2,10 @@
 
     hidden (N, H), weight (V, H), bias (V,), chosen (N,)  --score-->  logp (N,) with gradient, entropy (N,) without
 
-No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward makes each chunk's logits again.
-Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at the end. `linear_head` tells whether a
-model's logits are such a product at all. Not handled here: second derivatives, heads split over devices.
+No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward makes each chunk's
+logits again. Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at the end.
+`linear_head` tells whether a model's logits are such a product at all. Not handled here: second derivatives,
+heads split over devices.
 """
 
 from __future__ import annotations
@@ -16,18 +17,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LOGITS = 1 << 24
-# A chunk's logits are 64 MiB in float32: 110 rows at a vocabulary of 151,936, enough for a matrix product to be one, and small
-# beside the weight and its gradient there. A small vocabulary is one chunk and pays for no loop.
+"""A chunk's logits are 64 MiB in float32: 110 rows at a vocabulary of 151,936, enough for a matrix product to
+be one, and small beside the weight and its gradient there. A small vocabulary is one chunk and pays for no
+loop."""
+
 LARGE = 1000.0
-# Size of the logits at which a head is probed: far above any soft cap, which is nearly the identity on small ones.
+"""Size of the logits at which a head is probed: far above any soft cap, which is nearly the identity on small
+ones."""
 
 
 def score(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, chosen: Tensor, temperature: float, rows: int | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    chosen: Tensor,
+    temperature: float,
+    rows: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(N,) natural-log probabilities of `chosen` and (N,) entropies in nats of softmax((hidden @ weight.T + bias) / temperature).
+    """(N,) natural-log probabilities of `chosen` and (N,) entropies in nats of softmax((hidden @ weight.T +
+    bias) / temperature).
 
-    `rows` is the chunk; by default as many as make LOGITS logits. Both results are float32. Raises ValueError for rows < 1.
+    `rows` is the chunk; by default as many as make LOGITS logits. Both results are float32. Raises ValueError
+    for rows < 1.
     """
     rows = max(1, LOGITS // len(weight)) if rows is None else rows
     if rows < 1:
@@ -37,10 +48,11 @@ def score(
 
 
 def linear_head(model: Any) -> nn.Linear | None:
-    """The output embedding of a transformers model, or None when its logits are not exactly hidden @ W^T (+ bias).
+    """The output embedding of a transformers model, or None when its logits are not exactly hidden @ W^T (+
+    bias).
 
-    Found by trial: large hidden states are put in place of the base's on one token, and the model's logits compared with the
-    product. Soft caps and scales, whatever a config calls them, show.
+    Found by trial: large hidden states are put in place of the base's on one token, and the model's logits
+    compared with the product. Soft caps and scales, whatever a config calls them, show.
     """
     head, base = model.get_output_embeddings(), model.base_model
     if type(head) is not nn.Linear or base is model:
@@ -59,23 +71,36 @@ def linear_head(model: Any) -> nn.Linear | None:
     handle = base.register_forward_hook(replace)
     try:
         with torch.no_grad():
-            logits = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=head.weight.device), use_cache=False).logits
+            logits = model(
+                input_ids=torch.zeros(1, 1, dtype=torch.long, device=head.weight.device), use_cache=False
+            ).logits
     finally:
         handle.remove()
     if not probe:
         return None
     with torch.no_grad():
         wanted = F.linear(probe[-1], head.weight, head.bias)
-    alike = logits.shape == wanted.shape and torch.allclose(logits.float(), wanted.float(), rtol=1e-3, atol=1e-3 * LARGE)
+    alike = logits.shape == wanted.shape and torch.allclose(
+        logits.float(), wanted.float(), rtol=1e-3, atol=1e-3 * LARGE
+    )
     return head if alike and float(wanted.abs().max()) > LARGE / 2 else None
 
 
 class _Score(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chosen: Tensor, temperature: float, rows: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        chosen: Tensor,
+        temperature: float,
+        rows: int,
     ) -> tuple[Tensor, Tensor]:
-        wide, logp, entropy, total = weight.float(), *(hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
+        wide, logp, entropy, total = (
+            weight.float(),
+            *(hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3)),
+        )
         for start in range(0, len(hidden), rows):
             part = slice(start, start + rows)
             logits = _logits(hidden[part], wide, bias, temperature)
@@ -100,7 +125,9 @@ class _Score(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.rows):
             part = slice(start, start + ctx.rows)
             scale = (grads[0][part] / ctx.temperature)[:, None]
-            slope = _logits(hidden[part], wide, bias, ctx.temperature).sub_(total[part, None]).exp_().mul_(-scale)
+            slope = (
+                _logits(hidden[part], wide, bias, ctx.temperature).sub_(total[part, None]).exp_().mul_(-scale)
+            )
             slope.scatter_add_(-1, chosen[part, None], scale)
             if to_hidden is not None:
                 to_hidden[part] = (slope @ wide).to(hidden.dtype)

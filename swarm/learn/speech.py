@@ -2,13 +2,14 @@
 
     Task --render--> str --encode--> ids --(engine)--> ids --decode--> str
 
-Every peer of a run makes this from the same files and settings, so that learner and samplers see the same ids. A rendered prompt
-already has the special tokens that its chat template writes, and gets no others; without a template the tokenizer adds its own.
+Every peer of a run makes this from the same files and settings, so that learner and samplers see the same
+ids. A rendered prompt already has the special tokens that its chat template writes, and gets no others;
+without a template the tokenizer adds its own.
 
-Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the distribution is
-the softmax over all rows, here, in vLLM and in a server, since that is what each of them computes unasked and two masks that
-differ would be two policies. A row without a token may be sampled, is admitted, and decodes to nothing; training teaches the
-model not to.
+Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the
+distribution is the softmax over all rows, here, in vLLM and in a server, since that is what each of them
+computes unasked and two masks that differ would be two policies. A row without a token may be sampled, is
+admitted, and decodes to nothing; training teaches the model not to.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 Template = Literal["auto", "on", "off"]
 PROBE = (Message(role="user", content="1+1="),)
-# A conversation that every template has to be able to write.
+"""A conversation that every template has to be able to write."""
 
 
 class ModelError(ValueError):
@@ -44,14 +45,16 @@ class Speech:
     ) -> None:
         """`vocabulary` rows of the model; `ends` beside the tokenizer's own end token.
 
-        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what `template` asks.
+        Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what
+        `template` asks.
         """
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         """Rows of the model's embedding: every id is below."""
         if tokenizer.eos_token_id is None and not ends:
             raise ModelError(
-                f"the tokenizer in {_where(tokenizer)} has no end token: completions could not end; set eos_token in its config"
+                f"the tokenizer in {_where(tokenizer)} has no end token: completions could not end; set"
+                " eos_token in its config"
             )
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.ends = tuple(sorted({*own, *ends}))
@@ -59,8 +62,8 @@ class Speech:
         self._system = system
         if template == "on" and tokenizer.chat_template is None:
             raise ModelError(
-                f"the tokenizer in {_where(tokenizer)} has no chat template, and the run's model.template is on: "
-                "set it to auto or off, or take the chat variant of the model"
+                f"the tokenizer in {_where(tokenizer)} has no chat template, and the run's model.template is"
+                " on: set it to auto or off, or take the chat variant of the model"
             )
         self.templated = template != "off" and tokenizer.chat_template is not None
         """Prompts go through the chat template."""
@@ -81,8 +84,12 @@ class Speech:
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts, at least one each and all below `vocabulary`."""
         rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids
-        # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): those say nothing to it.
-        heard = [row if max(row, default=0) < self.vocabulary else [i for i in row if i < self.vocabulary] for row in rows]
+        # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): those say
+        # nothing to it.
+        heard = [
+            row if max(row, default=0) < self.vocabulary else [i for i in row if i < self.vocabulary]
+            for row in rows
+        ]
         return [row or [self._first()] for row in heard]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -104,8 +111,9 @@ class Speech:
         except TemplateError as error:
             roles = ", ".join(turn["role"] for turn in turns)
             raise ModelError(
-                f"the chat template in {_where(self.tokenizer)} cannot write a conversation of {roles} ({error}): "
-                "leave run.task.system empty if it takes no system message, or set run.model.template to off"
+                f"the chat template in {_where(self.tokenizer)} cannot write a conversation of {roles}"
+                f" ({error}): leave run.task.system empty if it takes no system message, or set"
+                " run.model.template to off"
             ) from error
 
     def _check(self) -> None:
@@ -117,8 +125,9 @@ class Speech:
             needed |= set(self.tokenizer(self._write(PROBE), add_special_tokens=False).input_ids)
         if (last := max(needed)) >= self.vocabulary:
             raise ModelError(
-                f"the tokenizer in {_where(self.tokenizer)} gives ids up to {last}, the model has {self.vocabulary} rows: "
-                "take both from one model, or call resize_token_embeddings on the model and save it again"
+                f"the tokenizer in {_where(self.tokenizer)} gives ids up to {last}, the model has"
+                f" {self.vocabulary} rows: take both from one model, or call resize_token_embeddings on the"
+                " model and save it again"
             )
 
     def _first(self) -> int:
@@ -127,23 +136,32 @@ class Speech:
         return bos if bos is not None and bos < self.vocabulary else self.ends[0]
 
     def _why_not(self) -> str:
-        return "model.template is off" if self.tokenizer.chat_template else f"{_where(self.tokenizer)} has no chat template"
+        return (
+            "model.template is off"
+            if self.tokenizer.chat_template
+            else f"{_where(self.tokenizer)} has no chat template"
+        )
 
 
 def load(folder: Path, template: Template = "auto", system: str = "") -> Speech:
-    """From a model's folder: config, tokenizer, generation config. Raises ModelError as Speech does, and when one is missing."""
+    """From a model's folder: config, tokenizer, generation config. Raises ModelError as Speech does, and when
+    one is missing."""
     from swarm.learn.model import config_of, load_tokenizer
 
     config = config_of(folder)
-    return Speech(load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system)
+    return Speech(
+        load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system
+    )
 
 
 def _ends(folder: Path, config: object) -> list[int]:
-    """End tokens of the generation config, where there is one, else of the config: a chat model ends its turn with another token
-    than its texts."""
+    """End tokens of the generation config, where there is one, else of the config: a chat model ends its turn
+    with another token than its texts."""
     from transformers import GenerationConfig
 
-    named = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").exists() else config
+    named = (
+        GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").exists() else config
+    )
     ends = getattr(named, "eos_token_id", None)
     return [] if ends is None else ends if isinstance(ends, list) else [ends]
 

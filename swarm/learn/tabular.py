@@ -1,6 +1,8 @@
-"""The simulator's policy: a table of logits, one distribution per (prompt, position), learned by the code that learns models.
+"""The simulator's policy: a table of logits, one distribution per (prompt, position), learned by the code
+that learns models.
 
-The prompt is a numeral and means its value modulo the number of rows. Completions have a fixed length and no end token.
+The prompt is a numeral and means its value modulo the number of rows. Completions have a fixed length and no
+end token.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Tiny random models of real architectures, for tests, benchmarks and first tries: `python -m swarm.learn.tiny qwen3 ./tiny`.
+"""Tiny random models of real architectures, for tests, benchmarks and first tries: `python -m
+swarm.learn.tiny qwen3 ./tiny`.
 
     a family's name --> byte-level BPE trained here, chat template, end tokens, weights --> a Hugging Face folder
 
-Each keeps what makes its family's real models awkward, so that what works here works there:
-llama: the tokenizer begins every text with <bos>, and the chat template writes one too; embeddings are not tied.
-qwen3: tied embeddings with more rows than the tokenizer has tokens; a turn ends with <|im_end|>, a text with <|endoftext|>.
-gemma3: tied embeddings, every other layer sees a window only, only the generation config knows that <end_of_turn> ends a turn.
+Each keeps what makes its family's real models awkward, so that what works here works there: llama: the
+tokenizer begins every text with <bos>, and the chat template writes one too; embeddings are not tied. qwen3:
+tied embeddings with more rows than the tokenizer has tokens; a turn ends with <|im_end|>, a text with
+<|endoftext|>. gemma3: tied embeddings, every other layer sees a window only, only the generation config knows
+that <end_of_turn> ends a turn.
 
 One seed gives one model. The head size is 32, the smallest that vLLM's CPU attention takes.
 """
@@ -35,9 +37,12 @@ transformers_logging.disable_progress_bar()  # a bar for every tiny file would h
 
 HEAD = 32
 TOKENS = 400
-# 256 bytes, the special tokens, and as many merges as the corpus below gives with pieces that occur more than once.
+"""256 bytes, the special tokens, and as many merges as the corpus below gives with pieces that occur more
+than once."""
+
 SPREAD = 0.08
-# Standard deviation of the weights: the usual 0.02 at this width gives logits that hardly differ.
+"""Standard deviation of the weights: the usual 0.02 at this width gives logits that hardly differ."""
+
 CORPUS = """
 Natalia sold 48 clips to her friends in April, and then she sold half as many in May. How many clips did she sell altogether?
 What is the sum of 3 and 5? The answer is 8. What is 12 times 7? The answer is 84. Think step by step, then give the answer.
@@ -95,18 +100,43 @@ class Family:
 FAMILIES = {
     "llama": Family(
         LlamaConfig,
-        ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|pad|>"),
-        "<|begin_of_text|>", "<|eot_id|>", "<|pad|>", ("<|end_of_text|>", "<|eot_id|>"), HEADERS, tied=False,
+        (
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|pad|>",
+        ),
+        "<|begin_of_text|>",
+        "<|eot_id|>",
+        "<|pad|>",
+        ("<|end_of_text|>", "<|eot_id|>"),
+        HEADERS,
+        tied=False,
     ),
     "qwen3": Family(
-        Qwen3Config, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
-        None, "<|im_end|>", "<|endoftext|>", ("<|im_end|>", "<|endoftext|>"), CHATML, tied=True, spare=32,
+        Qwen3Config,
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        None,
+        "<|im_end|>",
+        "<|endoftext|>",
+        ("<|im_end|>", "<|endoftext|>"),
+        CHATML,
+        tied=True,
+        spare=32,
     ),
     "gemma3": Family(
-        Gemma3TextConfig, ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"),
-        "<bos>", "<eos>", "<pad>", ("<eos>", "<end_of_turn>"), TURNS, tied=True,
+        Gemma3TextConfig,
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"),
+        "<bos>",
+        "<eos>",
+        "<pad>",
+        ("<eos>", "<end_of_turn>"),
+        TURNS,
+        tied=True,
     ),
-}  # fmt: skip
+}
 
 
 def make(folder: Path, family: str, seed: int = 0, hidden: int = 64, layers: int = 2) -> Path:
@@ -120,7 +150,9 @@ def make(folder: Path, family: str, seed: int = 0, hidden: int = 64, layers: int
     tokenizer = _tokenizer(kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(_config(kind, tokenizer, hidden, layers), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            _config(kind, tokenizer, hidden, layers), dtype=torch.float32
+        )
     ends = [tokenizer.convert_tokens_to_ids(end) for end in kind.ends]
     model.generation_config = GenerationConfig(
         eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id
@@ -138,18 +170,28 @@ def _tokenizer(kind: Family) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     special = [AddedToken(token, special=True, normalized=False) for token in kind.special]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=TOKENS, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENS, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS.strip().splitlines(), trainer)
     if kind.bos is not None:
         template = processors.TemplateProcessing(
-            single=f"{kind.bos} $A", pair=f"{kind.bos} $A $B", special_tokens=[(kind.bos, tokenizer.token_to_id(kind.bos))]
+            single=f"{kind.bos} $A",
+            pair=f"{kind.bos} $A $B",
+            special_tokens=[(kind.bos, tokenizer.token_to_id(kind.bos))],
         )
         tokenizer.post_processor = template
     names = {"bos_token": kind.bos} if kind.bos is not None else {}
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=kind.eos, pad_token=kind.pad, padding_side="left",
-        clean_up_tokenization_spaces=False, model_max_length=2048, chat_template=kind.template, **names,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        eos_token=kind.eos,
+        pad_token=kind.pad,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=2048,
+        chat_template=kind.template,
+        **names,
+    )
 
 
 def _config(kind: Family, tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int) -> PretrainedConfig:
@@ -176,7 +218,9 @@ def _config(kind: Family, tokenizer: PreTrainedTokenizerFast, hidden: int, layer
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m swarm.learn.tiny", description="Make a tiny random model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m swarm.learn.tiny", description="Make a tiny random model."
+    )
     parser.add_argument("family", choices=list(FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -2,8 +2,9 @@
 
     phi (B, T) = TRUSTS[kind](Weighed) x veto          log_w: the objective's log weight; x_it = log r_it; A the advantage
 
-Where a paper differentiates through its region, phi is the derivative: PPO's min(w A, clip(w) A) gives w inside and 0 outside.
-Where it stops the gradient at the clipped weight, phi is that weight. Everything is computed from logs, capped at exp(20).
+Where a paper differentiates through its region, phi is the derivative: PPO's min(w A, clip(w) A) gives w
+inside and 0 outside. Where it stops the gradient at the clipped weight, phi is that weight. Everything is
+computed from logs, capped at exp(20).
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ def phi(trust: Trust, view: View, batch: Batch, log_w: Tensor, advantage: Tensor
 
 
 def _anchor(trust: Trust, view: View, batch: Batch) -> Tensor:
-    """`prox`: the batch's, or the learner's own before this step; `blend`: A-3PO's log-linear mean of sampler and learner, whose
-    weight on the sampler is one over the lag in versions (arXiv 2512.06547)."""
+    """`prox`: the batch's, or the learner's own before this step; `blend`: A-3PO's log-linear mean of sampler
+    and learner, whose weight on the sampler is one over the lag in versions (arXiv 2512.06547)."""
     match trust.against:
         case "sampler":
             return view.logq
         case "prox":
-            return view.logp if batch.prox is None else torch.where(view.mask, batch.prox.detach().float(), 0.0)
+            return (
+                view.logp if batch.prox is None else torch.where(view.mask, batch.prox.detach().float(), 0.0)
+            )
         case "blend":
             lag = torch.ones_like(view.length) if batch.lag is None else batch.lag.float().clamp(min=1)
             return view.logp - view.log_r / lag[:, None]
@@ -66,8 +69,8 @@ def _anchor(trust: Trust, view: View, batch: Batch) -> Tensor:
 
 
 def _vetoed(it: Weighed) -> Tensor:
-    """1, or 0 for a whole completion. `token`: some r_it < edge. `drift`: A < 0 and mean_t(logq - logp) > edge (DeepSeek-V3.2,
-    arXiv 2512.02556 eq. 9)."""
+    """1, or 0 for a whole completion. `token`: some r_it < edge. `drift`: A < 0 and mean_t(logq - logp) >
+    edge (DeepSeek-V3.2, arXiv 2512.02556 eq. 9)."""
     match it.trust.veto:
         case "none":
             keep = torch.ones_like(it.sign, dtype=torch.bool)
@@ -85,15 +88,18 @@ def _edges(it: Weighed) -> tuple[float, float]:
 
 
 def _clip(it: Weighed) -> Tensor:
-    """PPO (arXiv 1707.06347 eq. 7): w, or 0 where A > 0 and the ratio is above 1 + hi, or A < 0 and it is below 1 - lo; with
-    `dual` also where A < 0 and it is above that (arXiv 1912.09729). The ratio is w, or measured from a proximal policy."""
+    """PPO (arXiv 1707.06347 eq. 7): w, or 0 where A > 0 and the ratio is above 1 + hi, or A < 0 and it is
+    below 1 - lo; with `dual` also where A < 0 and it is above that (arXiv 1912.09729). The ratio is w, or
+    measured from a proximal policy.
+    """
     log_u = it.log_w if it.trust.against == "sampler" else it.view.logp - it.anchor
     dropped = (it.sign < 0) & (log_u > log(it.trust.dual))
     return it.w * (it.inside(log_u, *_edges(it)) & ~dropped)
 
 
 def _decoupled(it: Weighed) -> Tensor:
-    """r, clipped by the ratio to the proximal policy (AReaL, arXiv 2505.24298) and dropped where prox / q is above `dual`."""
+    """r, clipped by the ratio to the proximal policy (AReaL, arXiv 2505.24298) and dropped where prox / q is
+    above `dual`."""
     log_u = it.view.logp - it.anchor
     return it.w * (it.inside(log_u, *_edges(it)) & (it.anchor - it.view.logq <= log(it.trust.dual)))
 
@@ -116,8 +122,10 @@ def _band(it: Weighed) -> Tensor:
 
 
 def _gate(it: Weighed) -> Tensor:
-    """w, or 0 where the completion has moved with its advantage: A > 0 and exp(lp - lq) > 1 + hi, or A < 0 and it is < 1 - lo,
-    geometric scores. Unlike a clip of GEPO's weight, which is not 1 when p = q, it is centred where nothing has moved."""
+    """w, or 0 where the completion has moved with its advantage: A > 0 and exp(lp - lq) > 1 + hi, or A < 0
+    and it is < 1 - lo, geometric scores. Unlike a clip of GEPO's weight, which is not 1 when p = q, it is
+    centred where nothing has moved.
+    """
     return it.w * it.inside(it.drift, *_edges(it))
 
 
@@ -127,15 +135,16 @@ def _taper(it: Weighed) -> Tensor:
 
 
 def _soft(it: Weighed) -> Tensor:
-    """4 s (1 - s) w, s = sigmoid(tau (w - 1)): the derivative of SAPO's gate (arXiv 2511.20347). Constants: tau for A > 0, else
-    tau."""
+    """4 s (1 - s) w, s = sigmoid(tau (w - 1)): the derivative of SAPO's gate (arXiv 2511.20347). Constants:
+    tau for A > 0, else tau."""
     up, down = it.trust.constants
     s = torch.sigmoid(torch.where(it.sign > 0, up, down) * (it.w - 1))
     return 4 * s * (1 - s) * it.w
 
 
 def _gamma(it: Weighed) -> Tensor:
-    """w^k exp(lambda (1 - w)) (VESPO, arXiv 2602.10693). Constants: k, lambda for A >= 0; k, lambda for A < 0."""
+    """w^k exp(lambda (1 - w)) (VESPO, arXiv 2602.10693). Constants: k, lambda for A >= 0; k, lambda for A <
+    0."""
     k_up, l_up, k_down, l_down = it.trust.constants
     k, rate = torch.where(it.sign < 0, k_down, k_up), torch.where(it.sign < 0, l_down, l_up)
     log_w = it.log_w.clamp(max=LOG_MAX)
@@ -147,8 +156,8 @@ def _shift(it: Weighed) -> Tensor:
 
 
 def _tv(it: Weighed) -> Tensor:
-    """min(w, dual), or 0 where A > 0 and p - q > hi, or A < 0 and p - q < -lo: probabilities, not their ratio (DPPO's binary
-    total variation, arXiv 2602.04879 eq. 12-13)."""
+    """min(w, dual), or 0 where A > 0 and p - q > hi, or A < 0 and p - q < -lo: probabilities, not their ratio
+    (DPPO's binary total variation, arXiv 2602.04879 eq. 12-13)."""
     shift = _shift(it)
     dropped = ((it.sign > 0) & (shift > it.trust.hi)) | ((it.sign < 0) & (shift < -it.trust.lo))
     return it.log_w.clamp(max=min(log(it.trust.dual), LOG_MAX)).exp() * ~dropped
@@ -160,10 +169,12 @@ def _tv_band(it: Weighed) -> Tensor:
 
 
 def _second_moment(it: Weighed) -> Tensor:
-    """PPO's clip at exp(+-X), X the largest |x| such that the mean over the group's harmful tokens (A > 0 and r > 1, or A < 0 and
-    r < 1) of min(x^2, X^2) is within a budget; never tighter than 1 - low or 1 + high. Constants: budget, low, high.
+    """PPO's clip at exp(+-X), X the largest |x| such that the mean over the group's harmful tokens (A > 0 and
+    r > 1, or A < 0 and r < 1) of min(x^2, X^2) is within a budget; never tighter than 1 - low or 1 + high.
+    Constants: budget, low, high.
 
-    M2PO (arXiv 2510.01161) as its authors run it, except that they take the mean over a micro-batch: a group is never split.
+    M2PO (arXiv 2510.01161) as its authors run it, except that they take the mean over a micro-batch: a group
+    is never split.
     """
     budget, low, high = it.trust.constants
     x = torch.where(torch.isfinite(it.view.log_r), it.view.log_r, 0.0).clamp(-LOG_MAX, LOG_MAX)
@@ -183,8 +194,9 @@ def _second_moment(it: Weighed) -> Tensor:
 
 
 def _geometric_clip(it: Weighed) -> Tensor:
-    """GMPO (arXiv 2507.20673): the geometric mean of ratios clipped in log space, x at most hi for A > 0 and at least -lo for
-    A < 0 (nats); a clipped token has no gradient of its own but its bound stays in the mean."""
+    """GMPO (arXiv 2507.20673): the geometric mean of ratios clipped in log space, x at most hi for A > 0 and
+    at least -lo for A < 0 (nats); a clipped token has no gradient of its own but its bound stays in the
+    mean."""
     x = it.view.log_r
     clipped = torch.where(it.sign > 0, x.clamp(max=it.trust.hi), x.clamp(min=-it.trust.lo))
     mean = it.view.score(torch.where(it.view.mask, clipped, 0.0), "geometric")[:, None]
@@ -192,8 +204,8 @@ def _geometric_clip(it: Weighed) -> Tensor:
 
 
 def _widening(it: Weighed) -> Tensor:
-    """w, or 0 where A > 0 and log w > hi sqrt(t), or A < 0 and log w < -lo sqrt(t) or > dual sqrt(t); t = 1, 2 ... along the
-    completion, edges in nats (CTPO, arXiv 2605.07331, as its authors run it)."""
+    """w, or 0 where A > 0 and log w > hi sqrt(t), or A < 0 and log w < -lo sqrt(t) or > dual sqrt(t); t = 1,
+    2 ... along the completion, edges in nats (CTPO, arXiv 2605.07331, as its authors run it)."""
     root = it.view.mask.float().cumsum(-1).sqrt()
     up = (it.sign > 0) & (it.log_w > it.trust.hi * root)
     down = (it.sign < 0) & ((it.log_w < -it.trust.lo * root) | (it.log_w > it.trust.dual * root))
@@ -201,7 +213,8 @@ def _widening(it: Weighed) -> Tensor:
 
 
 def _hazard(it: Weighed) -> Tensor:
-    """exp(y - z) (1 - (y/c)^2), y = c tanh(x / c), z = (softplus(y) / l_up)^k_up + (softplus(-y) / l_down)^k_down.
+    """exp(y - z) (1 - (y/c)^2), y = c tanh(x / c), z = (softplus(y) / l_up)^k_up + (softplus(-y) /
+    l_down)^k_down.
 
     MHPO (arXiv 2603.16929). Constants: c, k_up, l_up, k_down, l_down.
     """

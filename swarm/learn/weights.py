@@ -1,13 +1,15 @@
 """A policy as bytes: bf16 safetensors, the same bytes for the same weights on every peer.
 
-Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the head's, as in the
-files that transformers and vLLM read), every float becomes bfloat16. A module with an adapter (peft's) travels as the adapter
-alone, under the names that peft gives it in a file. Reading trusts nothing: the header is checked by safetensors, then names,
-types and shapes against the module that is to hold them.
+Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the
+head's, as in the files that transformers and vLLM read), every float becomes bfloat16. A module with an
+adapter (peft's) travels as the adapter alone, under the names that peft gives it in a file. Reading trusts
+nothing: the header is checked by safetensors, then names, types and shapes against the module that is to hold
+them.
 
-A learner's float32 master holds more than a release says of it: 16 bits, in which the steps of many versions do not show at a
-real learning rate. So a master stays where it would be released as the release says (`follow`), or every release that a learner
-takes would undo its training. Not handled here: patches between versions, compression.
+A learner's float32 master holds more than a release says of it: 16 bits, in which the steps of many versions
+do not show at a real learning rate. So a master stays where it would be released as the release says
+(`follow`), or every release that a learner takes would undo its training. Not handled here: patches between
+versions, compression.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from torch import Tensor, nn
 from swarm.types import Digest
 
 ADAPTER = "default"
-# peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file.
+"""peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
+
 PIECE = 1 << 24
-# Values that follow a release together: what is compared of them takes about 80 MB.
+"""Values that follow a release together: what is compared of them takes about 80 MB."""
 
 
 def of(module: nn.Module) -> bytes:
@@ -37,7 +40,11 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     """What a release of this module holds, its own tensors: all weights, or its adapter's alone."""
     if not hasattr(module, "peft_config"):
         return module.state_dict()
-    return {name.replace(f".{ADAPTER}.", "."): value for name, value in module.named_parameters() if f".{ADAPTER}." in name}
+    return {
+        name.replace(f".{ADAPTER}.", "."): value
+        for name, value in module.named_parameters()
+        if f".{ADAPTER}." in name
+    }
 
 
 def to_bytes(state: Mapping[str, Tensor]) -> bytes:
@@ -54,7 +61,9 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
         raise ValueError(f"these weights cannot be read: {error}") from error
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.bfloat16:
-            raise ValueError(f"these weights cannot be used: {name} is {tensor.dtype}, a policy travels as bfloat16")
+            raise ValueError(
+                f"these weights cannot be used: {name} is {tensor.dtype}, a policy travels as bfloat16"
+            )
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"these weights cannot be used: {name} holds values that are not finite")
     return tensors
@@ -66,14 +75,19 @@ def digest(data: bytes) -> Digest:
 
 @torch.no_grad()
 def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
-    """Set the module's weights, or its adapter's, to those in `data`; with `masters`, those that are trained `follow` it.
+    """Set the module's weights, or its adapter's, to those in `data`; with `masters`, those that are trained
+    `follow` it.
 
     Raises ValueError (nothing changed) unless names and shapes are its own.
     """
     tensors = from_bytes(data)
     mine = state(module)
     check(tensors, {name: [*mine[name].shape] for name in own_names(mine)})
-    trained = {parameter.data_ptr() for parameter in module.parameters() if parameter.requires_grad} if masters else set()
+    trained = (
+        {parameter.data_ptr() for parameter in module.parameters() if parameter.requires_grad}
+        if masters
+        else set()
+    )
     for name, tensor in tensors.items():
         if mine[name].data_ptr() in trained:
             follow(mine[name], tensor)
@@ -83,12 +97,14 @@ def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
 
 @torch.no_grad()
 def follow(master: Tensor, released: Tensor) -> None:
-    """Set `master` to `released`, of its shape, but leave values that would be released with the very bits that are there."""
+    """Set `master` to `released`, of its shape, but leave values that would be released with the very bits
+    that are there."""
     master, released = torch.atleast_1d(master.detach(), released.detach())
     rows = max(1, PIECE * len(master) // max(1, master.numel()))
     for mine, told in zip(master.split(rows), released.split(rows), strict=True):
         here = told.to(mine.device, torch.bfloat16)
-        agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)  # 0 and -0 are equal, and two releases
+        # 0 and -0 are equal, and two releases
+        agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)
         torch.where(agrees, mine, here.to(mine.dtype), out=mine)
 
 
@@ -99,7 +115,9 @@ def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> Non
         raise ValueError(f"these weights are of another model: unknown {strange[:3]}, missing {missing[:3]}")
     for name, tensor in tensors.items():
         if [*tensor.shape] != shapes[name]:
-            raise ValueError(f"these weights are of another model: {name} is {[*tensor.shape]}, here {shapes[name]}")
+            raise ValueError(
+                f"these weights are of another model: {name} is {[*tensor.shape]}, here {shapes[name]}"
+            )
 
 
 def own_names(state: Mapping[str, Tensor]) -> list[str]:

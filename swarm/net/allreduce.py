@@ -1,11 +1,13 @@
-"""The mean over a group: hivemind's butterfly all-reduce, changed so that all members get the same bytes or none does.
+"""The mean over a group: hivemind's butterfly all-reduce, changed so that all members get the same bytes or
+none does.
 
     my part of everybody -> weighted mean -> encoded once -> everybody (me too)
 
-In come a group, what its members claimed and a flat tensor; out come the means. Invariants: every member ends with the bytes
-that each reducer encoded; sizes are compared before anything is allocated; what is lost, misshapen or not finite breaks the
-round at its reducer for all senders. What is too large breaks no round (swarm.core.standing): parts that make more than their
-sender's announced norm are scaled down to it by their reducer, means that make more than any mean of the announced ones by all.
+In come a group, what its members claimed and a flat tensor; out come the means. Invariants: every member ends
+with the bytes that each reducer encoded; sizes are compared before anything is allocated; what is lost,
+misshapen or not finite breaks the round at its reducer for all senders. What is too large breaks no round
+(swarm.core.standing): parts that make more than their sender's announced norm are scaled down to it by their
+reducer, means that make more than any mean of the announced ones by all.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping
-from typing import Any, AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
+from collections.abc import (
+    AsyncIterator,
+    Mapping,
+)
+from typing import (
+    Any,
+)
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
@@ -41,17 +48,24 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         largest = bound([claims[peer] for peer in self.ordered_peer_ids], judged)
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
-        self._shapes = [[part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer]
-        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())  # `broken` tells
+        self._shapes = [
+            [part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
+        ]
+        # `broken` tells
+        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def scaled(self) -> dict[str, float]:
-        """Member -> the share that counted of what it sent, as far as I see: of its gradient, of parts and means beyond it."""
-        held = {peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids}
+        """Member -> the share that counted of what it sent, as far as I see: of its gradient, of parts and
+        means beyond it."""
+        held = {
+            peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids
+        }
         shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
         return {peer: share for peer, share in shares.items() if share < 1}
 
     async def collect(self) -> list[torch.Tensor]:
-        """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is watched here."""
+        """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is
+        watched here."""
 
         async def means() -> list[torch.Tensor]:
             async with contextlib.aclosing(self.run()) as parts:
@@ -70,10 +84,15 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             await asyncio.gather(work, cut, return_exceptions=True)
 
     def exchanged(self) -> dict[str, int]:
-        """Member -> bytes of parts that a complete round got from it, and sent there: its own part's and mine."""
+        """Member -> bytes of parts that a complete round got from it, and sent there: its own part's and
+        mine."""
         parts = [sum(self._codec.size(shape.numel()) for shape in shapes) for shapes in self._shapes]
         mine = parts[self.ordered_peer_ids.index(self.peer_id)]
-        return {str(peer): part + mine for peer, part in zip(self.ordered_peer_ids, parts, strict=True) if peer != self.peer_id}
+        return {
+            str(peer): part + mine
+            for peer, part in zip(self.ordered_peer_ids, parts, strict=True)
+            if peer != self.peer_id
+        }
 
     def _break(self, why: str) -> None:
         if not self.broken:
@@ -108,7 +127,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
         for number, part in enumerate(self.parts_for_local_averaging):
-            mean = await self._add(sender, number, part if share == 1 else part * share)  # (the tensor is not mine to change)
+            # (the tensor is not mine to change)
+            mean = await self._add(sender, number, part if share == 1 else part * share)
             self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
@@ -121,7 +141,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             async for message in aiter_with_timeout(stream, self.reducer_timeout):
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
-                mean = await loop.run_in_executor(None, self._given, peer_id, message.tensor_part, shapes[number])
+                mean = await loop.run_in_executor(
+                    None, self._given, peer_id, message.tensor_part, shapes[number]
+                )
                 self.tensor_part_container.register_processed_part(index, number, mean)
                 number += 1
                 if number == len(shapes):  # the reducer waits for me to hang up
@@ -132,7 +154,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     async def _add(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
         try:
             weight = self._standing[self.sender_peer_ids[sender]].weight
-            mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(sender, number, part, weight=weight)
+            mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(
+                sender, number, part, weight=weight
+            )
         except asyncio.CancelledError:
             if self.broken:
                 raise AllreduceException(self.broken) from None
@@ -148,7 +172,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         async for message in stream:
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
-            part = await loop.run_in_executor(None, self._taken, sender_index, message.tensor_part, shapes[number])
+            part = await loop.run_in_executor(
+                None, self._taken, sender_index, message.tensor_part, shapes[number]
+            )
             mean = await self._add(sender_index, number, part)
             number += 1
             packed = await loop.run_in_executor(None, self._codec.compress, mean)
@@ -157,7 +183,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
 
     async def _ban_sender(self, peer_id: PeerID) -> None:
-        """hivemind goes on without a lost sender, and each member gets another mean; here the round ends for all."""
+        """hivemind goes on without a lost sender, and each member gets another mean; here the round ends for
+        all."""
         received = self.tensor_part_reducer.num_parts_received[self.sender_peer_ids.index(peer_id)]
         if received < self.tensor_part_reducer.num_parts:
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")

@@ -1,15 +1,18 @@
-"""Averaging with the other learners: the Averager port over hivemind, in a process of its own, under supervision.
+"""Averaging with the other learners: the Averager port over hivemind, in a process of its own, under
+supervision.
 
     average() -> Order ----pipe----> averager process: matching -> butterfly all-reduce -> shared buffer -> Ended
          ^                                 |                              (float32, flat, one per peer)
          +-------- kill -9 and replace <---+ no answer by the deadline, or the process is gone
 
-In come a version, tensors, a weight and the peers that may take part; out comes the weighted mean with the same bytes at every
-member, or None, or RoundLost. Invariants: the deadline always holds; tensors change only after a complete round; who is not
-invited is refused at the join and not served; members of a group all invited each other and are at the same version.
+In come a version, tensors, a weight and the peers that may take part; out comes the weighted mean with the
+same bytes at every member, or None, or RoundLost. Invariants: the deadline always holds; tensors change only
+after a complete round; who is not invited is refused at the join and not served; members of a group all
+invited each other and are at the same version.
 
-This file is the peer's side. The other one: averaging.py (the process), matching.py (who takes part), allreduce.py (the mean).
-Not handled: that all members *apply* the same average (a member may die after it sent its parts): releases settle that.
+This file is the peer's side. The other one: averaging.py (the process), matching.py (who takes part),
+allreduce.py (the mean). Not handled: that all members *apply* the same average (a member may die after it
+sent its parts): releases settle that.
 """
 
 from __future__ import annotations
@@ -31,7 +34,19 @@ import torch
 
 from swarm.config import Averaging
 from swarm.core.standing import Usual
-from swarm.net.averaging import LEAVE, Ended, FromChild, FromParent, Leave, Listening, Order, Ready, Setup, encode, serve
+from swarm.net.averaging import (
+    LEAVE,
+    Ended,
+    FromChild,
+    FromParent,
+    Leave,
+    Listening,
+    Order,
+    Ready,
+    Setup,
+    encode,
+    serve,
+)
 from swarm.net.codec import DTYPES
 from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
@@ -40,9 +55,10 @@ from swarm.types import PeerId
 T = TypeVar("T")
 
 START = 20.0
-# Seconds until a new averager process must be ready; 0.2 is usual.
+"""Seconds until a new averager process must be ready; 0.2 is usual."""
+
 STALE = 8
-# Addresses of dead processes that are remembered: one would do unless starts fail in a row.
+"""Addresses of dead processes that are remembered: one would do unless starts fail in a row."""
 
 
 class Child:
@@ -51,7 +67,10 @@ class Child:
     def __init__(self, setup: Setup, gone: Callable[[Child], None]) -> None:
         """Forks: on the main thread, whose death the process shall follow."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("an averager process starts on the main thread: it dies together with the thread that forked it")
+            raise RuntimeError(
+                "an averager process starts on the main thread: it dies together with the thread that"
+                " forked it"
+            )
         self._loop, self._gone = asyncio.get_running_loop(), gone
         self.daemon, self.address = setup.daemon, ""
         self.ready: asyncio.Future[PeerId] = self._loop.create_future()
@@ -60,8 +79,11 @@ class Child:
         fork = multiprocessing.get_context("fork")
         self._pipe: Connection
         self._pipe, inner = fork.Pipe()
-        self.process = fork.Process(target=serve, args=(setup, inner, os.getpid()), name="averager", daemon=True)
-        stdin, sys.stdin = sys.stdin, None  # the new process closes it, and hangs when a thread here is reading it at the fork
+        self.process = fork.Process(
+            target=serve, args=(setup, inner, os.getpid()), name="averager", daemon=True
+        )
+        # the new process closes it, and hangs when a thread here is reading it at the fork
+        stdin, sys.stdin = sys.stdin, None
         try:
             self.process.start()
         finally:
@@ -145,17 +167,27 @@ class HiveAverager:
         settings: Averaging,
         report: Callable[[str, str, float | None], None],
     ) -> None:
-        """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next round.
+        """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next
+        round.
 
         `dial_only`: others cannot dial this p2pd. `prefix` names the run in calls to others.
 
-        `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not bounded by /dev/shm);
-        `groups` make the run's whole batch, which bounds the weights.
-        `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the next one ready.
+        `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not
+        bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
+        `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
+        next one ready.
         """
         if settings.compression not in DTYPES:
-            raise ValueError(f"compression {settings.compression!r} is unknown: take one of {', '.join(DTYPES)}")
-        self._daemon, self._dial_only, self._prefix, self._settings, self._report = daemon, dial_only, prefix, settings, report
+            raise ValueError(
+                f"compression {settings.compression!r} is unknown: take one of {', '.join(DTYPES)}"
+            )
+        self._daemon, self._dial_only, self._prefix, self._settings, self._report = (
+            daemon,
+            dial_only,
+            prefix,
+            settings,
+            report,
+        )
         self._groups, self._usual = groups, Usual()
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
@@ -186,7 +218,9 @@ class HiveAverager:
     ) -> Average | None:
         """See the port. `weight` in (0, 1e6]; the tensors hold `numel` values in all."""
         if sum(tensor.numel() for tensor in tensors) != self._buffer.numel():
-            raise ValueError(f"the tensors do not hold the {self._buffer.numel()} values that this averager was made for")
+            raise ValueError(
+                f"the tensors do not hold the {self._buffer.numel()} values that this averager was made for"
+            )
         if not (math.isfinite(weight) and 0 < weight <= MAX_WEIGHT):
             raise ValueError(f"the weight {weight} is not in (0, {MAX_WEIGHT:g}]")
         if not peers:
@@ -201,7 +235,9 @@ class HiveAverager:
                 order = Order(version, float(weight), self._usual.norm(), tuple(sorted(peers)), left)
                 ended = await self._supervised(child, order)
         except TimeoutError:
-            raise RoundLost(f"version {version}: the averager did not answer within {deadline:g} s and is replaced") from None
+            raise RoundLost(
+                f"version {version}: the averager did not answer within {deadline:g} s and is replaced"
+            ) from None
         if ended.lost:
             raise RoundLost(f"version {version}: {ended.lost}")
         if not ended.members:
@@ -215,7 +251,8 @@ class HiveAverager:
     async def _supervised(self, child: Child, order: Order) -> Ended:
         try:
             return await child.run(order)
-        except asyncio.CancelledError:  # the deadline, or the caller gave up: the process is still busy with the round
+        # the deadline, or the caller gave up: the process is still busy with the round
+        except asyncio.CancelledError:
             self._replace("a round did not end by its deadline")
             raise
 
@@ -244,7 +281,9 @@ class HiveAverager:
                     self._child = await self._spawn()
                     break
                 except (RoundLost, TimeoutError, OSError) as error:
-                    self._report("averager", f"a new process did not start: {error or type(error).__name__}", None)
+                    self._report(
+                        "averager", f"a new process did not start: {error or type(error).__name__}", None
+                    )
                     await asyncio.sleep(1.0)
             self._report("averager", "", asyncio.get_running_loop().time() - began)
         finally:
@@ -260,7 +299,9 @@ class HiveAverager:
         """Raises RoundLost or TimeoutError; the process that did not start is gone then."""
         async with asyncio.timeout(START):
             daemon = await self._daemon()
-        setup = Setup(self._prefix, self._settings, self._groups, self._buffer, daemon, self._dial_only, self._stale)
+        setup = Setup(
+            self._prefix, self._settings, self._groups, self._buffer, daemon, self._dial_only, self._stale
+        )
         child = Child(setup, self._on_gone)
         try:
             async with asyncio.timeout(START):

@@ -1,12 +1,14 @@
-"""The averager process: takes orders from its peer through a pipe, gathers a group, reduces, writes the mean where it read.
+"""The averager process: takes orders from its peer through a pipe, gathers a group, reduces, writes the mean
+where it read.
 
     peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
                             ^ calls of other averager processes, through the peer's p2pd
 
-The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes only after a complete round; who was
-not invited is not served; the process ends with its parent. The process shares no lock with the peer: hivemind's MPFuture takes
-locks of all its processes, and one that is frozen or killed while it holds one takes the whole peer along. So hivemind's calls
-and reducer are used and its DecentralizedAverager, which is a process, is not.
+The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes only after a
+complete round; who was not invited is not served; the process ends with its parent. The process shares no
+lock with the peer: hivemind's MPFuture takes locks of all its processes, and one that is frozen or killed
+while it holds one takes the whole peer along. So hivemind's calls and reducer are used and its
+DecentralizedAverager, which is a process, is not.
 """
 
 from __future__ import annotations
@@ -47,9 +49,12 @@ from swarm.net.matching import MatchError, Matching, read_announcement
 from swarm.net.norm import LARGEST, norm
 
 MARGIN = 0.3
-# Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a process.
+"""Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
+process."""
+
 LEAVE = 1.0
-# Seconds for a process to take its handlers back when it leaves; then it is killed.
+"""Seconds for a process to take its handlers back when it leaves; then it is killed."""
+
 PDEATHSIG = 1
 
 
@@ -135,18 +140,25 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         setup, settings = self._setup, self._setup.settings
         self._p2p = await P2P.replicate(Multiaddr(setup.daemon))
         self._send(Listening(str(self._p2p._client.control.listen_maddr)))
-        schema = hashlib.sha256(f"scale, float32 {setup.buffer.numel()} {settings.compression}".encode()).digest()
+        schema = hashlib.sha256(
+            f"scale, float32 {setup.buffer.numel()} {settings.compression}".encode()
+        ).digest()
         self._matching = Matching(
-            self._p2p.peer_id, setup.dial_only, schema, settings.match, settings.request,
+            self._p2p.peer_id,
+            setup.dial_only,
+            schema,
+            settings.match,
+            settings.request,
             stub=lambda peer: self.get_stub(self._p2p, peer, namespace=setup.prefix),
-        )  # fmt: skip
+        )
         if not setup.dial_only:
             await self._remove_stale()
             await self.add_p2p_handlers(self._p2p, namespace=setup.prefix)
         self._send(Ready(str(self._p2p.peer_id)))
 
     async def _remove_stale(self) -> None:
-        """p2pd keeps the stream handlers of a dead process and refuses new ones; they are removed by its address."""
+        """p2pd keeps the stream handlers of a dead process and refuses new ones; they are removed by its
+        address."""
         self._collect_rpc_handlers()
         control = self._p2p._client.control
         mine = control.listen_maddr
@@ -154,7 +166,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             for handler in self._rpc_handlers:
                 name = self._get_handle_name(self._setup.prefix, handler.method_name)
                 control.listen_maddr, control.handlers[name] = Multiaddr(address), None
-                with contextlib.suppress(ControlFailure):  # it had not come as far as that one, or p2pd is a new one
+                # it had not come as far as that one, or p2pd is a new one
+                with contextlib.suppress(ControlFailure):
                     await control.remove_stream_handler(name)
         control.listen_maddr = mine
 
@@ -171,7 +184,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
                 ended = await self._round(order)
         except TimeoutError:
             ended = Ended(f"not done in {order.seconds:.1f} s")
-        except Exception as error:  # (whatever hivemind raises here, the round is lost and the reason is told)
+        # (whatever hivemind raises here, the round is lost and the reason is told)
+        except Exception as error:
             ended = Ended(str(error) or type(error).__name__)
         self._send(ended)
 
@@ -182,7 +196,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return Ended("my own tensors are not finite")
         self._known.clear()
         try:
-            group = await self._matching.gather(order.version, Claim(order.weight, mine, order.usual), invited)
+            group = await self._matching.gather(
+                order.version, Claim(order.weight, mine, order.usual), invited
+            )
             if group is None:
                 return Ended()
             with self._registered(group.group_id) as promise:
@@ -204,17 +220,28 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self, group: GroupInfo, invited: frozenset[PeerID], version: int, promise: asyncio.Future[Runner]
     ) -> Ended:
         told = dict(zip(group.peer_ids, map(read_announcement, group.gathered), strict=True))
-        if len(told) < 2 or not set(told) <= {self._p2p.peer_id, *invited} or any(one.v != version for one in told.values()):
+        if (
+            len(told) < 2
+            or not set(told) <= {self._p2p.peer_id, *invited}
+            or any(one.v != version for one in told.values())
+        ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
         settings = self._setup.settings
         # A claim is what a member announced while the group formed, so that all reducers use the same one.
         runner = Runner(
-            claims={peer: one.claim for peer, one in told.items()}, groups=self._setup.groups, codec=Codec(settings.compression),
-            p2p=self._p2p, servicer_type=type(self), prefix=self._setup.prefix, group_id=group.group_id,
+            claims={peer: one.claim for peer, one in told.items()},
+            groups=self._setup.groups,
+            codec=Codec(settings.compression),
+            p2p=self._p2p,
+            servicer_type=type(self),
+            prefix=self._setup.prefix,
+            group_id=group.group_id,
             tensors=[self._setup.buffer],
-            ordered_peer_ids=group.peer_ids, peer_fractions=tuple(float(not one.dial_only) for one in told.values()),
-            sender_timeout=settings.chunk, reducer_timeout=2 * settings.chunk,
-        )  # fmt: skip
+            ordered_peer_ids=group.peer_ids,
+            peer_fractions=tuple(float(not one.dial_only) for one in told.values()),
+            sender_timeout=settings.chunk,
+            reducer_timeout=2 * settings.chunk,
+        )
         promise.set_result(runner)
         try:
             results = await runner.collect()
@@ -224,9 +251,11 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             raise AllreduceException(runner.broken or "a part was lost")
         self._setup.buffer.copy_(results[0])
         return Ended(
-            members=tuple(map(str, group.peer_ids)), exchanged=runner.exchanged(), scaled=runner.scaled(),
+            members=tuple(map(str, group.peer_ids)),
+            exchanged=runner.exchanged(),
+            scaled=runner.scaled(),
             norms={str(peer): one.norm for peer, one in told.items()},
-        )  # fmt: skip
+        )
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
@@ -249,7 +278,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             return
         async for message in (await promise).rpc_aggregate_part(achain(as_aiter(first), stream), context):
             yield message
-        await asyncio.sleep(self._setup.settings.chunk)  # until the sender hangs up: p2pd may lose what is said right before I do
+        # until the sender hangs up: p2pd may lose what is said right before I do
+        await asyncio.sleep(self._setup.settings.chunk)
 
 
 # -- the process ----------------------------------------------------------------------------------------------------------
@@ -263,11 +293,13 @@ def serve(setup: Setup, pipe: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-    gc.freeze()  # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
+    # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
+    gc.freeze()
     signal.set_wakeup_fd(-1)  # else a signal sent to me would wake the parent's loop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal sends these to all of its programs; this one ends with its parent
+        # a terminal sends these to all of its programs; this one ends with its parent
+        signal.signal(number, signal.SIG_IGN)
     _close_sockets(keep=pipe.fileno())
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
@@ -293,7 +325,8 @@ def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
 
 
 def _close_sockets(keep: int) -> None:
-    """Let go of the parent's connections: as long as I hold a copy, the other side never learns that the parent closed it."""
+    """Let go of the parent's connections: as long as I hold a copy, the other side never learns that the
+    parent closed it."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if fd > 2 and fd != keep and stat.S_ISSOCK(os.fstat(fd).st_mode):

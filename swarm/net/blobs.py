@@ -2,14 +2,15 @@
 
     cut(whole) -> Manifest{chunks} -> hold -- its digest is in the Release --> fetch_release: manifest, chunks of several holders
 
-A request is one digest, its answer the bytes (service `blobs`); `cut` is what takes time, and may run anywhere, all else
-belongs to the loop. Invariants: what is returned or held has the digest it was asked by; sizes are checked before anything is
-allocated; a holder that lies is reported to `on_bad`, one that is late or busy is not, and the others are tried. A chunk is
-held as soon as it is here, so that a fetch that failed goes on where it ended, after a restart too where there is a folder;
-whoever fetched a release holds it for others. Retention: the newest releases, what is being fetched, here or from here, what
-was begun and is newer than they are, besides what `put` pinned. Where they lie is a shelf's business (swarm.net.shelves);
-`on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard), finding holders (the
-Board), two fetches of one digest at once (both run).
+A request is one digest, its answer the bytes (service `blobs`); `cut` is what takes time, and may run
+anywhere, all else belongs to the loop. Invariants: what is returned or held has the digest it was asked by;
+sizes are checked before anything is allocated; a holder that lies is reported to `on_bad`, one that is late
+or busy is not, and the others are tried. A chunk is held as soon as it is here, so that a fetch that failed
+goes on where it ended, after a restart too where there is a folder; whoever fetched a release holds it for
+others. Retention: the newest releases, what is being fetched, here or from here, what was begun and is newer
+than they are, besides what `put` pinned. Where they lie is a shelf's business (swarm.net.shelves);
+`on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard),
+finding holders (the Board), two fetches of one digest at once (both run).
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import FRAME_LIMIT, WireError, decode, encode
 
 SERVICE, STATES = "blobs", "states"
-# Names of one service: a learner's states have a store of their own, and who counts what passes can tell them from releases.
+"""Names of one service: a learner's states have a store of their own, and who counts what passes can tell
+them from releases."""
+
 CHUNK = 1 << 20
-# Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat.
+"""Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat."""
+
 AT_ONCE = 4
-# Chunks under way: enough to fill several holders' links, and at most 16 MiB in memory.
+"""Chunks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
+
 MOST = 60_000
-# Chunks of a release: its manifest, 66 bytes for each, is one mail. Beyond 60 GB chunks are larger, up to what a mail carries.
+"""Chunks of a release: its manifest, 66 bytes for each, is one mail. Beyond 60 GB chunks are larger, up to
+what a mail carries."""
+
 LARGEST = FRAME_LIMIT // CHUNK * MOST * CHUNK
-# Bytes of a release or a state: 250 GB, 120 billion parameters in bf16, or the state of 20 billion.
+"""Bytes of a release or a state: 250 GB, 120 billion parameters in bf16, or the state of 20 billion."""
 
 
 class Cut(NamedTuple):
@@ -55,9 +62,13 @@ def cut(data: bytes, version: int) -> Cut:
     if not 0 < len(data) <= LARGEST:
         raise ValueError(f"version {version} has {len(data)} bytes: at most {LARGEST} travel")
     step = chunk_size(len(data))
-    named = [(digest_of(chunk), chunk) for chunk in (data[at : at + step] for at in range(0, len(data), step))]
+    named = [
+        (digest_of(chunk), chunk) for chunk in (data[at : at + step] for at in range(0, len(data), step))
+    ]
     digests = tuple(digest for digest, _ in named)
-    return Cut(Manifest(version=version, weights=digest_of(data), size=len(data), chunks=digests), dict(named))
+    return Cut(
+        Manifest(version=version, weights=digest_of(data), size=len(data), chunks=digests), dict(named)
+    )
 
 
 def chunk_size(size: int) -> int:
@@ -66,9 +77,12 @@ def chunk_size(size: int) -> int:
 
 
 AGAIN = 60.0
-# Seconds after which a disk that still takes no more is told again: windows that come later hear of it, too.
+"""Seconds after which a disk that still takes no more is told again: windows that come later hear of it,
+too."""
+
 LATELY = 20.0
-# Seconds since a part of a release was asked for in which somebody is still fetching it: a slow line asks every few seconds.
+"""Seconds since a part of a release was asked for in which somebody is still fetching it: a slow line asks
+every few seconds."""
 
 
 def _ignore(peer: PeerId, reason: str) -> None:
@@ -96,7 +110,8 @@ class Blobs:
         service: str = SERVICE,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
-        """Reads the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks while it does."""
+        """Reads the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks
+        while it does."""
         self.asked = 0.0
         self._mail, self._service = mail, service
         self._on_bad = on_bad
@@ -113,12 +128,16 @@ class Blobs:
         self._wanted: dict[Digest, float] = {}
         """When somebody asked for a part of a release last, in loop seconds."""
         self._last: Digest | None = None
-        """The release that was published last, until a newer one is here: who falls back to an old one has to offer it."""
+        """The release that was published last, until a newer one is here: who falls back to an old one has to
+        offer it."""
         self._turns = Turns()
         self._complained = -AGAIN
         """When, in monotonic seconds, the disk was complained of last."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
-        for found, manifests in ((self._releases, self._shelf.releases()), (self._begun, self._shelf.begun())):
+        for found, manifests in (
+            (self._releases, self._shelf.releases()),
+            (self._begun, self._shelf.begun()),
+        ):
             for manifest in manifests:
                 data = self._shelf.get(manifest)
                 if data is not None:
@@ -127,15 +146,19 @@ class Blobs:
             self._name_parts(address, whole)
 
     def put(self, data: bytes) -> Digest:
-        """Hold these bytes, uncut, until the end (spec files). Raises ValueError beyond a mail's 4 MiB: `publish` cuts."""
+        """Hold these bytes, uncut, until the end (spec files). Raises ValueError beyond a mail's 4 MiB:
+        `publish` cuts."""
         if len(data) > FRAME_LIMIT:
-            raise ValueError(f"a blob of {len(data)} bytes does not fit into one mail of {FRAME_LIMIT}: publish() cuts it")
+            raise ValueError(
+                f"a blob of {len(data)} bytes does not fit into one mail of {FRAME_LIMIT}: publish() cuts it"
+            )
         digest = digest_of(data)
         self._shelf.add({digest: data}, pin=True)
         return digest
 
     def publish(self, data: bytes, version: int, weights: Digest) -> tuple[Manifest, Digest]:
-        """Cut a release's bytes and hold them -> the manifest and its digest. Raises ValueError when `weights` is not theirs."""
+        """Cut a release's bytes and hold them -> the manifest and its digest. Raises ValueError when
+        `weights` is not theirs."""
         parts = cut(data, version)
         if parts.manifest.weights != weights:
             raise ValueError(f"the bytes of version {version} do not have the digest {weights}")
@@ -153,7 +176,9 @@ class Blobs:
     def holds(self, release: Release) -> bool:
         """Its bytes are here, all of them; what turned out to be damaged is not."""
         manifest = self._releases.get(release.manifest)
-        here = manifest is not None and all(digest in self._shelf for digest in (release.manifest, *manifest.chunks))
+        here = manifest is not None and all(
+            digest in self._shelf for digest in (release.manifest, *manifest.chunks)
+        )
         return manifest is not None and here and _agrees(manifest, release)
 
     def keep(self, versions: int) -> None:
@@ -185,7 +210,8 @@ class Blobs:
         return data
 
     async def fetch(self, digest: Digest, holders: Sequence[PeerId], size: int | None = None) -> bytes:
-        """Bytes with this digest, of `size` bytes when given, from here or a holder that has them. Raises NetError."""
+        """Bytes with this digest, of `size` bytes when given, from here or a holder that has them. Raises
+        NetError."""
         return await self._take(self._from(holders), digest, size)
 
     def _from(self, holders: Sequence[PeerId]) -> Fetch:
@@ -197,7 +223,9 @@ class Blobs:
         Raises NetError; what is here by then is not asked for again.
         """
         if not 0 < release.size <= LARGEST:
-            raise NetError(f"version {release.version} claims {release.size} bytes: at most {LARGEST} are fetched")
+            raise NetError(
+                f"version {release.version} claims {release.size} bytes: at most {LARGEST} are fetched"
+            )
         fetch, address = self._from(holders), release.manifest
         data = await self._take(fetch, address, None)
         try:
@@ -218,7 +246,8 @@ class Blobs:
         return whole
 
     async def _off_loop(self, change: Callable[..., None], *args: Any) -> None:
-        """Change the shelf, one after the other; a folder in a thread, since an fsync takes as long as a disk likes."""
+        """Change the shelf, one after the other; a folder in a thread, since an fsync takes as long as a disk
+        likes."""
         if self._disk is None:
             change(*args)
         else:
@@ -237,7 +266,9 @@ class Blobs:
         if data is None:
             data = await fetch.blob(digest)
         if size not in (None, len(data)):
-            raise NetError(f"{digest} has {len(data)} bytes, not {size}: whoever published it made a mistake or lies")
+            raise NetError(
+                f"{digest} has {len(data)} bytes, not {size}: whoever published it made a mistake or lies"
+            )
         return data
 
     async def _begin(self, address: Digest, manifest: Manifest) -> None:
@@ -296,21 +327,33 @@ class Blobs:
         self._part_of |= dict.fromkeys((digest, *manifest.chunks), digest)
 
     def _prune(self) -> None:
-        """Drop releases beyond the newest `keep`, but for the last one published and as many again that somebody is fetching from
-        here; and of those that were only begun what is older, or more than as many.
+        """Drop releases beyond the newest `keep`, but for the last one published and as many again that
+        somebody is fetching from here; and of those that were only begun what is older, or more than as many.
         """
         versions = sorted({manifest.version for manifest in self._releases.values()})
         newest = set(versions[-self._keep :] if self._keep > 0 else ())
         gone = [digest for digest, manifest in self._releases.items() if manifest.version not in newest]
         late = asyncio.get_running_loop().time() - LATELY if self._wanted else 0.0
         given = [digest for digest in gone if self._wanted.get(digest, late) > late]
-        spared = sorted(given, key=lambda digest: self._releases[digest].version)[-self._keep :] if self._keep > 0 else []
+        spared = (
+            sorted(given, key=lambda digest: self._releases[digest].version)[-self._keep :]
+            if self._keep > 0
+            else []
+        )
         gone = [digest for digest in gone if digest not in spared]
         begun = sorted(self._begun, key=lambda digest: self._begun[digest].version, reverse=True)
         oldest = min(newest, default=0)
-        gone += [digest for k, digest in enumerate(begun) if k >= self._keep or self._begun[digest].version < oldest]
+        gone += [
+            digest
+            for k, digest in enumerate(begun)
+            if k >= self._keep or self._begun[digest].version < oldest
+        ]
         everything = self._begun | self._releases
-        old = {digest: everything.pop(digest) for digest in gone if digest not in self._fetching and digest != self._last}
+        old = {
+            digest: everything.pop(digest)
+            for digest in gone
+            if digest not in self._fetching and digest != self._last
+        }
         if not old:
             return
         for digest in old:
@@ -324,15 +367,20 @@ class Blobs:
 
 
 def _agrees(manifest: Manifest, release: Release) -> bool:
-    return (manifest.version, manifest.weights, manifest.size) == (release.version, release.weights, release.size)
+    return (manifest.version, manifest.weights, manifest.size) == (
+        release.version,
+        release.weights,
+        release.size,
+    )
 
 
 def _check(manifest: Manifest, release: Release) -> None:
     """Before a byte of a chunk is asked for. Raises NetError."""
     if not _agrees(manifest, release) or len(manifest.chunks) != -(-release.size // chunk_size(release.size)):
         raise NetError(
-            f"the manifest of version {release.version} ({manifest.size} bytes in {len(manifest.chunks)} chunks) does not fit "
-            f"its release of {release.size} bytes: its publisher {release.publisher} made a mistake or lies"
+            f"the manifest of version {release.version} ({manifest.size} bytes in {len(manifest.chunks)}"
+            f" chunks) does not fit its release of {release.size} bytes: its publisher {release.publisher}"
+            " made a mistake or lies"
         )
 
 
@@ -342,5 +390,7 @@ async def _join(chunks: Mapping[Digest, bytes], manifest: Manifest) -> bytes:
         whole.update(chunks[digest])
         await asyncio.sleep(0)  # a gigabyte takes a second to hash: others may run between chunks
     if whole.hexdigest() != manifest.weights:
-        raise NetError(f"the chunks of version {manifest.version} do not add up to its weights {manifest.weights}")
+        raise NetError(
+            f"the chunks of version {manifest.version} do not add up to its weights {manifest.weights}"
+        )
     return b"".join(chunks[digest] for digest in manifest.chunks)

@@ -1,9 +1,11 @@
-"""The board: small records in hivemind's DHT, which runs as a child process of the node, or in the process of one that watches.
+"""The board: small records in hivemind's DHT, which runs as a child process of the node, or in the process of
+one that watches.
 
     put, get -> Dht.ask -> ChildDHT (swarm.net.dht) or LoopDHT, each around hivemind's DHTNode -> other peers' nodes
 
-Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is doubted, and the node replaces it. The functions
-that run beside the DHTNode take and return plain values. Not handled here: who may write what (swarm.net.guard), replacing it.
+Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is doubted, and the node replaces
+it. The functions that run beside the DHTNode take and return plain values. Not handled here: who may write
+what (swarm.net.guard), replacing it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from swarm.wire import RECORD_LIMIT
 T = TypeVar("T")
 
 ANSWER_SECONDS = 10.0
-# For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row.
+"""For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row."""
+
 CALLS = 16
-# DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has 2 KiB at most.
+"""DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has
+2 KiB at most."""
 
 
 class Dht(Protocol):
@@ -51,7 +55,8 @@ class Dht(Protocol):
 
 
 class LoopDHT:
-    """A DHT node in this process's own loop, for a peer that only watches: it asks, and keeps nothing for others."""
+    """A DHT node in this process's own loop, for a peer that only watches: it asks, and keeps nothing for
+    others."""
 
     def __init__(self, node: DHTNode) -> None:
         self._node = node
@@ -62,7 +67,9 @@ class LoopDHT:
 
     @classmethod
     async def launch(cls, daemon: P2P, rules: RecordValidatorBase, options: dict[str, Any]) -> LoopDHT:
-        return cls(await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True}))
+        return cls(
+            await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True})
+        )
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         try:
@@ -157,9 +164,15 @@ class Board:
 
     async def get(self, key: str) -> Mapping[PeerId, bytes]:
         found = await self._ask(_get, key, otherwise={})
-        return {PeerId(base58.b58encode(peer).decode()): value for peer, value in found.items() if isinstance(value, bytes)}
+        return {
+            PeerId(base58.b58encode(peer).decode()): value
+            for peer, value in found.items()
+            if isinstance(value, bytes)
+        }
 
-    async def _ask(self, coroutine: Callable[..., Coroutine[Any, Any, Any]], *args: Any, otherwise: Any) -> Any:
+    async def _ask(
+        self, coroutine: Callable[..., Coroutine[Any, Any, Any]], *args: Any, otherwise: Any
+    ) -> Any:
         async with self._calls:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):

@@ -2,11 +2,12 @@
 
     float32 part -> [scale: float32 | values] -> float32 part
 
-float16 holds 6e-8 to 65504 (IEEE 754 binary16): gradients of large models lie below, and one value may lie above. So each part
-has a scale of its own, as loss scaling does for a whole model (Micikevicius et al. 2018, arXiv 1710.03740): the largest value
-comes to lie in [2^14, 2^15), which keeps all eleven bits of whatever is 5e-9 of it or more and makes zero of nothing above
-2e-12 of it. The scale is a power of two: dividing and multiplying by it round nothing. Sizes are compared before anything is
-allocated; a scale that is no such number is refused.
+float16 holds 6e-8 to 65504 (IEEE 754 binary16): gradients of large models lie below, and one value may lie
+above. So each part has a scale of its own, as loss scaling does for a whole model (Micikevicius et al. 2018,
+arXiv 1710.03740): the largest value comes to lie in [2^14, 2^15), which keeps all eleven bits of whatever is
+5e-9 of it or more and makes zero of nothing above 2e-12 of it. The scale is a power of two: dividing and
+multiplying by it round nothing. Sizes are compared before anything is allocated; a scale that is no such
+number is refused.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from hivemind.proto import runtime_pb2
 
 DTYPES = {"float16": torch.float16, "none": torch.float32}
 TOP = 15
-# The largest value is below 2^15: rounding it up leaves it below the 65504 of float16.
+"""The largest value is below 2^15: rounding it up leaves it below the 65504 of float16."""
+
 LOWEST, HIGHEST = -126, 127
-# Exponents of the scales that float32 can multiply and divide by exactly.
+"""Exponents of the scales that float32 can multiply and divide by exactly."""
+
 SCALE = struct.Struct("<f")
 
 
@@ -34,7 +37,9 @@ class Codec(CompressionBase):  # type: ignore[misc]
     def __init__(self, name: str) -> None:
         """`name`: a key of DTYPES; values of `none` are not scaled."""
         self._dtype = DTYPES[name]
-        self._kind = runtime_pb2.CompressionType.FLOAT16 if name == "float16" else runtime_pb2.CompressionType.NONE
+        self._kind = (
+            runtime_pb2.CompressionType.FLOAT16 if name == "float16" else runtime_pb2.CompressionType.NONE
+        )
 
     def size(self, values: int) -> int:
         """Bytes of a part."""
@@ -55,11 +60,19 @@ class Codec(CompressionBase):  # type: ignore[misc]
         """Raises PartError."""
         values = math.prod(shape)
         size = self.size(values)
-        if packed.compression != self._kind or tuple(packed.size) != tuple(shape) or len(packed.buffer) != size:
-            raise PartError(f"a part of {len(packed.buffer)} bytes came where {size} of shape {tuple(shape)} belong")
+        if (
+            packed.compression != self._kind
+            or tuple(packed.size) != tuple(shape)
+            or len(packed.buffer) != size
+        ):
+            raise PartError(
+                f"a part of {len(packed.buffer)} bytes came where {size} of shape {tuple(shape)} belong"
+            )
         (scale,) = SCALE.unpack_from(packed.buffer)
         if not 2.0**LOWEST <= scale <= 2.0**HIGHEST or math.frexp(scale)[0] != 0.5:
-            raise PartError(f"a part came with the scale {scale}, which is no power of two that float32 holds")
+            raise PartError(
+                f"a part came with the scale {scale}, which is no power of two that float32 holds"
+            )
         part = torch.frombuffer(bytearray(packed.buffer), dtype=self._dtype, offset=SCALE.size, count=values)
         return self._decoded(scale, part).reshape(shape)
 

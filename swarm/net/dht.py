@@ -1,8 +1,9 @@
 """The DHT as a child process: hivemind.DHT, forked, over the p2pd of its parent.
 
-In come coroutine functions that run in the child beside its DHTNode; arguments and results cross its pipe. Invariant: every call
-ends within ANSWER_SECONDS, and the child ends with its parent. hivemind's futures between processes need torch: a peer that only
-watches uses swarm.net.board's LoopDHT. Not handled here: replacing a child that died (swarm.net.hive).
+In come coroutine functions that run in the child beside its DHTNode; arguments and results cross its pipe.
+Invariant: every call ends within ANSWER_SECONDS, and the child ends with its parent. hivemind's futures
+between processes need torch: a peer that only watches uses swarm.net.board's LoopDHT. Not handled here:
+replacing a child that died (swarm.net.hive).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from swarm.net.ports import NetError, Silent
 T = TypeVar("T")
 
 START_SECONDS = 20.0
-# For the child, which forks and answers in 0.3 s on an idle machine.
+"""For the child, which forks and answers in 0.3 s on an idle machine."""
+
 STOP_SECONDS = 3.0
-# For a killed child to be gone.
+"""For a killed child to be gone."""
 
 
 class ChildDHT(DHT):
@@ -52,7 +54,8 @@ class ChildDHT(DHT):
 
     def run(self) -> None:
         die_with_parent(self._parent_pid)
-        # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the parent.
+        # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the
+        # parent.
         mpfuture.SharedBytes._lock = threading.Lock()
         super().run()
 
@@ -73,5 +76,7 @@ class ChildDHT(DHT):
             await asyncio.sleep(0.02)
 
 
-async def _in_child(coroutine: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], _dht: DHT, node: DHTNode) -> T:
+async def _in_child(
+    coroutine: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], _dht: DHT, node: DHTNode
+) -> T:
     return await coroutine(node, *args)

@@ -6,9 +6,10 @@
                 unreachable, silent        rests; out of this fetch after a few times in a row
                 wrong bytes                a liar: reported, and out of this fetch
 
-Silent is who sends not a byte for 5 s and 8 round trips, however long a chunk takes; where a second holder would be much faster,
-it is asked as well, and the first answer counts. Nobody is blamed for a slow line. Not handled: what is done with the bytes
-(swarm.net.blobs), and how long a whole fetch may take, which is for its caller to say.
+Silent is who sends not a byte for 5 s and 8 round trips, however long a chunk takes; where a second holder
+would be much faster, it is asked as well, and the first answer counts. Nobody is blamed for a slow line. Not
+handled: what is done with the bytes (swarm.net.blobs), and how long a whole fetch may take, which is for its
+caller to say.
 """
 
 from __future__ import annotations
@@ -23,21 +24,30 @@ from swarm.net.ports import Busy, Mail, NetError, Refused
 from swarm.types import Digest, PeerId
 
 IDLE, TRIPS = 5.0, 8
-# Without a byte for so many seconds and round trips a holder is silent: lost packets are sent again within a few round trips.
+"""Without a byte for so many seconds and round trips a holder is silent: lost packets are sent again within a
+few round trips."""
+
 TRIP = 1.0
-# Seconds of a round trip as long as no answer was faster: the fastest has carried bytes as well.
+"""Seconds of a round trip as long as no answer was faster: the fastest has carried bytes as well."""
+
 LONGEST = 300.0
-# Seconds for one chunk: 3.5 kB/s. Slower ones would come, but not before the next release does.
+"""Seconds for one chunk: 3.5 kB/s. Slower ones would come, but not before the next release does."""
+
 STRIKES = 3
-# Failures in a row that end it for a holder that has answered; for one that never has, the first does.
+"""Failures in a row that end it for a holder that has answered; for one that never has, the first does."""
+
 REST, LONGEST_REST = 0.5, 4.0
-# Seconds before a busy or failing holder is asked again, doubled each time, with jitter.
+"""Seconds before a busy or failing holder is asked again, doubled each time, with jitter."""
+
 STARVED = 120.0
-# Seconds in which all holders are busy, or rest, until the fetch gives up: its caller looks whether it wants something newer.
+"""Seconds in which all holders are busy, or rest, until the fetch gives up: its caller looks whether it wants
+something newer."""
+
 GIVEN = 10.0
-# Seconds after which a request that is not answered is being answered: a busy holder says so earlier.
+"""Seconds after which a request that is not answered is being answered: a busy holder says so earlier."""
+
 LOOK = 1.0
-# Seconds between two looks at whether another holder would be faster.
+"""Seconds between two looks at whether another holder would be faster."""
 
 
 def digest_of(data: bytes) -> Digest:
@@ -119,7 +129,8 @@ class Fetch:
         return data
 
     async def _free(self, digest: Digest) -> Holder | None:
-        """The holder to ask, as soon as one may be asked; None when nobody is left, or all were busy for too long."""
+        """The holder to ask, as soon as one may be asked; None when nobody is left, or all were busy for too
+        long."""
         loop = asyncio.get_running_loop()
         while able := [holder for holder in self._holders if not holder.out and digest not in holder.lacks]:
             now = loop.time()
@@ -141,7 +152,11 @@ class Fetch:
         others = [
             holder
             for holder in self._holders
-            if holder is not first and holder.pace and not holder.out and digest not in holder.lacks and holder.rest_until <= now
+            if holder is not first
+            and holder.pace
+            and not holder.out
+            and digest not in holder.lacks
+            and holder.rest_until <= now
         ]
         best = min(others, key=lambda holder: holder.cost(now, holder.pace), default=None)
         return best if best is not None and late > LOOK + 2 * best.cost(now, best.pace) else None
@@ -155,7 +170,9 @@ class Fetch:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            data = await self._mail.send(holder.peer, self._service, digest.encode(), LONGEST, idle=IDLE + TRIPS * holder.trip)
+            data = await self._mail.send(
+                holder.peer, self._service, digest.encode(), LONGEST, idle=IDLE + TRIPS * holder.trip
+            )
         except Busy:
             holder.pause(loop.time(), self._rng)
             return None
@@ -177,5 +194,8 @@ class Fetch:
         return data
 
     def _reasons(self, digest: Digest) -> str:
-        told = ((holder.peer, holder.lacks.get(digest) or holder.out or f"is busy for {STARVED:g} s") for holder in self._holders)
+        told = (
+            (holder.peer, holder.lacks.get(digest) or holder.out or f"is busy for {STARVED:g} s")
+            for holder in self._holders
+        )
         return "; ".join(f"{peer} {why}" for peer, why in told)

@@ -1,8 +1,9 @@
 """Gossip over GossipSub: a subscription outlives the p2pd that feeds it.
 
-In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a subscription
-subscribes again and its reader notices nothing but the gap. Best effort, as gossip is: what is published while p2pd is being
-replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.membership).
+In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a
+subscription subscribes again and its reader notices nothing but the gap. Best effort, as gossip is: what is
+published while p2pd is being replaced is lost. Not handled: envelopes and trust (swarm.wire,
+swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from swarm.wire import EVENT_LIMIT
 log = logging.getLogger(__name__)
 
 QUEUE = 256
-# Messages that wait for a slow reader: a few heartbeats of a whole swarm; then the oldest go.
+"""Messages that wait for a slow reader: a few heartbeats of a whole swarm; then the oldest go."""
+
 AGAIN_SECONDS = 0.2
-# Between two tries to subscribe while p2pd is being replaced.
+"""Between two tries to subscribe while p2pd is being replaced."""
+
 SUBSCRIBE_SECONDS = 30.0
-# Until a new subscription must stand: p2pd's own start and one replacement.
+"""Until a new subscription must stand: p2pd's own start and one replacement."""
+
 UNHEARD_SECONDS = 10.0
-# Until something is done about it that nobody listens; then the pause doubles while that does not help.
+"""Until something is done about it that nobody listens; then the pause doubles while that does not help."""
 
 
 class Line(Protocol):
@@ -35,7 +39,9 @@ class Line(Protocol):
 
     async def publish(self, topic: str, message: bytes) -> None: ...
 
-    def subscribe(self, topic: str, limit: int) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
+    def subscribe(
+        self, topic: str, limit: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]: ...
 
 
 class PubSub:
@@ -108,7 +114,8 @@ class Inbox:
 
 
 class Unheard:
-    """For how long nobody has listened, and when to do something about it. Times are of one clock, in seconds."""
+    """For how long nobody has listened, and when to do something about it. Times are of one clock, in
+    seconds."""
 
     def __init__(self) -> None:
         self._since: float | None = None

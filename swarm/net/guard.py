@@ -2,9 +2,10 @@
 
     bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules -> hivemind
 
-In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's own error path,
-before memory is allocated for it. Invariant: every record that a node keeps or returns was signed by the Ed25519 key inside its
-subkey, lies under a key of the run, is small and expires soon. Not handled: a storing node that hides records.
+In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's
+own error path, before memory is allocated for it. Invariant: every record that a node keeps or returns was
+signed by the Ed25519 key inside its subkey, lies under a key of the run, is small and expires soon. Not
+handled: a storing node that hides records.
 """
 
 from __future__ import annotations
@@ -36,34 +37,51 @@ from swarm.types import Digest, PeerId
 from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic
 
 DECODE_BYTES = 1 << 20
-# A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB.
+"""A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB."""
+
 DECODE_ITEMS = 4096
-# Elements of one array or map: a full key has 512 records.
+"""Elements of one array or map: a full key has 512 records."""
+
 DECODE_DEPTH = 4
-# Nested extension types: hivemind nests two (a dictionary whose items hold a tuple).
+"""Nested extension types: hivemind nests two (a dictionary whose items hold a tuple)."""
+
 FRAME_SECONDS = 30.0
-# From a frame's header to its last byte: 4 MiB at 140 kB/s.
+"""From a frame's header to its last byte: 4 MiB at 140 kB/s."""
+
 IDLE_SECONDS = 300.0
-# Between two frames of one of hivemind's streams: a follower is silent while its leader gathers and reduces, minutes over a WAN.
+"""Between two frames of one of hivemind's streams: a follower is silent while its leader gathers and reduces,
+minutes over a WAN."""
+
 STREAMS_PER_PEER = 64
-# p2pd manages 64 streams to one peer at once, 256 fail; an averaging opens two for each member.
+"""p2pd manages 64 streams to one peer at once, 256 fail; an averaging opens two for each member."""
+
 STREAMS = 512
-# In one process: half of the usual limit of 1024 open files.
+"""In one process: half of the usual limit of 1024 open files."""
+
 SUBKEYS = 512
-# Records under one key: strangers can make identities freely, so that a key must not grow with them.
+"""Records under one key: strangers can make identities freely, so that a key must not grow with them."""
+
 REQUEST_KEYS = 128
-# Records in one request of one of our nodes: a handful, and those of a hand-over.
+"""Records in one request of one of our nodes: a handful, and those of a hand-over."""
+
 REQUEST_BYTES = 2 << 20
-# Half of p2pd's limit of a unary call.
+"""Half of p2pd's limit of a unary call."""
+
 PEER_RATE, PEER_BURST = 50.0, 1500.0
-# Units (a record, or a KiB) a second: a peer refreshes a handful of records every 40 s; the burst is one hand-over of a full key.
+"""Units (a record, or a KiB) a second: a peer refreshes a handful of records every 40 s; the burst is one
+hand-over of a full key."""
+
 ALL_RATE, ALL_BURST = 500.0, 6000.0
-# The same over all peers: a thousand peers at their normal rate, and ten hand-overs.
+"""The same over all peers: a thousand peers at their normal rate, and ten hand-overs."""
+
 PEERS_KNOWN = 4096
-# Peers whose budget is remembered; the one longest silent is forgotten first, its budget had refilled by then.
+"""Peers whose budget is remembered; the one longest silent is forgotten first, its budget had refilled by
+then."""
+
 TTL_SECONDS = 120.0
 SKEW_SECONDS = 3.0
-# hivemind's own tolerance between two clocks.
+"""hivemind's own tolerance between two clocks."""
+
 SIGNATURE = 64
 
 
@@ -85,7 +103,8 @@ def allowed_keys(run: Digest) -> tuple[str, ...]:
 
 
 class RecordRules(RecordValidatorBase):
-    """Known key, subkey = a peer id, value signed by that peer, at most RECORD_LIMIT bytes and TTL_SECONDS."""
+    """Known key, subkey = a peer id, value signed by that peer, at most RECORD_LIMIT bytes and
+    TTL_SECONDS."""
 
     def __init__(self, keyring: Keyring, keys: Iterable[str]) -> None:
         self._keyring = keyring
@@ -98,7 +117,8 @@ class RecordRules(RecordValidatorBase):
         return bytes(record.value[:-SIGNATURE])
 
     def validate(self, record: DHTRecord) -> bool:
-        # What has expired is not refused here: hivemind drops it, and refuses a whole dictionary for one invalid record.
+        # What has expired is not refused here: hivemind drops it, and refuses a whole dictionary for one
+        # invalid record.
         if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
             return False
         if not record.expiration_time <= time.time() + TTL_SECONDS + SKEW_SECONDS:  # also false for NaN
@@ -117,9 +137,10 @@ class RecordRules(RecordValidatorBase):
 
 
 def owner_of(subkey: bytes) -> bytes | None:
-    """The Ed25519 public key (32 bytes) that owns a serialised subkey; None when it is not the id of such a key."""
-    # msgpack's bin8 of 38 bytes: hivemind's own subkeys (`peer_id.to_bytes()`) have this form, any other would be a second
-    # spelling of the same owner.
+    """The Ed25519 public key (32 bytes) that owns a serialised subkey; None when it is not the id of such a
+    key."""
+    # msgpack's bin8 of 38 bytes: hivemind's own subkeys (`peer_id.to_bytes()`) have this form, any other
+    # would be a second spelling of the same owner.
     if len(subkey) != 40 or subkey[:2] != b"\xc4\x26":
         return None
     return public_key(PeerId(base58.b58encode(subkey[2:]).decode()))
@@ -209,9 +230,17 @@ _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, Dict
 _receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_handler
 
 
-async def _store_bounded(self: DHTProtocol, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+async def _store_bounded(
+    self: DHTProtocol, request: dht_pb2.StoreRequest, context: P2PContext
+) -> dht_pb2.StoreResponse:
     size, count = request.ByteSize(), len(request.keys)
-    aligned = count == len(request.subkeys) == len(request.values) == len(request.expiration_time) == len(request.in_cache)
+    aligned = (
+        count
+        == len(request.subkeys)
+        == len(request.values)
+        == len(request.expiration_time)
+        == len(request.in_cache)
+    )
     fits = aligned and count <= REQUEST_KEYS and size <= REQUEST_BYTES
     if not fits or not _budget.take(context.remote_id.to_bytes(), count + size / 1024, time.monotonic()):
         return dht_pb2.StoreResponse(store_ok=[False] * min(count, REQUEST_KEYS), peer=self.node_info)
@@ -227,7 +256,9 @@ def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expira
     return bool(_store_record(self, key, value, expiration_time))
 
 
-async def _find_bounded(self: DHTProtocol, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+async def _find_bounded(
+    self: DHTProtocol, request: dht_pb2.FindRequest, context: P2PContext
+) -> dht_pb2.FindResponse:
     count = len(request.keys)
     if count > REQUEST_KEYS or not _budget.take(context.remote_id.to_bytes(), count, time.monotonic()):
         return dht_pb2.FindResponse(results=[], peer=self.node_info)
@@ -243,12 +274,15 @@ async def _receive_raw_bounded(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _receive_protobuf_bounded(kind: Any, reader: asyncio.StreamReader) -> Any:
-    # Not wait_for: Python 3.11's loses a cancellation that comes together with the end of the stream, and hivemind cancels here.
+    # Not wait_for: Python 3.11's loses a cancellation that comes together with the end of the stream, and
+    # hivemind cancels here.
     async with asyncio.timeout(IDLE_SECONDS):
         return await _receive_protobuf(kind, reader)
 
 
-async def _add_handler_bounded(self: P2P, name: str, handler: Callable[..., Awaitable[None]], balanced: bool = False) -> None:
+async def _add_handler_bounded(
+    self: P2P, name: str, handler: Callable[..., Awaitable[None]], balanced: bool = False
+) -> None:
     slots = self.__dict__.setdefault("_swarm_slots", Slots(STREAMS_PER_PEER, STREAMS))
 
     async def bounded(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,11 +4,12 @@
       identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.gossip)
                              +--- DHT        -> node.board  (swarm.net.board)
 
-In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()` replaces a dead or
-hung p2pd (same identity, same port, all services and subscriptions again) or DHT child, and finds the network again after it was
-lost. `generation` grows with every replacement. Invariant: no process outlives this one. Start a Node in the main thread, before
-torch computes and before CUDA: hivemind forks, except in a process without torch (swarm.net.torch_free), whose DHT runs in its loop.
-Not handled: relays beyond the bootstrap's, two Nodes with one key.
+In come a key, a listen section and bootstrap addresses; out come ports that go on working while `supervise()`
+replaces a dead or hung p2pd (same identity, same port, all services and subscriptions again) or DHT child,
+and finds the network again after it was lost. `generation` grows with every replacement. Invariant: no
+process outlives this one. Start a Node in the main thread, before torch computes and before CUDA: hivemind
+forks, except in a process without torch (swarm.net.torch_free), whose DHT runs in its loop. Not handled:
+relays beyond the bootstrap's, two Nodes with one key.
 """
 
 from __future__ import annotations
@@ -49,17 +50,23 @@ Report = Callable[[str, str, float | None], None]
 """(part, what happened, None for a fault or the seconds until it was over)."""
 
 LOOK_SECONDS = 0.25
-# Between two looks at whether the children live.
+"""Between two looks at whether the children live."""
+
 HEALTH_SECONDS = 10.0
-# Between two questions to children that live: a hung one is found within two of these.
+"""Between two questions to children that live: a hung one is found within two of these."""
+
 NETWORK_SECONDS = 2.0
-# Between two looks at who is connected; the network is found again within a few of these.
+"""Between two looks at who is connected; the network is found again within a few of these."""
+
 AGAIN_SECONDS = 5.0
-# Between two tries to replace p2pd when that fails, and the slowest pace of dialling those who are missing.
+"""Between two tries to replace p2pd when that fails, and the slowest pace of dialling those who are
+missing."""
+
 STOP_SECONDS = 3.0
-# For each step of `close`.
+"""For each step of `close`."""
+
 SOME = 8
-# Peers dialled or greeted at a time.
+"""Peers dialled or greeted at a time."""
 
 
 class WallClock:
@@ -73,7 +80,8 @@ class WallClock:
 
 
 class ThreadWork:
-    """The Work port: one thread, in order, and one more for each of the kinds that have a queue of their own."""
+    """The Work port: one thread, in order, and one more for each of the kinds that have a queue of their
+    own."""
 
     def __init__(self) -> None:
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("work", *BESIDE)}
@@ -91,7 +99,8 @@ class ThreadWork:
 
 
 class Node:
-    """See the module. Made by `await Node.start(...)`; give `supervise()` a task; end with `await close()`."""
+    """See the module. Made by `await Node.start(...)`; give `supervise()` a task; end with `await
+    close()`."""
 
     def __init__(self, keyring: Keyring, key: Path, run: Digest, listen: Listen, report: Report) -> None:
         self.me, self.run, self.listen = keyring.me, run, listen
@@ -113,9 +122,16 @@ class Node:
 
     @classmethod
     async def start(
-        cls, keyring: Keyring, key_path: Path, run: Digest, listen: Listen, bootstrap: Sequence[str], report: Report
+        cls,
+        keyring: Keyring,
+        key_path: Path,
+        run: Digest,
+        listen: Listen,
+        bootstrap: Sequence[str],
+        report: Report,
     ) -> Node:
-        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no bootstrap answered)."""
+        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no
+        bootstrap answered)."""
         guard.install()
         node = cls(keyring, key_path, run, listen, report)
         node._bootstrap = node._parsed(bootstrap)
@@ -128,7 +144,10 @@ class Node:
             if complaints:
                 log.warning("%s", "; ".join(complaints))
             if any("local time" in complaint for complaint in complaints):
-                raise NetError(f"this machine's clock is off, and the others refuse it: {complaints[0]}; set the clock (NTP)")
+                raise NetError(
+                    f"this machine's clock is off, and the others refuse it: {complaints[0]}; set the clock"
+                    " (NTP)"
+                )
         except BaseException:
             await node.close()
             raise
@@ -138,13 +157,17 @@ class Node:
         addresses = [(text, Address.parse(text)) for text in bootstrap]
         for text, address in addresses:
             if address is None:
-                raise NetError(f"{text!r} is not an address of a peer: it should look like /ip4/1.2.3.4/tcp/31337/p2p/12D3Koo...")
+                raise NetError(
+                    f"{text!r} is not an address of a peer: it should look like"
+                    " /ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..."
+                )
         return tuple(address for _, address in addresses if address is not None and address.peer != self.me)
 
     # --- what others ask of it ------------------------------------------------------------------------------------------
 
     async def control(self) -> str:
-        """The control address of the p2pd of the moment, for the averager's process; waits while it is being replaced."""
+        """The control address of the p2pd of the moment, for the averager's process; waits while it is being
+        replaced."""
         return str((await self.line()).daemon_listen_maddr)
 
     def addresses(self) -> tuple[str, ...]:
@@ -161,7 +184,10 @@ class Node:
 
     def pids(self) -> dict[str, int]:
         """Process ids of the children, for `doctor` and for tests."""
-        children = {"p2pd": self._daemon.pid if self._daemon else None, "dht": self._dht.pid if self._dht else None}
+        children = {
+            "p2pd": self._daemon.pid if self._daemon else None,
+            "dht": self._dht.pid if self._dht else None,
+        }
         return {name: pid for name, pid in children.items() if pid is not None}
 
     @property
@@ -190,7 +216,8 @@ class Node:
     async def _find(self, peer: PeerId, timeout: float) -> None:
         """Before a stream is opened: dial by the addresses that the peer told, unless it is connected.
 
-        libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the peer's return.
+        libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the
+        peer's return.
         """
         if peer in self._peers:
             return
@@ -199,7 +226,9 @@ class Node:
         if peer in self._peers:
             return
         parsed = map(Address.parse, self.mail.addresses().get(peer, ()))
-        told = [address for address in (*parsed, *self._bootstrap) if address is not None and address.peer == peer]
+        told = [
+            address for address in (*parsed, *self._bootstrap) if address is not None and address.peer == peer
+        ]
         try:
             async with asyncio.timeout(timeout):
                 reasons = await asyncio.gather(*map(line.reach, told))
@@ -219,20 +248,30 @@ class Node:
         self._daemon_up.set()
 
     async def _enter(self) -> None:
-        """Be connected with a bootstrap peer, if there are any. Raises Unreachable naming each and how it failed."""
+        """Be connected with a bootstrap peer, if there are any. Raises Unreachable naming each and how it
+        failed."""
         line = await self.line()
         reasons = await asyncio.gather(*map(line.reach, self._bootstrap))
         self._peers = await line.connected()
         if self._bootstrap and all(reasons):
-            each = "; ".join(f"{address.text}: {why}" for address, why in zip(self._bootstrap, reasons, strict=True))
+            each = "; ".join(
+                f"{address.text}: {why}" for address, why in zip(self._bootstrap, reasons, strict=True)
+            )
             raise Unreachable(f"no bootstrap peer could be reached: {each}")
 
     async def _launch_dht(self) -> tuple[str, ...]:
         """Start the DHT and greet who is connected. -> complaints"""
         daemon = await self.line()
-        # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is never asked again.
-        options: dict[str, Any] = {"cache_locally": False, "cache_on_store": False, "cache_nearest": 0, "backoff_rate": 1.0}
-        # The same place for every life of a peer: with hivemind's random ids a restarted one is in the others' tables twice.
+        # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is
+        # never asked again.
+        options: dict[str, Any] = {
+            "cache_locally": False,
+            "cache_on_store": False,
+            "cache_nearest": 0,
+            "backoff_rate": 1.0,
+        }
+        # The same place for every life of a peer: with hivemind's random ids a restarted one is in the
+        # others' tables twice.
         options |= {"node_id": DHTID.generate(source=self.me), "client_mode": self.listen.dial_only}
         self._dht = await _dht_kind().launch(daemon, self._rules, options)
         self._dht_up.set()
@@ -307,7 +346,9 @@ class Node:
                 await renew()
                 break
             except NetError as error:
-                self._report(part, f"{part} could not be replaced, next try in {AGAIN_SECONDS:g} s: {error}", None)
+                self._report(
+                    part, f"{part} could not be replaced, next try in {AGAIN_SECONDS:g} s: {error}", None
+                )
                 await asyncio.sleep(AGAIN_SECONDS)
                 if self._daemon is None or self._daemon.dead:
                     renew = self._renew_daemon  # no DHT without it
@@ -354,22 +395,31 @@ class Node:
                 known = self._peers
                 await self._be_heard(line, unheard)
                 if lost_at is not None and self._peers:
-                    self._report("network", f"connected again with {len(self._peers)} peers", time.monotonic() - lost_at)
+                    self._report(
+                        "network",
+                        f"connected again with {len(self._peers)} peers",
+                        time.monotonic() - lost_at,
+                    )
                     lost_at = None
             except NetError as error:
                 log.debug("p2pd or the DHT was replaced meanwhile: %s", error)
                 self.doubt()
 
     async def _be_heard(self, line: Daemon, unheard: Unheard) -> None:
-        """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then tell again what they
-        subscribe to: p2pd says it once to a connection, and when the stream for it fails, all that is published is lost.
+        """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then
+        tell again what they subscribe to: p2pd says it once to a connection, and when the stream for it
+        fails, all that is published is lost.
         """
         near = [address for address in self._bootstrap if address.peer in self._peers]
         if not near:
             return  # others are dialled first
         deaf = [topic for topic in sorted(self.gossip.published) if not await line.listeners(topic)]
         if deaf and unheard.due(time.monotonic()):
-            self._report("gossip", f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers", None)
+            self._report(
+                "gossip",
+                f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers",
+                None,
+            )
             for address in near:
                 await line.disconnect(address.peer)
             await self._dial(line, near)
@@ -377,20 +427,24 @@ class Node:
             self._report("gossip", "connected peers listen again", seconds)
 
     async def _dial(self, line: Daemon, missing: list[Address]) -> None:
-        """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told their addresses."""
+        """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told
+        their addresses."""
         wanted = missing[:SOME]
         if not self._peers:
             told = self.mail.addresses()
             some = random.sample(list(told), min(SOME, len(told)))
             parsed = [(peer, Address.parse(text)) for peer in some for text in told[peer]]
-            wanted += [address for peer, address in parsed if address is not None and address.peer == peer != self.me]
+            wanted += [
+                address for peer, address in parsed if address is not None and address.peer == peer != self.me
+            ]
         reasons = await asyncio.gather(*map(line.reach, wanted))
         for address, why in zip(wanted, reasons, strict=True):
             log.debug("dialled %s: %s", address.text, why or "connected")
 
 
 def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
-    """A child, which stores for others whatever this loop does; in a process without torch one that only asks."""
+    """A child, which stores for others whatever this loop does; in a process without torch one that only
+    asks."""
     if torch_free.slim():
         return LoopDHT
     from swarm.net.dht import ChildDHT
@@ -405,4 +459,9 @@ def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, .
     ]
     texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in said]
     local = ("/ip4/127.", "/ip6/::1/")
-    return tuple(sorted((text for text in dict.fromkeys(texts) if Address.parse(text)), key=lambda text: text.startswith(local)))
+    return tuple(
+        sorted(
+            (text for text in dict.fromkeys(texts) if Address.parse(text)),
+            key=lambda text: text.startswith(local),
+        )
+    )

@@ -1,11 +1,13 @@
-"""All ports inside one process: peers as objects, links as timers. A product, not a stub: simulations and tests live on it.
+"""All ports inside one process: peers as objects, links as timers. A product, not a stub: simulations and
+tests live on it.
 
     ports of peer A -- Mail, Gossip, Board, Averager --> MemoryNetwork -- Links.seconds --> loop.call_later --> peer B
 
-In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the pair is open, and
-whether it is held. Invariant: with a deterministic loop and seeded links, the order of everything that happens is a function of
-the calls (dictionaries and lists here, never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged senders
-(ports know who calls), gossip's several hops (one draw of the link stands for the whole way).
+In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the
+pair is open, and whether it is held. Invariant: with a deterministic loop and seeded links, the order of
+everything that happens is a function of the calls (dictionaries and lists here, never sets). Keyring: NO
+SECURITY, see MemoryKeyring. Not handled: forged senders (ports know who calls), gossip's several hops (one
+draw of the link stands for the whole way).
 """
 
 from __future__ import annotations
@@ -34,15 +36,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EPOCH = 1_750_000_000.0
-# Unix seconds of loop time 0: fixed, so that a journal is the same bytes whenever it is made.
+"""Unix seconds of loop time 0: fixed, so that a journal is the same bytes whenever it is made."""
+
 TTL_LIMIT = 120.0
-# Seconds; the board's contract, so that the dead disappear.
+"""Seconds; the board's contract, so that the dead disappear."""
+
 CONCURRENT = 64
-# Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail.
+"""Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail."""
+
 QUEUE = 256
-# Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm.
+"""Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm."""
+
 BUCKETS = 4
-# Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals.
+"""Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals."""
 
 
 class Links(Protocol):
@@ -65,7 +71,8 @@ class Links(Protocol):
 
 
 class MemoryKeyring:
-    """Signs with a keyed blake2b whose key follows from the peer id: 1 us instead of 100, and anybody could forge it."""
+    """Signs with a keyed blake2b whose key follows from the peer id: 1 us instead of 100, and anybody could
+    forge it."""
 
     _blank: dict[PeerId, hashlib.blake2b] = {}
 
@@ -105,14 +112,21 @@ class MemoryClock:
 
 
 class MemoryNetwork:
-    """Use as `async with`: mail handlers run as its tasks, an exception of theirs other than Refused ends it with a traceback.
+    """Use as `async with`: mail handlers run as its tasks, an exception of theirs other than Refused ends it
+    with a traceback.
 
-    `match` is the averagers' matching window in seconds, `groups` are the run's whole batch; `epoch` is the unix time of loop
-    second 0.
+    `match` is the averagers' matching window in seconds, `groups` are the run's whole batch; `epoch` is the
+    unix time of loop second 0.
     """
 
     def __init__(
-        self, rng: Random, links: Links, *, match: float = 2.0, groups: int = BatchSize().groups, epoch: float = EPOCH
+        self,
+        rng: Random,
+        links: Links,
+        *,
+        match: float = 2.0,
+        groups: int = BatchSize().groups,
+        epoch: float = EPOCH,
     ) -> None:
         self.rng = rng
         self.links = links
@@ -133,7 +147,8 @@ class MemoryNetwork:
         await self.tasks.__aexit__(*exit)
 
     def ports(self, name: str, price: Callable[[str], float]) -> Ports:
-        """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in seconds."""
+        """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in
+        seconds."""
         me = PeerId(name)
         if me in self.hosts:
             raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
@@ -150,8 +165,8 @@ class MemoryNetwork:
         )
 
     def crash(self, peer: PeerId) -> None:
-        """The peer is gone from one moment to the next: its calls break, its rounds are lost, its records stay until they expire.
-        """
+        """The peer is gone from one moment to the next: its calls break, its rounds are lost, its records
+        stay until they expire."""
         host = self.hosts.pop(peer, None)
         if host is None:
             return
@@ -163,14 +178,17 @@ class MemoryNetwork:
         self.rounds.crash(peer)
 
     def carry(self, sender: PeerId, receiver: PeerId, size: int, deliver: Callable[[], None]) -> float:
-        """Call `deliver` when `size` bytes have crossed the link, after the returned seconds; never, when it is cut by then."""
+        """Call `deliver` when `size` bytes have crossed the link, after the returned seconds; never, when it
+        is cut by then."""
         seconds = self.links.seconds(sender, receiver, size)
         asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, deliver)
         return seconds
 
     def _arrive(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> None:
         links = self.links
-        if links.whole or (links.open(sender, receiver) and not links.when_released(sender, receiver, deliver)):
+        if links.whole or (
+            links.open(sender, receiver) and not links.when_released(sender, receiver, deliver)
+        ):
             deliver()
 
 
@@ -187,7 +205,9 @@ class Host:
         """Until when bytes of answers of a service come from a peer, in loop seconds."""
 
     def answer(self, call: Call, handler: Handler, turns: Turns | None) -> None:
-        task = self.network.tasks.create_task(call.handle(handler, turns), name=f"{self.peer} answers {call.service}")
+        task = self.network.tasks.create_task(
+            call.handle(handler, turns), name=f"{self.peer} answers {call.service}"
+        )
         self.answering[task] = turns is None
         task.add_done_callback(self._answered)
 
@@ -200,7 +220,9 @@ class Call:
 
     __slots__ = ("answer", "message", "network", "sender", "service", "to")
 
-    def __init__(self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes) -> None:
+    def __init__(
+        self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes
+    ) -> None:
         self.network = network
         self.sender = sender
         self.to = to
@@ -266,9 +288,14 @@ class MemoryMail:
         self._network = network
         self._host = host
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         if len(data) > FRAME_LIMIT:
-            raise ValueError(f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs does)")
+            raise ValueError(
+                f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs"
+                " does)"
+            )
         call = Call(self._network, self._host.peer, to, service, data)
         call.start()
         silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
@@ -287,7 +314,8 @@ class MemoryMail:
 
 
 class Quiet:
-    """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its peer."""
+    """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its
+    peer."""
 
     def __init__(self, host: Host, call: Call, idle: float) -> None:
         self._host, self._call, self._idle = host, call, idle
@@ -354,7 +382,9 @@ class MemoryGossip:
             peer = reader.peer
             if peer == me:
                 continue
-            if whole or (links.open(me, peer) and not links.when_released(me, peer, partial(reader.push, message))):
+            if whole or (
+                links.open(me, peer) and not links.when_released(me, peer, partial(reader.push, message))
+            ):
                 reader.push(message)
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
@@ -377,13 +407,19 @@ class MemoryBoard:
         self._me = me
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        """True when another peer can be reached, or there is no other. Raises ValueError beyond 1 KiB or 120 s."""
+        """True when another peer can be reached, or there is no other. Raises ValueError beyond 1 KiB or 120
+        s."""
         if len(value) > RECORD_LIMIT or not 0 < ttl <= TTL_LIMIT:
-            raise ValueError(f"a record of {len(value)} bytes for {ttl:g} s: at most {RECORD_LIMIT} bytes and {TTL_LIMIT:g} s")
+            raise ValueError(
+                f"a record of {len(value)} bytes for {ttl:g} s: at most {RECORD_LIMIT} bytes and"
+                f" {TTL_LIMIT:g} s"
+            )
         network, me = self._network, self._me
         await asyncio.sleep(network.links.seconds(me, me, len(value)))
         network.records.setdefault(key, {})[me] = (value, network.clock.now() + ttl)
-        return len(network.hosts) == 1 or any(network.links.open(me, peer) for peer in network.hosts if peer != me)
+        return len(network.hosts) == 1 or any(
+            network.links.open(me, peer) for peer in network.hosts if peer != me
+        )
 
     async def get(self, key: str) -> Mapping[PeerId, bytes]:
         """A reader on one side of a partition does not see the records of the other side."""
@@ -402,9 +438,16 @@ class MemoryAverager:
         self._usual = Usual()
 
     async def average(
-        self, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId], deadline: float
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
     ) -> Average | None:
-        return await self._network.rounds.average(self._me, self._usual, version, tensors, weight, peers, deadline)
+        return await self._network.rounds.average(
+            self._me, self._usual, version, tensors, weight, peers, deadline
+        )
 
 
 class MemoryWork:

@@ -2,10 +2,11 @@
 
     first comer --(match window, or everybody expected is there)--> exchange over the links --> the weighted mean, or RoundLost
 
-In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes. What counts how
-much is decided as among real learners (swarm.core.standing); here nobody can announce another norm than its own. Two peers meet
-only when each expects the other, for the same version, over an open link. Whoever is lost during the exchange (crash, cut link,
-deadline) breaks the round for all: every member keeps its tensors.
+In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
+What counts how much is decided as among real learners (swarm.core.standing); here nobody can announce another
+norm than its own. Two peers meet only when each expects the other, for the same version, over an open link.
+Whoever is lost during the exchange (crash, cut link, deadline) breaks the round for all: every member keeps
+its tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ class Seat:
     """A peer in a meeting, from its call to its outcome."""
 
     def __init__(
-        self, peer: PeerId, tensors: Sequence[torch.Tensor], claim: Claim, usual: Usual, expects: frozenset[PeerId]
+        self,
+        peer: PeerId,
+        tensors: Sequence[torch.Tensor],
+        claim: Claim,
+        usual: Usual,
+        expects: frozenset[PeerId],
     ) -> None:
         self.peer = peer
         self.tensors = tensors
@@ -63,7 +69,9 @@ class Meeting:
 
     def fits(self, seat: Seat) -> bool:
         return not (self.exchanging or self.over) and all(
-            other.peer in seat.expects and seat.peer in other.expects and self._links.open(seat.peer, other.peer)
+            other.peer in seat.expects
+            and seat.peer in other.expects
+            and self._links.open(seat.peer, other.peer)
             for other in self.seats.values()
         )
 
@@ -122,7 +130,9 @@ class Meeting:
         for seat in seats:
             exchanged = {other.peer: part for other in seats if other is not seat}
             seat.usual.add(other.claim.norm for other in seats)
-            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=exchanged, scaled=scaled))
+            seat.settle(
+                Average(members=members, seconds=now - seat.since, exchanged=exchanged, scaled=scaled)
+            )
 
     def _break(self, reason: str) -> None:
         self._end()
@@ -144,9 +154,15 @@ class Rounds:
         self._meetings: dict[int, list[Meeting]] = {}
 
     async def average(
-        self, me: PeerId, usual: Usual, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+        self,
+        me: PeerId,
+        usual: Usual,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
         deadline: float,
-    ) -> Average | None:  # fmt: skip
+    ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`."""
         from swarm.net.norm import LARGEST, norm
 
@@ -193,7 +209,8 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
 
 
 def _average(seats: list[Seat], judged: list[Standing]) -> None:
-    """In place: sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one result for all."""
+    """In place: sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one
+    result for all."""
     import torch
 
     total = sum(one.weight for one in judged)

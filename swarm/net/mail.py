@@ -1,12 +1,14 @@
-"""Mail over streams: one request and one reply at a time on a stream, a small pool of streams per peer and service.
+"""Mail over streams: one request and one reply at a time on a stream, a small pool of streams per peer and
+service.
 
     request  4 bytes length, message        reply  1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
-A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer, everything less is
-Unreachable. A frame's size is checked before it is read. A length and what follows it leave in one write: two would be two
-packets, and p2pd would wake twice at both ends. An idle stream that turns out dead is replaced once, silently, so that a message
-may arrive twice: receivers know repeated messages by their ids (ports.Mail says so). Whose stream gives way when there are too
-many, and whose message waits, swarm.core.slots decides. Not handled: who may send what.
+A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer,
+everything less is Unreachable. A frame's size is checked before it is read. A length and what follows it
+leave in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that
+turns out dead is replaced once, silently, so that a message may arrive twice: receivers know repeated
+messages by their ids (ports.Mail says so). Whose stream gives way when there are too many, and whose message
+waits, swarm.core.slots decides. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -31,21 +33,32 @@ from swarm.wire import FRAME_LIMIT
 log = logging.getLogger(__name__)
 
 STREAMS_TO_ONE = 8
-# Open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to one peer.
+"""Open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to one
+peer."""
+
 POOL_SECONDS = 30.0
-# An idle stream is closed by the sender: a sampler writes more often, a passer-by should not hold one.
+"""An idle stream is closed by the sender: a sampler writes more often, a passer-by should not hold one."""
+
 IDLE_SECONDS = 60.0
-# By the receiver: later than the sender, so that a request never meets a stream that is just being closed.
+"""By the receiver: later than the sender, so that a request never meets a stream that is just being
+closed."""
+
 REPLY_SECONDS = 30.0
-# For each piece of a reply to be taken: whoever reads is slow, and whoever does not is gone.
+"""For each piece of a reply to be taken: whoever reads is slow, and whoever does not is gone."""
+
 DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
-# Of a message's deadline, and at most: finding the peer and opening the stream take one share each, the answer has the rest.
+"""Of a message's deadline, and at most: finding the peer and opening the stream take one share each, the
+answer has the rest."""
+
 REASON_LIMIT = 500
-# Bytes of a refusal's reason.
+"""Bytes of a refusal's reason."""
+
 PIECE = 1 << 16
-# Bytes read at a time of a message that is not wanted, and written at a time of a reply: less would be more calls than bytes.
+"""Bytes read at a time of a message that is not wanted, and written at a time of a reply: less would be more
+calls than bytes."""
+
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
-# Peers whose addresses are remembered, and how many of each.
+"""Peers whose addresses are remembered, and how many of each."""
 
 OK, REFUSED, BUSY = 0, 1, 2
 _REPLY = struct.Struct(">BI")
@@ -62,7 +75,9 @@ class Line(Protocol):
     async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream: ...
 
     async def on_stream(
-        self, name: str, handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+        self,
+        name: str,
+        handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     ) -> None: ...
 
 
@@ -88,7 +103,8 @@ class Pool:
 
 
 class StreamMail:
-    """The Mail port. `line()` waits for the p2pd of the moment, `find(peer)` makes p2pd dial a peer by remembered addresses."""
+    """The Mail port. `line()` waits for the p2pd of the moment, `find(peer)` makes p2pd dial a peer by
+    remembered addresses."""
 
     def __init__(
         self,
@@ -124,9 +140,14 @@ class StreamMail:
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         if len(data) > FRAME_LIMIT:
-            raise ValueError(f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs does)")
+            raise ValueError(
+                f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs"
+                " does)"
+            )
         key = (to, service)
         pool = self._pools.setdefault(key, Pool())
         pool.users += 1
@@ -181,7 +202,9 @@ class StreamMail:
         except BROKEN as error:
             if silent.expired():
                 raise Silent(f"{to} sent nothing for {idle:g} s") from error
-            raise Unreachable(f"the stream to {to} broke before the answer ({error or type(error).__name__})") from error
+            raise Unreachable(
+                f"the stream to {to} broke before the answer ({error or type(error).__name__})"
+            ) from error
         finally:
             pool.patient.pop(silent, None)
             if whole:
@@ -216,7 +239,9 @@ class StreamMail:
     def _name(self, service: str) -> str:
         return f"{self._prefix}/{service}"
 
-    async def _accept(self, service: str, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, service: str, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         seat, gone = self._slots.arrive(peer, service, _now())
@@ -232,7 +257,8 @@ class StreamMail:
             while await self._answer(seat, reader, writer, patience):
                 pass
         except asyncio.CancelledError:
-            # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as cancelled.
+            # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as
+            # cancelled.
             if not self._closing:
                 raise
         except BROKEN as error:
@@ -283,7 +309,9 @@ class StreamMail:
         self._slots.rest(seat, _now())
         return True
 
-    async def _handle(self, service: str, peer: PeerId, message: bytes) -> tuple[int, bytes, Callable[[], None]]:
+    async def _handle(
+        self, service: str, peer: PeerId, message: bytes
+    ) -> tuple[int, bytes, Callable[[], None]]:
         """-> status, answer or reason, and what ends the call's turn when that has left."""
         handler, turns = self._services[service]
         end = no_turn
@@ -310,7 +338,9 @@ class StreamMail:
             for since, stream in pool.idle:
                 if since < old or stream[0].at_eof():
                     self._hang_up(stream[1])
-            pool.idle = [(since, stream) for since, stream in pool.idle if since >= old and not stream[0].at_eof()]
+            pool.idle = [
+                (since, stream) for since, stream in pool.idle if since >= old and not stream[0].at_eof()
+            ]
             if not pool.users and not pool.idle:
                 del self._pools[key]
 
@@ -366,4 +396,3 @@ async def _discard(reader: asyncio.StreamReader, size: int) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-

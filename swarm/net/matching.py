@@ -1,20 +1,24 @@
-"""Who takes part in a round: from an order to a group whose members all invited each other. In the averager process.
+"""Who takes part in a round: from an order to a group whose members all invited each other. In the averager
+process.
 
     larger ids                         smaller id (the leader)
     ask ------- JoinRequest ---------> waits here until its peer matches for the same version, then
         <------ ACCEPTED --------------  the smallest that accepted me is my leader
         <------ BEGIN (members) -------  when all invited are here, or the first window of the group ends
 
-In come versions and invited peers, out goes a GroupInfo, or None. Invariants: requests go from larger ids to smaller ones only
-(and from those that only dial to all others), so that two can never wait for each other; a member follows the smallest id that
-accepted it and goes on asking still smaller ones, so that whoever comes late and smallest takes over; no order of arrival and no
-delay below the window parts learners that match at the same time. The invited are known beforehand: nothing is looked up.
-All candidates are asked at once, each by one stream that stays open: who is frozen or dead delays nobody, and nothing is polled.
+In come versions and invited peers, out goes a GroupInfo, or None. Invariants: requests go from larger ids to
+smaller ones only (and from those that only dial to all others), so that two can never wait for each other; a
+member follows the smallest id that accepted it and goes on asking still smaller ones, so that whoever comes
+late and smallest takes over; no order of arrival and no delay below the window parts learners that match at
+the same time. The invited are known beforehand: nothing is looked up. All candidates are asked at once, each
+by one stream that stays open: who is frozen or dead delays nobody, and nothing is polled.
 
-hivemind's messages are used and hivemind's Matchmaking is not: it looks for the others in the DHT (seconds on a busy machine),
-asks one at a time under a lock, and orders them by expirations. Windows travel as seconds that are left: clocks may differ.
+hivemind's messages are used and hivemind's Matchmaking is not: it looks for the others in the DHT (seconds on
+a busy machine), asks one at a time under a lock, and orders them by expirations. Windows travel as seconds
+that are left: clocks may differ.
 
-Not handled: a follower that leaves in the very moment when its leader begins costs that group a round (it is lost, at all).
+Not handled: a follower that leaves in the very moment when its leader begins costs that group a round (it is
+lost, at all).
 """
 
 from __future__ import annotations
@@ -50,13 +54,18 @@ from swarm.net.norm import LARGEST
 log = logging.getLogger(__name__)
 
 MAX_WEIGHT = 1e6
-# A weight is a number of groups; more than a million in one round is a lie.
+"""A weight is a number of groups; more than a million in one round is a lie."""
+
 MAX_ANNOUNCEMENT = 16 << 10
-# 8 bytes for each invited peer: room for two thousand learners.
+"""8 bytes for each invited peer: room for two thousand learners."""
+
 POLL = 0.05
-# Seconds between two looks at the window's end, and before somebody who refused or is not there is asked again;
+"""Seconds between two looks at the window's end, and before somebody who refused or is not there is asked
+again;"""
+
 LONGEST_POLL = 0.4
-# twice as long each time up to here: a dead peer costs a few dials in a window, one that restarts (0.2 s) is found in it.
+"""twice as long each time up to here: a dead peer costs a few dials in a window, one that restarts (0.2 s) is
+found in it."""
 
 
 class MatchError(Exception):
@@ -72,7 +81,9 @@ class Announcement(msgspec.Struct, frozen=True):
     usual: float
     """See swarm.core.standing.Claim."""
     dial_only: bool
-    invited: Annotated[tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)]
+    invited: Annotated[
+        tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
+    ]
     """Tags of those it averages with, itself included."""
 
     @property
@@ -91,7 +102,10 @@ def read_announcement(raw: bytes) -> Announcement:
     if not (math.isfinite(told.weight) and 0 < told.weight <= MAX_WEIGHT):
         raise MatchError(f"a member announced the weight {told.weight}, which is not in (0, {MAX_WEIGHT:g}]")
     if not all(0 <= norm <= LARGEST for norm in (told.norm, told.usual)):
-        raise MatchError(f"a member announced the norms {told.norm} and {told.usual}, which are not both in [0, {LARGEST:g}]")
+        raise MatchError(
+            f"a member announced the norms {told.norm} and {told.usual}, which are not both in [0,"
+            f" {LARGEST:g}]"
+        )
     return told
 
 
@@ -130,8 +144,17 @@ class Suitor:
 class Matching:
     """Gathers one group at a time; requests of others wait here between and during rounds."""
 
-    def __init__(self, me: PeerID, dial_only: bool, schema: bytes, window: float, grace: float, stub: Callable[[PeerID], Any]):
-        """`window`: seconds to find the others; `grace`: seconds beyond it in which an accepted member still waits to begin."""
+    def __init__(
+        self,
+        me: PeerID,
+        dial_only: bool,
+        schema: bytes,
+        window: float,
+        grace: float,
+        stub: Callable[[PeerID], Any],
+    ):
+        """`window`: seconds to find the others; `grace`: seconds beyond it in which an accepted member still
+        waits to begin."""
         self.me, self.dial_only = me, dial_only
         self.invited: frozenset[PeerID] = frozenset()
         self._schema, self._window, self._grace, self._stub = schema, window, grace, stub
@@ -141,7 +164,8 @@ class Matching:
         self._group: asyncio.Future[GroupInfo] | None = None
 
     async def gather(self, version: int, claim: Claim, peers: frozenset[PeerID]) -> GroupInfo | None:
-        """The group, as soon as all of `peers` are in it or the first window of its members ends; None when nobody came."""
+        """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
+        nobody came."""
         loop = asyncio.get_running_loop()
         self.invited = peers
         self._told = Announcement(version, *claim, self.dial_only, tuple(map(_tag, (self.me, *peers))))
@@ -163,7 +187,11 @@ class Matching:
         loop = asyncio.get_running_loop()
         while not group.done():
             followers = self._followers()
-            end = min([self._until, *(one.until for one in followers)]) if self._leader is None else self._until + self._grace
+            end = (
+                min([self._until, *(one.until for one in followers)])
+                if self._leader is None
+                else self._until + self._grace
+            )
             if (left := end - loop.time()) > 0:
                 await asyncio.wait({group}, timeout=min(left, POLL))
             elif self._leader is None and followers:
@@ -191,7 +219,8 @@ class Matching:
             if self._suitors.get(peer) is suitor:
                 del self._suitors[peer]
         yield reply
-        await asyncio.sleep(self._grace)  # the asker hangs up: p2pd may lose what was said right before this side does
+        # the asker hangs up: p2pd may lose what was said right before this side does
+        await asyncio.sleep(self._grace)
 
     def _read(self, request: JoinRequest, peer: PeerID) -> Suitor | int:
         """A suitor, or the code of its refusal."""
@@ -203,7 +232,11 @@ class Matching:
             told = read_announcement(request.gather)
         except MatchError:
             return int(PROTOCOL_VIOLATION)
-        if self.dial_only or not request.expiration > 0 or not (told.dial_only or _rank(peer) > _rank(self.me)):
+        if (
+            self.dial_only
+            or not request.expiration > 0
+            or not (told.dial_only or _rank(peer) > _rank(self.me))
+        ):
             return int(PROTOCOL_VIOLATION)
         until = asyncio.get_running_loop().time() + min(request.expiration, self._window)
         return Suitor(peer, request.gather, told, until)
@@ -236,11 +269,17 @@ class Matching:
         assert self._group is not None
         followers = self._followers()
         told = {self.me: self._raw, **{one.peer: one.raw for one in followers}}
-        group = GroupInfo(os.urandom(20), tuple(sorted(told, key=_rank)), tuple(told[peer] for peer in sorted(told, key=_rank)))
+        group = GroupInfo(
+            os.urandom(20),
+            tuple(sorted(told, key=_rank)),
+            tuple(told[peer] for peer in sorted(told, key=_rank)),
+        )
         members = [peer.to_bytes() for peer in group.peer_ids]
         for one in followers:
             one.accepted = False
-            one.reply(BEGIN_ALLREDUCE, group_id=group.group_id, ordered_peer_ids=members, gathered=group.gathered)
+            one.reply(
+                BEGIN_ALLREDUCE, group_id=group.group_id, ordered_peer_ids=members, gathered=group.gathered
+            )
         self._group.set_result(group)
 
     def _disband(self) -> None:
@@ -276,7 +315,9 @@ class Matching:
     async def _ask(self, leader: PeerID) -> bool:
         """Until it refuses, disbands or begins. -> it had accepted me"""
         left = self._until - asyncio.get_running_loop().time()
-        request = JoinRequest(schema_hash=self._schema, expiration=left, gather=self._raw, client_mode=self.dial_only)
+        request = JoinRequest(
+            schema_hash=self._schema, expiration=left, gather=self._raw, client_mode=self.dial_only
+        )
         accepted = False
         try:
             async with contextlib.aclosing(await self._stub(leader).rpc_join_group(request)) as replies:
@@ -294,7 +335,8 @@ class Matching:
         return accepted
 
     def _follow(self, leader: PeerID) -> None:
-        """Only the leader and those below it are asked any more: it is below the one that I followed till now."""
+        """Only the leader and those below it are asked any more: it is below the one that I followed till
+        now."""
         self._leader = leader
         self._disband()
         self._court_nobody_above(leader)
@@ -307,5 +349,10 @@ class Matching:
 
     def _join_in(self, reply: MessageFromLeader) -> None:
         members = tuple(map(PeerID, reply.ordered_peer_ids))
-        if self._group is not None and not self._group.done() and self.me in members and len(members) == len(reply.gathered):
+        if (
+            self._group is not None
+            and not self._group.done()
+            and self.me in members
+            and len(members) == len(reply.gathered)
+        ):
             self._group.set_result(GroupInfo(reply.group_id, members, tuple(reply.gathered)))

@@ -7,12 +7,15 @@ import math
 import torch
 
 CHUNK = 1 << 18
-# Values whose squares are added in float32: a sum of many more loses the small ones.
+"""Values whose squares are added in float32: a sum of many more loses the small ones."""
+
 LARGEST = 1e30
-# A norm beyond it is of no gradient; its square still is a float.
+"""A norm beyond it is of no gradient; its square still is a float."""
 
 
 def norm(tensor: torch.Tensor) -> float:
     """Not finite when a value is not, or is so large (from 1e19) that its square is not."""
     chunks = tensor.detach().reshape(-1).split(CHUNK)
-    return math.sqrt(sum(float(torch.linalg.vector_norm(chunk, dtype=torch.float32)) ** 2 for chunk in chunks))
+    return math.sqrt(
+        sum(float(torch.linalg.vector_norm(chunk, dtype=torch.float32)) ** 2 for chunk in chunks)
+    )

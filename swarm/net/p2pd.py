@@ -2,9 +2,10 @@
 
     Daemon.launch -> p2pd (TCP, GossipSub, our identity) <- control socket -- connect, streams, publish, subscribe
 
-In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved. Every failure is
-an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives its parent, and a closed connection
-is really closed although forked children hold copies of its socket. Not handled: replacing a dead p2pd (swarm.net.hive).
+In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved.
+Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
+its parent, and a closed connection is really closed although forked children hold copies of its socket. Not
+handled: replacing a dead p2pd (swarm.net.hive).
 """
 
 from __future__ import annotations
@@ -39,28 +40,35 @@ from swarm.types import PeerId
 StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 START_SECONDS = 20.0
-# p2pd starts in 0.2 s; a machine that compiles something next to it has needed 10.
-STOP_SECONDS = 2.0
-# From SIGTERM to SIGKILL: p2pd has nothing to save.
-ASK_SECONDS = 10.0
-# For an answer on the control socket that needs no network.
-PROBE_SECONDS = 5.0
-# One TCP handshake to the other side of the world, three times over.
-READ_AHEAD = 1 << 20
-# Buffer of a stream: a megabyte keeps p2pd busy while Python does something else.
-MESSAGE_LIMIT = 1 << 20
-# Of a frame on the control socket; GossipSub's own limit of a message.
+"""p2pd starts in 0.2 s; a machine that compiles something next to it has needed 10."""
 
-# PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it closes the race with
-# a parent that died before. In a process group of its own p2pd does not hear what a terminal sends: its peer needs it to leave.
-# Not in a session of its own: Linux shares processors out among sessions, and messages would pass at half the rate.
+STOP_SECONDS = 2.0
+"""From SIGTERM to SIGKILL: p2pd has nothing to save."""
+
+ASK_SECONDS = 10.0
+"""For an answer on the control socket that needs no network."""
+
+PROBE_SECONDS = 5.0
+"""One TCP handshake to the other side of the world, three times over."""
+
+READ_AHEAD = 1 << 20
+"""Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
+
+MESSAGE_LIMIT = 1 << 20
+"""Of a frame on the control socket; GossipSub's own limit of a message."""
+
+# PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it
+# closes the race with a parent that died before. In a process group of its own p2pd does not hear what a
+# terminal sends: its peer needs it to leave. Not in a session of its own: Linux shares processors out among
+# sessions, and messages would pass at half the rate.
 _PRELUDE = (
     "import ctypes,os,signal,sys;os.setpgid(0,0);ctypes.CDLL(None).prctl(1,signal.SIGKILL);"
     "os.getppid()==int(sys.argv[1]) or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
 )
 
 _CIRCUIT = b"\xa2\x02"
-# p2p-circuit, 290 as a varint, in a multiaddr's bytes.
+"""p2p-circuit, 290 as a varint, in a multiaddr's bytes."""
+
 _ADDRESS = re.compile(
     r"/(?:ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/tcp/(?P<port>\d{1,5})(?P<relay>/p2p/\w+/p2p-circuit)?/p2p/(?P<peer>\w{40,80})"
 )
@@ -89,7 +97,8 @@ class Address:
 
 
 def packed(address: str) -> bytes:
-    """A multiaddress as p2pd reads it: hivemind writes a relay's id as a CID, of which p2pd knows the multihash only."""
+    """A multiaddress as p2pd reads it: hivemind writes a relay's id as a CID, of which p2pd knows the
+    multihash only."""
     return bytes(Multiaddr(address).to_bytes()).replace(b"\xa5\x03\x28\x01\x72", b"\xa5\x03\x26")
 
 
@@ -100,13 +109,18 @@ def free_port(host: str) -> int:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its callers."""
+    """Raises NetError when somebody listens there. p2pd itself would share the port and lose half of its
+    callers."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            what = "already in use by another program" if error.errno == 98 else f"not to be had ({error.strerror})"
+            what = (
+                "already in use by another program"
+                if error.errno == 98
+                else f"not to be had ({error.strerror})"
+            )
             todo = "choose another one with `--set listen.port=<port>`, or 0 for a free one"
             raise NetError(f"TCP port {port} on {host} is {what}: {todo}") from error
 
@@ -116,7 +130,8 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close for both sides. Forked children hold copies of the socket: a mere close would not reach the other side."""
+    """Close for both sides. Forked children hold copies of the socket: a mere close would not reach the other
+    side."""
     sock = writer.get_extra_info("socket")
     if sock is not None and writer.transport.get_write_buffer_size() == 0:  # type: ignore[attr-defined]
         with contextlib.suppress(OSError):
@@ -133,7 +148,9 @@ class Daemon(P2P):
     _born_in = 0
 
     @classmethod
-    async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int, relays: Sequence[str] = ()) -> Daemon:
+    async def launch(
+        cls, key: Path, me: PeerId, listen: Listen, port: int, relays: Sequence[str] = ()
+    ) -> Daemon:
         """Start p2pd on TCP `port`. Raises NetError with p2pd's last words."""
         guard.install()
         sweep(me)
@@ -142,7 +159,9 @@ class Daemon(P2P):
         mine = {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()}
         kind = type("Daemon", (cls,), mine)
         options: dict[str, Any] = {
-            "host_maddrs": [] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"],
+            "host_maddrs": (
+                [] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"]
+            ),
             "announce_maddrs": [address.split("/p2p/")[0] for address in listen.announce] or None,
             "no_listen": listen.dial_only,
             "dht_mode": "client" if listen.dial_only else "server",
@@ -206,7 +225,9 @@ class Daemon(P2P):
     async def connected(self) -> frozenset[PeerId]:
         response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
         # One entry for each connection: whoever has a direct one as well is not relayed.
-        direct = frozenset(_base58(peer.id) for peer in response.peers if not any(map(_over_relay, peer.addrs)))
+        direct = frozenset(
+            _base58(peer.id) for peer in response.peers if not any(map(_over_relay, peer.addrs))
+        )
         peers = frozenset(_base58(peer.id) for peer in response.peers)
         self.relayed = peers - direct
         return peers
@@ -225,8 +246,8 @@ class Daemon(P2P):
     async def reach(self, address: Address) -> str:
         """Connect with the peer at an address; the reason when that fails, else nothing.
 
-        A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it wait ever longer
-        before it dials that address again.
+        A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it
+        wait ever longer before it dials that address again.
         """
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -234,7 +255,9 @@ class Daemon(P2P):
             writer.close()
             await self.connect(address.peer, [address], PROBE_SECONDS)
         except TimeoutError:
-            return f"timed out after {PROBE_SECONDS:g} s (the machine is off, or a firewall drops the packets)"
+            return (
+                f"timed out after {PROBE_SECONDS:g} s (the machine is off, or a firewall drops the packets)"
+            )
         except ConnectionRefusedError:
             return "connection refused (nothing listens on that port)"
         except socket.gaierror:
@@ -246,10 +269,15 @@ class Daemon(P2P):
             return f"another peer answers there ({other[1]})" if other else str(error)
         return ""
 
-    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises Unreachable when the peer cannot be dialled or has no handler of that name, Silent on timeout."""
+    async def open_stream(
+        self, peer: PeerId, name: str, timeout: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises Unreachable when the peer cannot be dialled or has no handler of that name, Silent on
+        timeout."""
         stream = pb.StreamOpenRequest(peer=base58.b58decode(peer), proto=[name], timeout=int(timeout) + 1)
-        reader, writer, _ = await self._call(pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout)
+        reader, writer, _ = await self._call(
+            pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout
+        )
         return reader, writer
 
     async def on_stream(self, name: str, handler: StreamHandler) -> None:
@@ -270,7 +298,8 @@ class Daemon(P2P):
 
     @asynccontextmanager
     async def subscribe(self, topic: str, limit: int) -> AsyncIterator[AsyncIterator[tuple[PeerId, bytes]]]:
-        """Messages of a topic with their signers, those above `limit` bytes left out; Unreachable when p2pd dies."""
+        """Messages of a topic with their signers, those above `limit` bytes left out; Unreachable when p2pd
+        dies."""
         request = pb.PSRequest(type=pb.PSRequest.SUBSCRIBE, topic=topic)
         reader, writer, _ = await self._call(pb.Request(type=pb.Request.PUBSUB, pubsub=request), ASK_SECONDS)
         try:
@@ -278,7 +307,9 @@ class Daemon(P2P):
         finally:
             hang_up(writer)
 
-    async def _messages(self, reader: asyncio.StreamReader, limit: int) -> AsyncIterator[tuple[PeerId, bytes]]:
+    async def _messages(
+        self, reader: asyncio.StreamReader, limit: int
+    ) -> AsyncIterator[tuple[PeerId, bytes]]:
         while True:
             try:
                 message = pb.PSMessage.FromString(await _read(reader))
@@ -292,11 +323,15 @@ class Daemon(P2P):
         hang_up(writer)
         return response
 
-    async def _call(self, request: pb.Request, timeout: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, pb.Response]:
+    async def _call(
+        self, request: pb.Request, timeout: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, pb.Response]:
         writer = None
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await asyncio.open_unix_connection(self._daemon_listen_maddr["unix"], limit=READ_AHEAD)
+                reader, writer = await asyncio.open_unix_connection(
+                    self._daemon_listen_maddr["unix"], limit=READ_AHEAD
+                )
                 body = request.SerializeToString()
                 writer.write(_varint(len(body)) + body)
                 await writer.drain()
@@ -315,7 +350,8 @@ class Daemon(P2P):
 
 
 def _over_relay(address: bytes) -> bool:
-    # The protocol's number is searched first: taking addresses apart costs more than all the rest of the answer.
+    # The protocol's number is searched first: taking addresses apart costs more than all the rest of the
+    # answer.
     return _CIRCUIT in address and "/p2p-circuit" in str(Multiaddr(address))
 
 
@@ -352,7 +388,8 @@ def _base58(raw: bytes) -> PeerId:
 
 
 def _socket_prefix(me: PeerId) -> str:
-    # /tmp and not TMPDIR: a socket's path has at most 107 bytes. The end of the id says whose sockets these are.
+    # /tmp and not TMPDIR: a socket's path has at most 107 bytes. The end of the id says whose sockets these
+    # are.
     return f"/tmp/hivemind-{me[-10:]}-"
 
 
@@ -370,15 +407,18 @@ def sweep(me: PeerId) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """In a forked child, first of all: SIGKILL when the parent's thread ends, and none of its signal wiring."""
+    """In a forked child, first of all: SIGKILL when the parent's thread ends, and none of its signal
+    wiring."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    # The parent's asyncio is woken through a socket that this child shares: a SIGTERM here would look like one there.
+    # The parent's asyncio is woken through a socket that this child shares: a SIGTERM here would look like
+    # one there.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal sends these to all of its programs; this one ends with its parent
+        # a terminal sends these to all of its programs; this one ends with its parent
+        signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,8 @@
 """Patience: how long a stream that is served may take for what it does now.
 
-What a stream does changes four times a message, and a timer for each would cost more than all that is decided about the message.
-There is one timer a stream: it stays where it is while deadlines move away from it, and looks again when it is early.
+What a stream does changes four times a message, and a timer for each would cost more than all that is decided
+about the message. There is one timer a stream: it stays where it is while deadlines move away from it, and
+looks again when it is early.
 """
 
 from __future__ import annotations

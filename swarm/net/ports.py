@@ -8,11 +8,13 @@
     Averager  hivemind's all-reduce in a process           weighted mean after link delays
     Work      worker threads: model, rewards, hashes      the function inline, then sleep(cost)
 
-Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite (tests/net/test_contract.py) runs against
-both columns. Senders are authenticated by the port (libp2p handshake or GossipSub signature; memory ports know who calls).
+Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract suite
+(tests/net/test_contract.py) runs against both columns. Senders are authenticated by the port (libp2p
+handshake or GossipSub signature; memory ports know who calls).
 
-Errors: NetError is the root; Unreachable (nobody there), Silent (no answer within the deadline), Refused (the other side
-said no and why), Busy (a Refused that may be a yes later), RoundLost (an averaging that lost a part: nothing was changed).
+Errors: NetError is the root; Unreachable (nobody there), Silent (no answer within the deadline), Refused (the
+other side said no and why), Busy (a Refused that may be a yes later), RoundLost (an averaging that lost a
+part: nothing was changed).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
-"""(sender, message) -> acknowledgement. Raising Refused tells the sender why; any other exception is a bug of ours."""
+"""(sender, message) -> acknowledgement. Raising Refused tells the sender why; any other exception is a bug of
+ours."""
 
 
 class NetError(Exception):
@@ -71,7 +74,8 @@ class Board(Protocol):
     """Small signed records that expire. A key holds one value per peer; only the peer can write its own."""
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        """Store under my own id; at most 1 KiB and 120 s. True when another node acknowledged it (or there is none)."""
+        """Store under my own id; at most 1 KiB and 120 s. True when another node acknowledged it (or there is
+        none)."""
         ...
 
     async def get(self, key: str) -> Mapping[PeerId, bytes]:
@@ -83,27 +87,31 @@ class Gossip(Protocol):
     async def publish(self, topic: str, data: bytes) -> None: ...
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
-        """Messages of others (not my own) from now on. Bounded: when the reader is slow the oldest are dropped."""
+        """Messages of others (not my own) from now on. Bounded: when the reader is slow the oldest are
+        dropped."""
         ...
 
 
 class Mail(Protocol):
     """A message with an acknowledgement, at most 4 MiB each way."""
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         """Deliver and wait for the acknowledgement.
 
-        `timeout` is for the whole of it. With `idle` a peer is silent already when for so many seconds not a byte of any answer
-        of this service came from it: a large answer over a slow line is not late while it is coming.
+        `timeout` is for the whole of it. With `idle` a peer is silent already when for so many seconds not a
+        byte of any answer of this service came from it: a large answer over a slow line is not late while it
+        is coming.
 
-        Raises Unreachable, Silent, Refused or Busy. After the first two the message may or may not have been handled:
-        receivers know repeated messages by their ids.
+        Raises Unreachable, Silent, Refused or Busy. After the first two the message may or may not have been
+        handled: receivers know repeated messages by their ids.
         """
         ...
 
     async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
-        """Answer `service` from now on. Concurrent calls are bounded for each service; beyond that senders are
-        told Busy.
+        """Answer `service` from now on. Concurrent calls are bounded for each service; beyond that senders
+        are told Busy.
 
         With `turns` a call waits for its turn before it is handled, and has it until its answer has left.
         """
@@ -117,9 +125,11 @@ class Average:
     members: frozenset[PeerId]
     seconds: float
     exchanged: Mapping[PeerId, int] = field(default_factory=dict)
-    """Bytes of tensors that came from each other member; as many went there. What a broken round moved is not known."""
+    """Bytes of tensors that came from each other member; as many went there. What a broken round moved is not
+    known."""
     scaled: Mapping[PeerId, float] = field(default_factory=dict)
-    """The share of a gradient that counted, of each member whose gradient was scaled down (swarm.core.standing)."""
+    """The share of a gradient that counted, of each member whose gradient was scaled down
+    (swarm.core.standing)."""
 
 
 class Averager(Protocol):
@@ -133,10 +143,10 @@ class Averager(Protocol):
     ) -> Average | None:
         """Replace `tensors` in place by the weighted mean over whoever of `peers` came for `version`.
 
-        All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers` are the learners
-        believed to take part (without me); nobody else is averaged with. `deadline` is in seconds from now and always holds.
-        None when nobody came (tensors unchanged).
-        Raises RoundLost when the round broke or `tensors` are not finite (tensors unchanged).
+        All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
+        are the learners believed to take part (without me); nobody else is averaged with. `deadline` is in
+        seconds from now and always holds. None when nobody came (tensors unchanged). Raises RoundLost when
+        the round broke or `tensors` are not finite (tensors unchanged).
         """
         ...
 
@@ -149,10 +159,11 @@ class Work(Protocol):
     """Slow code off the loop."""
 
     async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it in a simulation.
+        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it
+        in a simulation.
 
-        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model computes. So has
-        `cut`: what others are given is hashed and cut up beside the model too.
+        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model
+        computes. So has `cut`: what others are given is hashed and cut up beside the model too.
         """
         ...
 

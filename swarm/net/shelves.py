@@ -1,9 +1,9 @@
 """Where blobs lie: in memory, or as files of a folder that outlive the peer.
 
-A shelf knows digests, bytes and which manifests are of whole releases; swarm.net.blobs decides what is held. In a folder every
-file is written durably (temporary file, fsync, rename, fsync of the folder) and verified whenever it is read: what is damaged is
-told and not held any more. What the disk does not take is held in memory until it is dropped. Not handled: two processes on one
-folder.
+A shelf knows digests, bytes and which manifests are of whole releases; swarm.net.blobs decides what is held.
+In a folder every file is written durably (temporary file, fsync, rename, fsync of the folder) and verified
+whenever it is read: what is damaged is told and not held any more. What the disk does not take is held in
+memory until it is dropped. Not handled: two processes on one folder.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Memory:
 
 
 class Folder:
-    """Blobs as files named by their digests; an empty `<digest>.release` marks the manifest of a release that is here as a whole,
-    `<digest>.begun` one of which chunks are here, `<digest>.pin` what stays. What the disk does not take is held in memory.
+    """Blobs as files named by their digests; an empty `<digest>.release` marks the manifest of a release that
+    is here as a whole, `<digest>.begun` one of which chunks are here, `<digest>.pin` what stays. What the
+    disk does not take is held in memory.
     """
 
     def __init__(self, path: Path, on_damage: Callable[[str], None]) -> None:
@@ -134,7 +135,10 @@ class Folder:
         try:
             write_durably(self._path / name, data)
         except OSError as error:
-            self._refused = f"{self._path} takes no more ({error.strerror}): what is missing there is held in memory alone"
+            self._refused = (
+                f"{self._path} takes no more ({error.strerror}): what is missing there is held in memory"
+                " alone"
+            )
             return False
         return True
 

@@ -1,10 +1,12 @@
-"""hivemind without torch, for a peer that only watches: its p2p and DHT halves, imported past what its packages import.
+"""hivemind without torch, for a peer that only watches: its p2p and DHT halves, imported past what its
+packages import.
 
     enter() -> bare packages `hivemind`, `hivemind.utils`, `hivemind.dht` in sys.modules -> `import hivemind.p2p` finds its files
 
-A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the folder and not the
-`__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are looked up when they are asked for.
-Invariant: a process is slim or full for its whole life. Not handled here: which code may run slim (swarm.net.hive, forks=False).
+A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the
+folder and not the `__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are
+looked up when they are asked for. Invariant: a process is slim or full for its whole life. Not handled here:
+which code may run slim (swarm.net.hive, forks=False).
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from types import ModuleType
 
 BARE = ("hivemind", "hivemind.utils", "hivemind.dht")
 _HOMES = {
-    "MSGPackSerializer": "serializer", "SerializerBase": "serializer", "get_logger": "logging", "get_dht_time": "timed_storage",
-}  # fmt: skip
-# What hivemind.p2p and hivemind.dht import from hivemind.utils -> the submodule that defines it.
+    "MSGPackSerializer": "serializer",
+    "SerializerBase": "serializer",
+    "get_logger": "logging",
+    "get_dht_time": "timed_storage",
+}
+"""What hivemind.p2p and hivemind.dht import from hivemind.utils -> the submodule that defines it."""
 
 
 class _Bare(ModuleType):
@@ -27,7 +32,9 @@ class _Bare(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         if self.__name__ != "hivemind.utils" or name not in _HOMES:
-            raise AttributeError(f"{self.__name__}.{name} needs torch, and this process joined a swarm without it")
+            raise AttributeError(
+                f"{self.__name__}.{name} needs torch, and this process joined a swarm without it"
+            )
         return getattr(importlib.import_module(f"hivemind.utils.{_HOMES[name]}"), name)
 
 

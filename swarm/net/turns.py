@@ -1,8 +1,10 @@
-"""Turns: a few answers of a service leave at a time, the next one to the peer that had its turn the longest ago.
+"""Turns: a few answers of a service leave at a time, the next one to the peer that had its turn the longest
+ago.
 
-A line that carries all answers at once makes every one of them late and none of them useful; one after the other the first is
-useful at once. Who would wait long is told Busy, which is an answer: it may ask somebody else, or again. A turn ends when its
-answer has left, or after a while: a reader that takes its time must not keep the others waiting.
+A line that carries all answers at once makes every one of them late and none of them useful; one after the
+other the first is useful at once. Who would wait long is told Busy, which is an answer: it may ask somebody
+else, or again. A turn ends when its answer has left, or after a while: a reader that takes its time must not
+keep the others waiting.
 """
 
 from __future__ import annotations
@@ -15,17 +17,24 @@ from swarm.net.ports import Busy
 from swarm.types import PeerId
 
 AT_ONCE = 8
-# Chunks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each takes 3.4 s.
+"""Chunks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each
+takes 3.4 s."""
+
 QUEUE = 64
-# Calls that wait; each costs its stream and nothing else.
+"""Calls that wait; each costs its stream and nothing else."""
+
 FROM_ONE = 6
-# Calls of one peer, waiting or at their turn: a fetch keeps four under way, and asks a second time where one is late.
+"""Calls of one peer, waiting or at their turn: a fetch keeps four under way, and asks a second time where one
+is late."""
+
 REMEMBERED = 256
-# Peers whose last turn is known: more than can wait.
+"""Peers whose last turn is known: more than can wait."""
+
 WAIT = 2.5
-# Seconds that a call waits: well below those after which its sender takes the holder for silent.
+"""Seconds that a call waits: well below those after which its sender takes the holder for silent."""
+
 LONGEST = 20.0
-# Seconds of a turn. An uplink so slow that eight chunks take longer goes over to more at once.
+"""Seconds of a turn. An uplink so slow that eight chunks take longer goes over to more at once."""
 
 
 class Turns:

@@ -13,8 +13,8 @@ from swarm.types import Digest
 
 
 class EngineError(Exception):
-    """This call failed, another may not: memory ran out with a single task, the engine's process died or hangs, a server is away.
-    The engine keeps its policy, or takes the next one that it is given."""
+    """This call failed, another may not: memory ran out with a single task, the engine's process died or
+    hangs, a server is away. The engine keeps its policy, or takes the next one that it is given."""
 
 
 class Speech(Protocol):
@@ -57,7 +57,8 @@ class Engine(Protocol):
         ...
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
-        """One group per prompt. Prompt i is sampled with seed + i, whatever its neighbours: a group can be replayed alone.
+        """One group per prompt. Prompt i is sampled with seed + i, whatever its neighbours: a group can be
+        replayed alone.
 
         Raises EngineError.
         """

@@ -2,13 +2,15 @@
 
     prompts -> left padding -> one prefill -> cache repeated G times -> one token a step until every row has ended
 
-The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model than in it. The
-distribution sampled is softmax(logits / temperature) over all rows of the head, in float32 and untruncated, and its
-log-probabilities are what is returned: a learner computes the same figures, but for what a smaller dtype rounds off. Of quantized
-weights they are the quantized policy's. Every row and step has one uniform number from a counter-based generator keyed by the
-group's seed, turned into a token by the inverse of the cumulative distribution: a group does not depend on its neighbours.
+The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model
+than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in float32
+and untruncated, and its log-probabilities are what is returned: a learner computes the same figures, but for
+what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. Every row and step has
+one uniform number from a counter-based generator keyed by the group's seed, turned into a token by the
+inverse of the cumulative distribution: a group does not depend on its neighbours.
 
-When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task it is an EngineError.
+When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task
+it is an EngineError.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class HfEngine:
             if not out_of_memory(error):
                 raise
             self._torn = True
-            raise EngineError(f"version {version} does not fit into memory beside the policy: {_brief(error)}") from error
+            raise EngineError(
+                f"version {version} does not fit into memory beside the policy: {_brief(error)}"
+            ) from error
         self.version, self._torn = version, False
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
@@ -94,15 +98,23 @@ class HfEngine:
 
     def statistics(self) -> dict[str, float]:
         """`seconds` are those spent sampling."""
-        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
+        return {
+            "version": self.version,
+            "groups": self._groups,
+            "tokens": self._tokens,
+            "seconds": self._seconds,
+        }
 
     def close(self) -> None:
         """Nothing outlives the object."""
 
     def _in_parts(self, count: int, copies: int, part: Callable[[int, int], list[T]]) -> list[T]:
-        """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when memory runs out."""
+        """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when
+        memory runs out."""
         if self._torn:
-            raise EngineError("memory ran out while a release was loaded: there is no policy until one is loaded whole")
+            raise EngineError(
+                "memory ran out while a release was loaded: there is no policy until one is loaded whole"
+            )
         out: list[T] = []
         while len(out) < count:
             size = count if self._most is None else max(1, self._most // copies)
@@ -126,7 +138,9 @@ class HfEngine:
 
     def _groups_of(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         draws = [
-            np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random((group_size, self._max_tokens))
+            np.random.Generator(np.random.Philox(key=(seed + i) % (1 << 64))).random(
+                (group_size, self._max_tokens)
+            )
             for i in range(len(prompts))
         ]
         tokens, logprobs, lengths = self._roll(prompts, group_size, torch.from_numpy(np.concatenate(draws)))
@@ -146,8 +160,11 @@ class HfEngine:
         return out
 
     @torch.inference_mode()
-    def _roll(self, prompts: Sequence[str], copies: int, draws: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without draws (N, T)."""
+    def _roll(
+        self, prompts: Sequence[str], copies: int, draws: Tensor | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without
+        draws (N, T)."""
         device = self._model.device
         ids, attend = self._padded(prompts)
         cache = DynamicCache(config=self._model.config)
@@ -156,13 +173,18 @@ class HfEngine:
             cache.batch_repeat_interleave(copies)
             logits = logits.repeat_interleave(copies, 0)
             attend = None if attend is None else attend.repeat_interleave(copies, 0)
-        rows = torch.arange(len(logits), device=device)  # which completion each live row of the cache belongs to
+        # which completion each live row of the cache belongs to
+        rows = torch.arange(len(logits), device=device)
         tokens = torch.zeros(len(logits), self._max_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(logits), self._max_tokens, device=device)
         lengths = torch.zeros(len(logits), dtype=torch.long, device=device)
         for t in range(self._max_tokens):
             logp = torch.log_softmax(logits.float() / self._temperature, -1)
-            chosen = logp.argmax(-1, keepdim=True) if draws is None else _inverse(logp, draws[rows.cpu(), t].to(device))
+            chosen = (
+                logp.argmax(-1, keepdim=True)
+                if draws is None
+                else _inverse(logp, draws[rows.cpu(), t].to(device))
+            )
             tokens[rows, t] = chosen[:, 0]
             logprobs[rows, t] = logp.gather(1, chosen)[:, 0]
             lengths[rows] = t + 1
@@ -201,7 +223,9 @@ class HfEngine:
         return ids, torch.tensor(mask, device=self._model.device)
 
     def _texts(self, tokens: np.ndarray, lengths: np.ndarray) -> list[str]:
-        return [self._speech.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)]
+        return [
+            self._speech.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
+        ]
 
 
 def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
@@ -216,7 +240,9 @@ def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
 def out_of_memory(error: BaseException) -> bool:
     """A GPU's allocator has a class of its own; a CPU's and cuBLAS's say it in words."""
     words = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(word in str(error) for word in words)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
+        word in str(error) for word in words
+    )
 
 
 def _brief(error: BaseException) -> str:

@@ -1,13 +1,15 @@
-"""Samples with an OpenAI-compatible vLLM server that somebody runs on this machine, and whose only user this peer is.
+"""Samples with an OpenAI-compatible vLLM server that somebody runs on this machine, and whose only user this
+peer is.
 
     load    release -> folder -> the server takes it in place: whole weights by its development endpoints, adapters by LoRA's
     sample  one /v1/completions request a group: token ids in, tokens and log-probabilities out, all groups of a call at once
 
-The server must compute log-probabilities after the temperature, and let its weights be replaced: both are tried before the first
-release and whenever the server was away or is another process than before; a refusal has the command that starts it right.
-Weights pass through a folder, and those endpoints have no authentication: loopback only. After each load of whole weights a fixed
-sequence must be as likely as `reference` says, or at least have moved where there is none. Invariant: what is sampled comes from
-the version that `load` returned for. Not handled here: starting the server, several users of it.
+The server must compute log-probabilities after the temperature, and let its weights be replaced: both are
+tried before the first release and whenever the server was away or is another process than before; a refusal
+has the command that starts it right. Weights pass through a folder, and those endpoints have no
+authentication: loopback only. After each load of whole weights a fixed sequence must be as likely as
+`reference` says, or at least have moved where there is none. Invariant: what is sampled comes from the
+version that `load` returned for. Not handled here: starting the server, several users of it.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from swarm.sample.vllm import Recipe, Release, completions, spread
 from swarm.types import Digest
 
 QUICK = 30.0
-# Seconds for what the server answers without computing much.
+"""Seconds for what the server answers without computing much."""
+
 APART = 0.02
-# Nats a token that the server and the reference may differ by on the mean: bfloat16 rounds off less.
+"""Nats a token that the server and the reference may differ by on the mean: bfloat16 rounds off less."""
+
 ALIKE = 1e-4
-# Log-probabilities at two temperatures that are nearer to each other were taken before the temperature.
+"""Log-probabilities at two temperatures that are nearer to each other were taken before the temperature."""
 
 Reference = Callable[[Path, Sequence[int]], list[float]]
 """(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
@@ -50,7 +54,8 @@ class ServerEngine:
     name = "vllm-server"
 
     def __init__(self, recipe: Recipe, model: str, reference: Reference | None = None) -> None:
-        """`model` is what the server should have been started with, for messages. Raises ValueError for a URL that cannot be."""
+        """`model` is what the server should have been started with, for messages. Raises ValueError for a URL
+        that cannot be."""
         self._recipe, self._model, self._reference = recipe, model, reference
         self._host, self._port, self._path = _address(recipe.settings.url)
         self._scratch = Path(tempfile.mkdtemp(prefix="swarm-server-"))
@@ -95,7 +100,12 @@ class ServerEngine:
 
     def statistics(self) -> dict[str, float]:
         """`seconds` are those spent sampling."""
-        return {"version": self.version, "groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
+        return {
+            "version": self.version,
+            "groups": self._groups,
+            "tokens": self._tokens,
+            "seconds": self._seconds,
+        }
 
     def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -103,20 +113,35 @@ class ServerEngine:
     # --- the server -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """That the server is there and does what is needed. Raises EngineError with the command that starts it right."""
+        """That the server is there and does what is needed. Raises EngineError with the command that starts
+        it right."""
         try:
             self._served = str(self._get("/v1/models")["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
-            raise EngineError(f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}") from None
+            raise EngineError(
+                f"what answers at {self._recipe.settings.url} is no vLLM server: {self._start()}"
+            ) from None
         paths = self._get("/openapi.json").get("paths", {})
         if (needed := "/v1/load_lora_adapter" if self._recipe.rank else "/collective_rpc") not in paths:
-            raise EngineError(f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}")
-        body = {"model": self._served, "prompt": vllm_process.probe(8, 100), "max_tokens": 1, "logprobs": 5, "seed": 1}
+            raise EngineError(
+                f"{self._recipe.settings.url} does not let weights be replaced (no {needed}): {self._start()}"
+            )
+        body = {
+            "model": self._served,
+            "prompt": vllm_process.probe(8, 100),
+            "max_tokens": 1,
+            "logprobs": 5,
+            "seed": 1,
+        }
         bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
         hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
-        tops = [sorted(told["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:] for told in (hot, cold)]
+        tops = [
+            sorted(told["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:] for told in (hot, cold)
+        ]
         if max(abs(a - b) for a, b in zip(*tops, strict=True)) < ALIKE:
-            raise EngineError(f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}")
+            raise EngineError(
+                f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}"
+            )
 
     def _take(self, release: Release) -> None:
         """The server has this release afterwards. Raises EngineError."""
@@ -131,14 +156,21 @@ class ServerEngine:
             rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(release.folder)}}
             self._post("/collective_rpc", rpc, self._recipe.settings.timeout)
             if self._post("/reset_prefix_cache", {}, QUICK).get("success") is False:
-                raise EngineError("the server could not empty its cache of prompts: is somebody else using it?")
+                raise EngineError(
+                    "the server could not empty its cache of prompts: is somebody else using it?"
+                )
             self._verify(release, known=life == self._life)
         self._life = life
 
     def _adapt(self, release: Release) -> None:
-        """A name of its own for each version: under a known one the server goes on with what it computed before."""
+        """A name of its own for each version: under a known one the server goes on with what it computed
+        before."""
         old, name = self._served, f"{self._adapters}-v{release.version}"
-        self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(release.folder)}, self._recipe.settings.timeout)
+        self._post(
+            "/v1/load_lora_adapter",
+            {"lora_name": name, "lora_path": str(release.folder)},
+            self._recipe.settings.timeout,
+        )
         self._served = name
         if old.startswith(self._adapters) and old != name:
             self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
@@ -155,11 +187,14 @@ class ServerEngine:
             apart = float(np.abs(np.subtract(seen, self._reference(release.folder, ids))).mean())
             if not apart <= APART:
                 raise EngineError(
-                    f"after an update in place the server is {apart:.2g} nats a token from version {release.version}: it keeps "
-                    "old weights (on a CPU vLLM does for tied embeddings); use peer.engine.name = vllm instead"
+                    f"after an update in place the server is {apart:.2g} nats a token from version"
+                    f" {release.version}: it keeps old weights (on a CPU vLLM does for tied embeddings); use"
+                    " peer.engine.name = vllm instead"
                 )
         elif known and seen == self._seen:
-            raise EngineError("after an update in place the server answers as before, to the last bit: start it anew")
+            raise EngineError(
+                "after an update in place the server answers as before, to the last bit: start it anew"
+            )
         self._seen = seen
 
     def _complete(self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]) -> list[Completions]:
@@ -170,13 +205,27 @@ class ServerEngine:
         speech, sampling = self._recipe.speech, self._recipe.sampling
         # The server's own defaults come from the model's generation config: nothing is left to them.
         common = {
-            "model": self._served, "max_tokens": sampling.max_tokens, "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
-            "stop_token_ids": list(speech.ends), "repetition_penalty": 1.0, "skip_special_tokens": False,
-        }  # fmt: skip
-        bodies = [{**common, **own, "prompt": ids} for ids, own in zip(speech.encode(prompts), parameters, strict=True)]
+            "model": self._served,
+            "max_tokens": sampling.max_tokens,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "ignore_eos": True,
+            "stop_token_ids": list(speech.ends),
+            "repetition_penalty": 1.0,
+            "skip_special_tokens": False,
+        }
+        bodies = [
+            {**common, **own, "prompt": ids}
+            for ids, own in zip(speech.encode(prompts), parameters, strict=True)
+        ]
         try:
             with ThreadPoolExecutor(len(bodies)) as pool:
-                told = list(pool.map(lambda body: self._post("/v1/completions", body, self._recipe.settings.timeout), bodies))
+                told = list(
+                    pool.map(
+                        lambda body: self._post("/v1/completions", body, self._recipe.settings.timeout),
+                        bodies,
+                    )
+                )
         except EngineError:
             self._life = None
             raise
@@ -212,7 +261,9 @@ class ServerEngine:
             slow = "if it is only slow, raise peer.engine.timeout"
             raise EngineError(f"{url} did not answer {path} within {seconds:g} s: {slow}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise EngineError(f"no vLLM server answers at {url} ({error or type(error).__name__}): {self._start()}") from error
+            raise EngineError(
+                f"no vLLM server answers at {url} ({error or type(error).__name__}): {self._start()}"
+            ) from error
         finally:
             connection.close()
         if answer.status >= 400:
@@ -226,8 +277,8 @@ class ServerEngine:
         rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])
         own = f" --enable-lora --max-lora-rank {rank}" if adapters else ""
         return (
-            f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host {self._host} "
-            f"--port {self._port} --logprobs-mode processed_logprobs{own}"
+            f"start it with {mode} python -m vllm.entrypoints.openai.api_server --model {self._model} --host"
+            f" {self._host} --port {self._port} --logprobs-mode processed_logprobs{own}"
         )
 
 
@@ -237,12 +288,17 @@ def _address(url: str) -> tuple[str, int, str]:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
     except ValueError as error:
-        raise ValueError(f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000") from error
+        raise ValueError(
+            f"peer.engine.url = {url!r} is no URL ({error}): write http://127.0.0.1:8000"
+        ) from error
     if parts.scheme != "http" or not host:
-        raise ValueError(f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000")
+        raise ValueError(
+            f"peer.engine.url = {url!r} is not the URL of a vLLM server: write http://127.0.0.1:8000"
+        )
     if not _loopback(host):
         raise ValueError(
-            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run this peer there"
+            f"peer.engine.url names another machine ({host}): releases reach the server through files, so run"
+            " this peer there"
         )
     return host, port, parts.path.rstrip("/").removesuffix("/v1")
 
@@ -255,7 +311,8 @@ def _loopback(host: str) -> bool:
 
 
 def _sampled(told: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
-    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for what is none."""
+    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for what is
+    none."""
     lengths: list[list[int]] = []
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -268,7 +325,9 @@ def _sampled(told: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
                 logprobs += row["logprobs"]["token_logprobs"]
         told_tokens, told_logprobs = np.array(tokens, np.int32), np.array(logprobs, np.float32)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise EngineError(f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed") from error
+        raise EngineError(
+            f"the server's answer lacks what was asked for ({error!r}): vLLM 0.27 or later is needed"
+        ) from error
     if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
         raise EngineError("the server's answer has not one finite log-probability for each token")
     return vllm_process.Sampled(lengths, told_tokens.tobytes(), told_logprobs.tobytes())

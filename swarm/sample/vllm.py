@@ -3,13 +3,14 @@
     load    release -> folder in memory or on the disk -> vLLM takes it in place        (first one: vLLM starts with it)
     sample  prompts -> ids -> vLLM -> tokens and log-probabilities of softmax(logits / temperature), untruncated
 
-A call that fails or takes too long ends the process, if it may be at fault, and raises EngineError; the next call starts it again
-with the last release that was loaded. Weights that turn out stale after a reload are loaded by a restart. Invariant: what is
-sampled comes from the version that `load` was last told and returned for.
+A call that fails or takes too long ends the process, if it may be at fault, and raises EngineError; the next
+call starts it again with the last release that was loaded. Weights that turn out stale after a reload are
+loaded by a restart. Invariant: what is sampled comes from the version that `load` was last told and returned
+for.
 
-A group's draws follow from its seed alone. What holds for its tokens: among other neighbours vLLM computes a row differently in
-its last bits, so a replay differs where two tokens were that close; in float32 hardly ever, in bfloat16 now and then. Not
-handled here: several GPUs for one model.
+A group's draws follow from its seed alone. What holds for its tokens: among other neighbours vLLM computes a
+row differently in its last bits, so a replay differs where two tokens were that close; in float32 hardly
+ever, in bfloat16 now and then. Not handled here: several GPUs for one model.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ from swarm.types import Digest
 
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0
-# Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time.
+"""Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time."""
+
 SHARE = 0.25
-# Of the free memory of /dev/shm that a release may take: two are there at once while one takes the other's place.
+"""Of the free memory of /dev/shm that a release may take: two are there at once while one takes the other's
+place."""
+
 LAST_WORDS = 2000
-# Bytes of its log that are searched for why vLLM died.
+"""Bytes of its log that are searched for why vLLM died."""
+
 LOOK = 0.5
-# Seconds between two looks whether the process lives: something that it started may hold its end of the pipe.
+"""Seconds between two looks whether the process lives: something that it started may hold its end of the
+pipe."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,12 @@ class VllmEngine:
 
     def statistics(self) -> dict[str, float]:
         """`seconds` are those spent sampling, `starts` how often vLLM was started."""
-        counts = {"version": self.version, "groups": self._groups, "tokens": self._tokens, "starts": self._starts}
+        counts = {
+            "version": self.version,
+            "groups": self._groups,
+            "tokens": self._tokens,
+            "starts": self._starts,
+        }
         return {**counts, "seconds": self._seconds}
 
     def close(self) -> None:
@@ -135,7 +146,9 @@ class VllmEngine:
 
     def _take(self, release: Release) -> None:
         """vLLM has these weights afterwards, or is not running."""
-        load = vllm_process.Load(str(release.folder), release.version, self._held is None or self._held.digest != release.digest)
+        load = vllm_process.Load(
+            str(release.folder), release.version, self._held is None or self._held.digest != release.digest
+        )
         if self._recipe.quantize and self._recipe.base is None:
             self._end()  # what bitsandbytes has packed cannot be replaced in place
         if self._child is None:
@@ -155,12 +168,18 @@ class VllmEngine:
         self._child = Child(recipe.settings, self._scratch)
         self._starts += 1
         setup = vllm_process.Setup(
-            folder=str(recipe.base or load.folder), dtype=recipe.settings.dtype, device=recipe.settings.device.split(":")[0],
-            length=recipe.settings.length, memory=recipe.settings.memory,
+            folder=str(recipe.base or load.folder),
+            dtype=recipe.settings.dtype,
+            device=recipe.settings.device.split(":")[0],
+            length=recipe.settings.length,
+            memory=recipe.settings.memory,
             sequences=recipe.settings.tasks * recipe.sampling.group_size,
             temperature=recipe.sampling.temperature,
-            max_tokens=recipe.sampling.max_tokens, ends=tuple(recipe.speech.ends), quantize=recipe.quantize, rank=recipe.rank,
-        )  # fmt: skip
+            max_tokens=recipe.sampling.max_tokens,
+            ends=tuple(recipe.speech.ends),
+            quantize=recipe.quantize,
+            rank=recipe.rank,
+        )
         self._ask(setup, START)
         if recipe.base is not None:
             self._ask(load)
@@ -187,10 +206,15 @@ class VllmEngine:
             self._child = None
 
     def _place(self, size: int) -> Path:
-        """The folder for weights, made when the first are there: in memory if they are small enough for it."""
+        """The folder for weights, made when the first are there: in memory if they are small enough for
+        it."""
         if self._scratch is None:
             memory = Path("/dev/shm")
-            fits = memory.is_dir() and os.access(memory, os.W_OK) and size < SHARE * shutil.disk_usage(memory).free
+            fits = (
+                memory.is_dir()
+                and os.access(memory, os.W_OK)
+                and size < SHARE * shutil.disk_usage(memory).free
+            )
             self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-", dir=memory if fits else None))
         return self._scratch
 
@@ -212,9 +236,13 @@ class Child:
     def __init__(self, settings: Settings, scratch: Path) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has died, gone with this object)
         self._process = subprocess.Popen(
-            [*COMMAND, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._log, env=_environment(settings), start_new_session=True,
-        )  # fmt: skip
+            [*COMMAND, str(scratch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=_environment(settings),
+            start_new_session=True,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -234,7 +262,8 @@ class Child:
             return self._decoder.decode(self._read(size, end))
         except TimeoutError:
             raise EngineError(
-                f"vLLM did not answer within {seconds:g} s and counts as hung: if it was only slow, raise peer.engine.timeout"
+                f"vLLM did not answer within {seconds:g} s and counts as hung: if it was only slow, raise"
+                " peer.engine.timeout"
             ) from None
         except (EOFError, BrokenPipeError):
             raise EngineError(f"vLLM's process died{self._why()}") from None
@@ -278,13 +307,18 @@ class Child:
         code = self._process.poll()
         how = "" if code is None else f" by signal {-code}" if code < 0 else f" with code {code}"
         size = os.fstat(self._log.fileno()).st_size
-        words = os.pread(self._log.fileno(), LAST_WORDS, max(0, size - LAST_WORDS)).decode(errors="replace").splitlines()
+        words = (
+            os.pread(self._log.fileno(), LAST_WORDS, max(0, size - LAST_WORDS))
+            .decode(errors="replace")
+            .splitlines()
+        )
         named = [line.strip() for line in words if "Error" in line]
         return how + (f": {named[-1]}" if named else "")
 
 
 def spread(seed: int) -> int:
-    """A group's seed, for vLLM: 62 bits, so that adding a completion's number neither overflows nor meets another group's."""
+    """A group's seed, for vLLM: 62 bits, so that adding a completion's number neither overflows nor meets
+    another group's."""
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
 
 
@@ -297,10 +331,12 @@ def completions(told: vllm_process.Sampled, speech: Speech) -> list[Completions]
         rows = np.split(tokens[start : ends[-1]], ends[:-1] - start)
         groups.append(
             Completions(
-                lengths=tuple(lengths), tokens=tokens[start : ends[-1]], logprobs=logprobs[start : ends[-1]],
+                lengths=tuple(lengths),
+                tokens=tokens[start : ends[-1]],
+                logprobs=logprobs[start : ends[-1]],
                 texts=tuple(speech.decode(row.tolist()) for row in rows),
             )
-        )  # fmt: skip
+        )
         start = int(ends[-1])
     return groups
 
@@ -308,13 +344,20 @@ def completions(told: vllm_process.Sampled, speech: Speech) -> list[Completions]
 def _environment(settings: Settings) -> dict[str, str]:
     """Of the process. vLLM binds a CPU's cores one by one unless told not to: here they are shared."""
     own = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(settings.threads), "TOKENIZERS_PARALLELISM": "false",
-    }  # fmt: skip
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(settings.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         own["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; left alone, vLLM takes half of a CPU's memory
     kind, _, number = settings.device.partition(":")
     if kind == "cuda" and number.isdigit():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        own["CUDA_VISIBLE_DEVICES"] = visible[int(number)] if int(number) < len(visible) and visible[0] else number
+        own["CUDA_VISIBLE_DEVICES"] = (
+            visible[int(number)] if int(number) < len(visible) and visible[0] else number
+        )
     return {**os.environ, **own}

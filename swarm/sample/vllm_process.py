@@ -1,14 +1,17 @@
-"""vLLM in a process of its own: `python -m swarm.sample.vllm_process`, calls on its standard input, answers on its standard output.
+"""vLLM in a process of its own: `python -m swarm.sample.vllm_process`, calls on its standard input, answers
+on its standard output.
 
     Setup -> (vLLM starts with the folder's weights) -> Ready      Load -> Loaded      Sample -> Sampled      anything -> Failed
 
-Frames are a length (4 bytes, little endian) and msgpack. One call at a time, each gets one answer. Whatever vLLM prints goes to
-standard error. The process ends when its standard input does: nothing of it outlives the peer, also when that is killed in the
-middle of a call. Only its parent talks to it; what comes in is believed.
+Frames are a length (4 bytes, little endian) and msgpack. One call at a time, each gets one answer. Whatever
+vLLM prints goes to standard error. The process ends when its standard input does: nothing of it outlives the
+peer, also when that is killed in the middle of a call. Only its parent talks to it; what comes in is
+believed.
 
-After each load the weights inside are compared with the file, since vLLM can keep stale ones: tensors that it holds as they are
-by a few rows each; those that a CPU packs by what their layer makes of a fixed vector; and where neither can be seen (quantized
-ones) a fixed sequence must have become more or less likely. Not handled here: deadlines, restarts (vllm.py), several GPUs.
+After each load the weights inside are compared with the file, since vLLM can keep stale ones: tensors that it
+holds as they are by a few rows each; those that a CPU packs by what their layer makes of a fixed vector; and
+where neither can be seen (quantized ones) a fixed sequence must have become more or less likely. Not handled
+here: deadlines, restarts (vllm.py), several GPUs.
 """
 
 from __future__ import annotations
@@ -29,17 +32,24 @@ import msgspec
 
 PREFIX = struct.Struct("<I")
 ROWS = 16
-# Of each tensor that are compared: a step of training moves at least one value in a hundred, and these are thousands.
+"""Of each tensor that are compared: a step of training moves at least one value in a hundred, and these are
+thousands."""
+
 ROUNDING = 8
-# Times the type's precision: what a product may differ by. In float32 one value that changed in its last bit is far above it.
+"""Times the type's precision: what a product may differ by. In float32 one value that changed in its last bit
+is far above it."""
+
 PROBE = 48
-# Tokens of the fixed sequence: every one is a chance to see that something changed.
+"""Tokens of the fixed sequence: every one is a chance to see that something changed."""
+
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-# That vLLM makes room for; a smaller adapter uses the next one.
+"""That vLLM makes room for; a smaller adapter uses the next one."""
+
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-# One tensor of vLLM's for several of a checkpoint, one below the other.
+"""One tensor of vLLM's for several of a checkpoint, one below the other."""
+
 COLDEST = 0.01
-# vLLM raises lower temperatures to this one.
+"""vLLM raises lower temperatures to this one."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -69,7 +79,8 @@ class Setup(Message, frozen=True, kw_only=True):
 
 
 class Load(Message, frozen=True):
-    """In place of what is there: the weights in `folder`, or the adapter in it under this version's number."""
+    """In place of what is there: the weights in `folder`, or the adapter in it under this version's
+    number."""
 
     folder: str
     version: int
@@ -133,9 +144,11 @@ class Served:
 
         self.setup, self.version, self.device = setup, __version__, current_platform.device_type
         self._check()
-        # On a CPU compiling takes a minute, and a prompt that is split over two steps ends vLLM: it turns the seeded generator of
-        # such a row back, which a CPU's cannot.
-        own: dict[str, Any] = {"enforce_eager": True, "enable_chunked_prefill": False} if self.device == "cpu" else {}
+        # On a CPU compiling takes a minute, and a prompt that is split over two steps ends vLLM: it turns the
+        # seeded generator of such a row back, which a CPU's cannot.
+        own: dict[str, Any] = (
+            {"enforce_eager": True, "enable_chunked_prefill": False} if self.device == "cpu" else {}
+        )
         dtype = setup.dtype if setup.dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
         if setup.quantize:
             own["quantization"] = "bitsandbytes"
@@ -143,10 +156,19 @@ class Served:
             rank = next((rank for rank in RANKS if rank >= setup.rank), RANKS[-1])
             own |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         self.llm = LLM(
-            model=setup.folder, dtype=dtype, max_model_len=setup.length or -1, max_num_seqs=setup.sequences,
-            gpu_memory_utilization=setup.memory, logprobs_mode="processed_logprobs", enable_prefix_caching=True,
-            disable_log_stats=True, skip_tokenizer_init=True, generation_config="vllm", trust_remote_code=False, **own,
-        )  # fmt: skip
+            model=setup.folder,
+            dtype=dtype,
+            max_model_len=setup.length or -1,
+            max_num_seqs=setup.sequences,
+            gpu_memory_utilization=setup.memory,
+            logprobs_mode="processed_logprobs",
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            trust_remote_code=False,
+            **own,
+        )
         config = self.llm.llm_engine.vllm_config.model_config
         self.length = int(config.max_model_len)
         self._probe = probe(min(PROBE, self.length - 1), config.get_vocab_size())
@@ -169,7 +191,10 @@ class Served:
             hidden = self._compare(Path(call.folder))
             seen = self._score()
             if call.fresh and hidden and seen == self._seen:
-                raise Stale(f"a fixed sequence is as likely as before, to the last bit (not visible: {', '.join(hidden[:3])})")
+                raise Stale(
+                    "a fixed sequence is as likely as before, to the last bit (not visible:"
+                    f" {', '.join(hidden[:3])})"
+                )
             self._seen = seen
         return time.perf_counter() - began
 
@@ -179,13 +204,17 @@ class Served:
         longest = max(map(len, call.prompts))
         if longest + self.setup.max_tokens > self.length:
             raise Unsuited(
-                f"a prompt of {longest} tokens and {self.setup.max_tokens} of completion do not fit into {self.length}: "
-                "raise peer.engine.length (and peer.engine.memory where it does not fit)"
+                f"a prompt of {longest} tokens and {self.setup.max_tokens} of completion do not fit into"
+                f" {self.length}: raise peer.engine.length (and peer.engine.memory where it does not fit)"
             )
         told = self._generate(call.prompts, [self._parameters(call, i) for i in range(len(call.prompts))])
         groups = [sorted(group.outputs, key=lambda one: one.index) for group in told]
         rows = [one for group in groups for one in group]
-        logprobs = [step[token].logprob for one in rows for token, step in zip(one.token_ids, one.logprobs, strict=True)]
+        logprobs = [
+            step[token].logprob
+            for one in rows
+            for token, step in zip(one.token_ids, one.logprobs, strict=True)
+        ]
         return Sampled(
             [[len(one.token_ids) for one in group] for group in groups],
             np.asarray([token for one in rows for token in one.token_ids], np.int32).tobytes(),
@@ -195,14 +224,19 @@ class Served:
     def _check(self) -> None:
         setup = self.setup
         if setup.device not in ("auto", self.device):
-            raise Unsuited(f"this vLLM runs on {self.device} only: set peer.engine.device to auto, or install another")
+            raise Unsuited(
+                f"this vLLM runs on {self.device} only: set peer.engine.device to auto, or install another"
+            )
         if setup.quantize and self.device == "cpu":
-            raise Unsuited("vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too")
+            raise Unsuited(
+                "vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too"
+            )
         if setup.temperature < COLDEST:
             raise Unsuited(f"vLLM does not sample below temperature {COLDEST}: set peer.engine.name to hf")
 
     def _adopt(self, call: Load) -> None:
-        """A number of its own for each version: vLLM takes a known number for a known adapter, and keeps what it has."""
+        """A number of its own for each version: vLLM takes a known number for a known adapter, and keeps what
+        it has."""
         from vllm.lora.request import LoRARequest
 
         adapter = LoRARequest(f"v{call.version}", call.version + 1, call.folder)
@@ -220,11 +254,14 @@ class Served:
             raise Stale("the cache of prompts could not be emptied")
 
     def _compare(self, folder: Path) -> list[str]:
-        """Raises Stale when a tensor inside differs from the file's. Returns the names of those that cannot be seen."""
+        """Raises Stale when a tensor inside differs from the file's. Returns the names of those that cannot
+        be seen."""
         what = (str(folder / "model.safetensors"), self.device == "cpu")
         hidden, different = self.llm.collective_rpc(_look, args=what)[0]
         if different:
-            raise Stale(f"{len(different)} tensors differ from the release's, among them {', '.join(different[:3])}")
+            raise Stale(
+                f"{len(different)} tensors differ from the release's, among them {', '.join(different[:3])}"
+            )
         return hidden
 
     def _score(self) -> list[float]:
@@ -233,16 +270,21 @@ class Served:
 
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         told = self._generate([self._probe], [parameters])[0]
-        return [row[token].logprob for row, token in zip(told.prompt_logprobs[1:], self._probe[1:], strict=True)]
+        return [
+            row[token].logprob for row, token in zip(told.prompt_logprobs[1:], self._probe[1:], strict=True)
+        ]
 
     def _parameters(self, call: Sample, i: int) -> Any:
         from vllm import SamplingParams
 
         # `ignore_eos`: the run's end tokens are those of its config, and no other ends a completion.
         common: dict[str, Any] = {
-            "max_tokens": self.setup.max_tokens, "stop_token_ids": list(self.setup.ends), "ignore_eos": True, "detokenize": False,
+            "max_tokens": self.setup.max_tokens,
+            "stop_token_ids": list(self.setup.ends),
+            "ignore_eos": True,
+            "detokenize": False,
             "logprobs": 0,
-        }  # fmt: skip
+        }
         if not call.seeds:
             return SamplingParams(temperature=0.0, **common)
         # Completion j of the group is drawn with the seed of the group plus j.
@@ -259,14 +301,20 @@ class Served:
 
 
 def _pack(worker: Any) -> None:
-    """Inside vLLM's worker: a CPU computes with packed copies of the weights, and a reload passes by those of a tied head."""
+    """Inside vLLM's worker: a CPU computes with packed copies of the weights, and a reload passes by those of
+    a tied head."""
     for module in worker.get_model().modules():
-        if hasattr(module, "cpu_linear") and getattr(module, "weight", None) is not None and module.weight.dim() == 2:
+        if (
+            hasattr(module, "cpu_linear")
+            and getattr(module, "weight", None) is not None
+            and module.weight.dim() == 2
+        ):
             module.quant_method.process_weights_after_loading(module)
 
 
 def _look(worker: Any, path: str, packed: bool) -> tuple[list[str], list[str]]:
-    """Inside vLLM's worker: names of the file's tensors that cannot be seen in the model, and of those that differ."""
+    """Inside vLLM's worker: names of the file's tensors that cannot be seen in the model, and of those that
+    differ."""
     from safetensors import safe_open
 
     modules = {name.replace(".base_layer", ""): module for name, module in worker.get_model().named_modules()}
@@ -281,7 +329,9 @@ def _look(worker: Any, path: str, packed: bool) -> tuple[list[str], list[str]]:
             holds = mine is not None and mine.dim() == len(shapes[name]) and mine.is_floating_point()
             same = [_same_rows(mine, slice[:ROWS], first)] if holds else []
             if packed and which == "weight" and layer in modules and len(shapes[name]) == 2:
-                sharing = [module for module in modules.values() if holds and getattr(module, "weight", None) is mine]
+                sharing = [
+                    module for module in modules.values() if holds and getattr(module, "weight", None) is mine
+                ]
                 same += [_same_products(module, slice[:], first) for module in sharing or [modules[layer]]]
             if not same:
                 hidden.append(name)
@@ -297,7 +347,8 @@ def _same_rows(mine: Any, rows: Any, first: int) -> bool:
 
 
 def _same_products(module: Any, weight: Any, first: int) -> bool:
-    """Whether a linear layer (or a head) multiplies a fixed vector as the file's weights do, but for its rounding."""
+    """Whether a linear layer (or a head) multiplies a fixed vector as the file's weights do, but for its
+    rounding."""
     import torch
 
     if not hasattr(module, "cpu_linear"):
@@ -315,7 +366,9 @@ def _place(name: str, shapes: Mapping[str, Sequence[int]]) -> tuple[str, int]:
         for k, part in enumerate(parts):
             if f".{part}." in name:
                 before = [name.replace(f".{part}.", f".{other}.") for other in parts[:k]]
-                return name.replace(f".{part}.", f".{fused}."), sum(shapes[other][0] for other in before if other in shapes)
+                return name.replace(f".{part}.", f".{fused}."), sum(
+                    shapes[other][0] for other in before if other in shapes
+                )
     return name, 0
 
 
@@ -337,7 +390,9 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
     except Unsuited as error:
         return served, Failed(str(error), sound=served is not None)
     except ImportError as error:
-        return served, Failed(f"vLLM cannot be imported ({error}): pip install 'gepo-swarm[vllm]' in this environment")
+        return served, Failed(
+            f"vLLM cannot be imported ({error}): pip install 'gepo-swarm[vllm]' in this environment"
+        )
     except Exception as error:  # vLLM raises whatever its parts raise
         import traceback
 
@@ -356,7 +411,8 @@ def _calls(source: IO[bytes], calls: queue.SimpleQueue[bytes], scratch: str) -> 
     while len(prefix := source.read(PREFIX.size)) == PREFIX.size:
         calls.put(source.read(*PREFIX.unpack(prefix)))
     shutil.rmtree(scratch, ignore_errors=True)
-    os.killpg(os.getpgrp(), signal.SIGKILL)  # with whatever vLLM has started: this process leads a group of its own
+    # with whatever vLLM has started: this process leads a group of its own
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def main(scratch: str) -> int:

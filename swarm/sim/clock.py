@@ -1,9 +1,10 @@
 """Virtual time: an asyncio loop whose clock jumps to the next timer when nothing is ready.
 
-In goes a coroutine, out comes its result, and a day passes in the seconds that its computing takes. The loop has no sockets and
-no threads: nothing outside it can wake it, so a loop with neither a ready callback nor a timer can never go on, and says so.
-Invariant: the order of callbacks is a function of the program alone. Not handled: code that waits for a thread
-(`asyncio.to_thread`, `run_in_executor`), which looks like a deadlock here; slow code goes through the Work port.
+In goes a coroutine, out comes its result, and a day passes in the seconds that its computing takes. The loop
+has no sockets and no threads: nothing outside it can wake it, so a loop with neither a ready callback nor a
+timer can never go on, and says so. Invariant: the order of callbacks is a function of the program alone. Not
+handled: code that waits for a thread (`asyncio.to_thread`, `run_in_executor`), which looks like a deadlock
+here; slow code goes through the Work port.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _NAMED = 8
-# Tasks that a deadlock names: enough to see the circle, few enough to read.
+"""Tasks that a deadlock names: enough to see the circle, few enough to read."""
 
 
 class Deadlock(RuntimeError):
@@ -24,7 +25,8 @@ class Deadlock(RuntimeError):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Loop seconds start at 0 (asyncio compares timers with 1 ns, which unix seconds in a float cannot resolve)."""
+    """Loop seconds start at 0 (asyncio compares timers with 1 ns, which unix seconds in a float cannot
+    resolve)."""
 
     def __init__(self) -> None:
         self._elapsed = 0.0
@@ -38,7 +40,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jump(selectors.SelectSelector):
-    """Instead of waiting for sockets it moves the clock: a system call per turn of the loop would be most of its cost."""
+    """Instead of waiting for sockets it moves the clock: a system call per turn of the loop would be most of
+    its cost."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -54,10 +57,13 @@ class _Jump(selectors.SelectSelector):
 
 def _explain(loop: VirtualLoop) -> str:
     waiting = sorted(task.get_name() for task in asyncio.all_tasks(loop))
-    names = ", ".join(waiting[:_NAMED]) + (f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else "")
+    names = ", ".join(waiting[:_NAMED]) + (
+        f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+    )
     return (
-        f"after {loop.time():.3f} virtual seconds no callback is ready and no timer is set, yet {len(waiting)} tasks wait "
-        f"({names}): they wait for each other, or for a thread, which a simulation cannot have (use the Work port)"
+        f"after {loop.time():.3f} virtual seconds no callback is ready and no timer is set, yet"
+        f" {len(waiting)} tasks wait ({names}): they wait for each other, or for a thread, which a simulation"
+        " cannot have (use the Work port)"
     )
 
 

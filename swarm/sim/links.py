@@ -1,9 +1,10 @@
 """Simulated links: how long a message takes between two peers, and whether it passes at all.
 
-In come the latency law, the bandwidth and the fault script's verbs; out come answers to the memory network's three questions
-(`swarm.net.in_memory.Links`). Every pair of peers has the same law; a fault belongs to an unordered pair. `partition` loses what is
-sent until `repair`; `hold` keeps it until `release`, when everything held arrives at once and in order. Not handled: bandwidth
-shared between messages (each one has the whole link), routing through third peers.
+In come the latency law, the bandwidth and the fault script's verbs; out come answers to the memory network's
+three questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law; a fault belongs to an
+unordered pair. `partition` loses what is sent until `repair`; `hold` keeps it until `release`, when
+everything held arrives at once and in order. Not handled: bandwidth shared between messages (each one has the
+whole link), routing through third peers.
 """
 
 from __future__ import annotations

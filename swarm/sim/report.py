@@ -1,7 +1,8 @@
 """What a simulated run came to: a fold of its events into a few figures.
 
-In come events (a Bus sink), out comes a Summary for people (`text`) or programs (`as_dict`). Groups are counted from Judged, and
-from the gossiped Counted where learners report only those; lags are those of trained groups as Counted says, or of admitted ones.
+In come events (a Bus sink), out comes a Summary for people (`text`) or programs (`as_dict`). Groups are
+counted from Judged, and from the gossiped Counted where learners report only those; lags are those of trained
+groups as Counted says, or of admitted ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from swarm.events import Counted, Event, Faulted, Judged, RoundBroke, Sampled, T
 from swarm.types import Verdict
 
 _EDGE = 5
-# Versions over which the first and the last reward are averaged: one batch alone is noise.
+"""Versions over which the first and the last reward are averaged: one batch alone is noise."""
 
 
 class Summary:
@@ -93,4 +94,6 @@ def _show(value: object) -> str:
 
 def _bars(histogram: dict[str, int], width: int = 50) -> list[str]:
     most = max(histogram.values(), default=1)
-    return [f"  {name:>6} {count:>8} {'#' * round(width * count / most)}" for name, count in histogram.items()]
+    return [
+        f"  {name:>6} {count:>8} {'#' * round(width * count / most)}" for name, count in histogram.items()
+    ]

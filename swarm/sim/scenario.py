@@ -1,8 +1,10 @@
-"""Scenarios: a TOML file that says which peers there are, what things cost, and what goes wrong when. Typed and closed.
+"""Scenarios: a TOML file that says which peers there are, what things cost, and what goes wrong when. Typed
+and closed.
 
-In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds. Faults speak turmoil's
-vocabulary: `host` (a peer that comes later), `partition`, `repair`, `hold`, `release` (between two sides), `crash`, `bounce`
-(crash, and back after `down` seconds). Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
+In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds. Faults
+speak turmoil's vocabulary: `host` (a peer that comes later), `partition`, `repair`, `hold`, `release`
+(between two sides), `crash`, `bounce` (crash, and back after `down` seconds). Peers are named
+`<role>-<number>`; a side is a list of names or shell patterns.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Scenario(Section, frozen=True):
     """Role -> how many."""
     seed: int = 1
     prices: dict[str, DelayLaw] = {}
-    """Kind of work (`sample`, `learn`, `load`, ...) -> its seconds, drawn anew each time; a kind without a price is free."""
+    """Kind of work (`sample`, `learn`, `load`, ...) -> its seconds, drawn anew each time; a kind without a
+    price is free."""
     links: SimulatedLinks = SimulatedLinks()
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
@@ -94,15 +97,22 @@ def _check(scenario: Scenario) -> None:
     roles = [role.value for role in Role]
     for role, count in scenario.peers.items():
         if role not in roles or count < 0:
-            raise ScenarioError(f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative")
+            raise ScenarioError(
+                f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative"
+            )
     if not scenario.hours > 0 or not scenario.links.bandwidth > 0:
-        raise ScenarioError(f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0")
+        raise ScenarioError(
+            f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0"
+        )
     everybody = [f"{role}-{k}" for role, count in scenario.peers.items() for k in range(count)]
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
             raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")
         if fault.fault in ("host", "crash", "bounce"):
             if fault.peer not in everybody:
-                raise ScenarioError(f"{fault.fault} at {fault.at}: there is no peer {fault.peer!r} among the counts of [peers]")
+                raise ScenarioError(
+                    f"{fault.fault} at {fault.at}: there is no peer {fault.peer!r} among the counts of"
+                    " [peers]"
+                )
         elif not all(select(side, everybody) for side in fault.between):
             raise ScenarioError(f"{fault.fault} at {fault.at}: a side of `between` names nobody")

@@ -2,10 +2,11 @@
 
     Scenario + spawn -> peers (one coroutine each) -- events --> one journal -> Outcome{sha256, ...}
 
-In come a Scenario and `spawn`, which makes a peer's coroutine from its SimPeer (programs inject it: this package knows no roles).
-Out come every peer's events, in one order, to a journal file and sinks, and their digest: the same seed gives the same bytes.
-A crashed peer's coroutine is cancelled and its events no longer count, as a dead process writes nothing; so it is with everybody
-when the time is up. Any exception of a peer is a bug and ends the world with its traceback.
+In come a Scenario and `spawn`, which makes a peer's coroutine from its SimPeer (programs inject it: this
+package knows no roles). Out come every peer's events, in one order, to a journal file and sinks, and their
+digest: the same seed gives the same bytes. A crashed peer's coroutine is cancelled and its events no longer
+count, as a dead process writes nothing; so it is with everybody when the time is up. Any exception of a peer
+is a bug and ends the world with its traceback.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ class Outcome:
 
 class World:
     def __init__(
-        self, scenario: Scenario, spawn: Spawn, *, sinks: Iterable[Callable[[Event], None]] = (), journal: Path | None = None
+        self,
+        scenario: Scenario,
+        spawn: Spawn,
+        *,
+        sinks: Iterable[Callable[[Event], None]] = (),
+        journal: Path | None = None,
     ) -> None:
         self._scenario = scenario
         self._spawn = spawn
@@ -69,13 +75,16 @@ class World:
         self._journal = journal
         self._digest = hashlib.sha256()
         self._events = 0
-        self._config = Config(run=scenario.run, peer=Peer(engine=Engine(name="toy", tasks=1), delay=scenario.delay))
+        self._config = Config(
+            run=scenario.run, peer=Peer(engine=Engine(name="toy", tasks=1), delay=scenario.delay)
+        )
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
 
     def run(self) -> Outcome:
-        """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer raises."""
+        """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
+        raises."""
         since = time.perf_counter()
         file = Journal(self._journal) if self._journal is not None else None
         if file is not None:
@@ -142,7 +151,11 @@ class World:
     async def _play(self) -> None:
         """The fault script, in the order of its times; a bounce is a crash now and a host later."""
         steps = sorted((fault for fault in self._scenario.faults), key=lambda fault: fault.at)
-        back = [Fault(at=step.at + step.down, fault="host", peer=step.peer) for step in steps if step.fault == "bounce"]
+        back = [
+            Fault(at=step.at + step.down, fault="host", peer=step.peer)
+            for step in steps
+            if step.fault == "bounce"
+        ]
         for step in sorted([*steps, *back], key=lambda fault: fault.at):
             await asyncio.sleep(step.at - asyncio.get_running_loop().time())
             self._apply(step)

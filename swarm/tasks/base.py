@@ -1,4 +1,5 @@
-"""A task source: a seed and an index go in, the same exercise comes out on every peer; completions go in, rewards come out.
+"""A task source: a seed and an index go in, the same exercise comes out on every peer; completions go in,
+rewards come out.
 
     name              source                                               whose rewards
     digit-sums, ...   built in                                             its own, or those that `run.task.rewards` names
@@ -7,9 +8,10 @@
     verifiers:NAME    an environment (swarm.tasks.verifier)               as the built-in ones
     anything else     an installed `swarm.tasks` entry point               as the built-in ones
 
-Training draws indices from 0 upwards; held-out tasks have negative indices and, by content, never occur in training: every
-source splits its exercises in two before it draws. Rewards are functions of (task, texts), so that a learner can recompute what a
-sampler claims; whoever calls them is told by RewardError when they could not be computed, and goes on without that group.
+Training draws indices from 0 upwards; held-out tasks have negative indices and, by content, never occur in
+training: every source splits its exercises in two before it draws. Rewards are functions of (task, texts), so
+that a learner can recompute what a sampler claims; whoever calls them is told by RewardError when they could
+not be computed, and goes on without that group.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ Code = Literal["sandbox", "trust", "refuse"]
 
 
 class TaskError(ValueError):
-    """There is no such source, or it cannot be made of these options, or of this data. The message says what to do."""
+    """There is no such source, or it cannot be made of these options, or of this data. The message says what
+    to do."""
 
 
 class RewardError(Exception):
-    """The rewards of these completions could not be computed: a function raised, hung, or returned what is no reward. The message
-    names the function and says why. Another group may fare better."""
+    """The rewards of these completions could not be computed: a function raised, hung, or returned what is no
+    reward. The message names the function and says why. Another group may fare better."""
 
 
 class Course(Protocol):
@@ -62,7 +65,8 @@ class Course(Protocol):
 
 class TaskSource(Course, Protocol):
     slow: bool
-    """Tasks or rewards take their time, or come from a process of their own: they are asked for off the loop, one at a time."""
+    """Tasks or rewards take their time, or come from a process of their own: they are asked for off the loop,
+    one at a time."""
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         """What each completion is worth, finite. Raises RewardError."""
@@ -119,23 +123,31 @@ PREFIXED = {
     "gym": "swarm.tasks.gym:make",
     "verifiers": "swarm.tasks.verifier:make",
 }
-"""Word before the colon -> a factory that takes (what stands after it, seed, options, seconds for the rewards of a group)."""
+"""Word before the colon -> a factory that takes (what stands after it, seed, options, seconds for the rewards
+of a group)."""
 
 
 def source(
-    settings: config.TaskSource, seed: int, *, folder: Path | None = None, code: Code = "trust", say: Say = lambda line: None
+    settings: config.TaskSource,
+    seed: int,
+    *,
+    folder: Path | None = None,
+    code: Code = "trust",
+    say: Say = lambda line: None,
 ) -> TaskSource:
     """The task source of a run. Raises TaskError.
 
-    `folder` has the run's own task files (swarm.tasks.files), `code` says how reward code from there is run, and `say` is told
-    what a person should know, such as how many rows are of no use.
+    `folder` has the run's own task files (swarm.tasks.files), `code` says how reward code from there is run,
+    and `say` is told what a person should know, such as how many rows are of no use.
     """
     from swarm.tasks import dataset, scored
 
     word, colon, rest = settings.name.partition(":")
     named = named_rewards(settings)
     if colon and word == "data":
-        return scored.make(dataset.make(rest, seed, settings.options, folder=folder, say=say), named, settings, folder, code)
+        return scored.make(
+            dataset.make(rest, seed, settings.options, folder=folder, say=say), named, settings, folder, code
+        )
     if colon and word in PREFIXED:
         if not rest:
             raise TaskError(f"task source {settings.name!r} names nothing: write {word}:NAME")
@@ -151,13 +163,14 @@ def named_rewards(settings: config.TaskSource) -> tuple[str, ...]:
 
 
 def warm_start(settings: config.TaskSource, seed: int) -> WarmStart:
-    """The source from which the embedded policy is made. Raises TaskError for one whose exercises are of any characters."""
+    """The source from which the embedded policy is made. Raises TaskError for one whose exercises are of any
+    characters."""
     word, colon, _ = settings.name.partition(":")
     found: object = None if colon and word in PREFIXED else _factory(settings.name)(seed, settings.options)
     if found is None or not hasattr(found, "characters"):
         raise TaskError(
-            f"the embedded model is made for one of {', '.join(sorted(BUILT_IN))} and knows no words: for {settings.name} name "
-            "a model, such as --model Qwen/Qwen3-0.6B or a folder"
+            f"the embedded model is made for one of {', '.join(sorted(BUILT_IN))} and knows no words: for"
+            f" {settings.name} name a model, such as --model Qwen/Qwen3-0.6B or a folder"
         )
     return cast(WarmStart, found)
 
@@ -176,7 +189,9 @@ def _factory(name: str) -> Callable[..., TaskSource]:
     if name in installed:
         return _installed(installed[name])
     known = [*BUILT_IN, *installed, *(f"{word}:" for word in PREFIXED)]
-    raise TaskError(f"there is no task source {name!r}{nearest(name, known)}; known: {', '.join(sorted(known))}")
+    raise TaskError(
+        f"there is no task source {name!r}{nearest(name, known)}; known: {', '.join(sorted(known))}"
+    )
 
 
 def _installed(point: EntryPoint) -> Callable[..., TaskSource]:
@@ -204,8 +219,11 @@ def checked(it: Started) -> Started:
     return it
 
 
-def check_options(environment: str, options: Options, defaults: Options) -> dict[str, int | float | str | bool]:
-    """`defaults` overlaid with `options`. Raises TaskError for an option that is unknown or of another type."""
+def check_options(
+    environment: str, options: Options, defaults: Options
+) -> dict[str, int | float | str | bool]:
+    """`defaults` overlaid with `options`. Raises TaskError for an option that is unknown or of another
+    type."""
     for name, value in options.items():
         if name not in defaults:
             raise TaskError(f"task {environment} has no option {name!r}{nearest(name, defaults)}")

@@ -1,10 +1,11 @@
 """Unclosed brackets: an exercise of grammar with several right answers of different lengths.
 
-`{()<` asks for any continuation that closes what is open, each bracket by its like, in at most `limit` characters: `>}` is
-right, so are `>[]}` and `<>>}`. At most `limit` - 2 brackets are open, so that there is always room for a pair that nobody asked
-for: every exercise has right answers of two lengths or more. A word is right or it is not, as a parser decides; hence the reward
-is 0 or 1, and a policy has to keep a stack through what is already closed to earn it. A tenth of all prefixes, chosen by a hash
-of the prefix alone, is held out. Not handled: telling a short right answer from a long one, they are worth the same.
+`{()<` asks for any continuation that closes what is open, each bracket by its like, in at most `limit`
+characters: `>}` is right, so are `>[]}` and `<>>}`. At most `limit` - 2 brackets are open, so that there is
+always room for a pair that nobody asked for: every exercise has right answers of two lengths or more. A word
+is right or it is not, as a parser decides; hence the reward is 0 or 1, and a policy has to keep a stack
+through what is already closed to earn it. A tenth of all prefixes, chosen by a hash of the prefix alone, is
+held out. Not handled: telling a short right answer from a long one, they are worth the same.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ PAIRS = ("()", "[]", "{}", "<>")
 CLOSES = {pair[0]: pair[1] for pair in PAIRS}
 HELD_OUT = 10
 SPARE = 0.2
-# Share of the warm start's examples with a pair nobody asked for: the start knows more than one right answer. Much more, and the
-# share of examples that are answered as given, by which the warm start ends, says little about the share answered right.
+"""Share of the warm start's examples with a pair nobody asked for: the start knows more than one right
+answer. Much more, and the share of examples that are answered as given, by which the warm start ends, says
+little about the share answered right."""
 
 
 class Brackets(Exercises):
-    """Prefixes of `shortest` (3) to `longest` (8) characters, `depth` (3) open brackets or fewer, of `kinds` (4) kinds.
+    """Prefixes of `shortest` (3) to `longest` (8) characters, `depth` (3) open brackets or fewer, of `kinds`
+    (4) kinds.
 
-    Further options: `limit` (5), characters that the answer may have; `partial` (false): credit for what was closed before the
-    first mistake.
+    Further options: `limit` (5), characters that the answer may have; `partial` (false): credit for what was
+    closed before the first mistake.
     """
 
     environment = "brackets"
@@ -36,7 +39,11 @@ class Brackets(Exercises):
     def __init__(self, seed: int, options: Options) -> None:
         defaults = {"shortest": 3, "longest": 8, "depth": 3, "kinds": 4, "limit": 5, "partial": False}
         chosen = check_options(self.environment, options, defaults)
-        self.shortest, self.longest, self.depth = int(chosen["shortest"]), int(chosen["longest"]), int(chosen["depth"])
+        self.shortest, self.longest, self.depth = (
+            int(chosen["shortest"]),
+            int(chosen["longest"]),
+            int(chosen["depth"]),
+        )
         self.kinds, self.limit = int(chosen["kinds"]), int(chosen["limit"])
         self.partial = bool(chosen["partial"])
         self._check("shortest", self.shortest, 2, self.longest)
@@ -85,7 +92,8 @@ class Brackets(Exercises):
                 return prefix
 
     def _walk(self, rng: random.Random, length: int, depth: int) -> str:
-        """A prefix of `length` characters with `depth` open brackets: fair coins wherever both ways still lead there."""
+        """A prefix of `length` characters with `depth` open brackets: fair coins wherever both ways still
+        lead there."""
         prefix, owed = "", ""
         for left in range(length, 0, -1):
             must_open = not owed or left == depth - len(owed)
@@ -99,7 +107,9 @@ class Brackets(Exercises):
 
     def _check(self, name: str, value: int, least: int, most: int) -> None:
         if not least <= value <= most:
-            raise ValueError(f"option {name} of task {self.environment} is {value}, it has to be {least} to {most}")
+            raise ValueError(
+                f"option {name} of task {self.environment} is {value}, it has to be {least} to {most}"
+            )
 
 
 def _closing(prefix: str) -> str:
@@ -111,7 +121,8 @@ def _closing(prefix: str) -> str:
 
 
 def _close(owed: str, completion: str) -> tuple[int, bool]:
-    """How many of the brackets `owed` the completion closes before its first mistake, and whether it is right to the end."""
+    """How many of the brackets `owed` the completion closes before its first mistake, and whether it is right
+    to the end."""
     asked, stack = len(owed), owed
     closed = 0
     for character in completion:

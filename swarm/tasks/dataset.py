@@ -2,11 +2,11 @@
 
     rows -> good rows -> split by a hash of the prompt -> training, in a new order each epoch | held out, in its own order
 
-Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from. Training walks epochs:
-index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index) alone. A row that is of no use (no prompt,
-no answer, not text) is left out, and how many are is told once. A prompt may be a conversation, a list of {role, content}.
-Invariant: the same bytes give the same tasks on every peer. Not handled here: rewards (swarm.tasks.scored), how a row gets here
-(swarm.tasks.rows).
+Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from.
+Training walks epochs: index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index)
+alone. A row that is of no use (no prompt, no answer, not text) is left out, and how many are is told once. A
+prompt may be a conversation, a list of {role, content}. Invariant: the same bytes give the same tasks on
+every peer. Not handled here: rewards (swarm.tasks.scored), how a row gets here (swarm.tasks.rows).
 """
 
 from __future__ import annotations
@@ -25,43 +25,63 @@ from swarm.types import Message, Task
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input")
 ANSWERS = ("answer", "solution", "target", "label")
-"""Columns that are taken for the prompt and the answer where the options name none, the first that is there."""
+"""Columns that are taken for the prompt and the answer where the options name none, the first that is
+there."""
 DEFAULTS: dict[str, int | float | str | bool] = {
-    "split": "", "subset": "", "revision": "", "prompt": "", "answer": "", "answer_after": "", "held_out": 0.05,
-    "held_out_split": "", "shuffle": True,
-}  # fmt: skip
+    "split": "",
+    "subset": "",
+    "revision": "",
+    "prompt": "",
+    "answer": "",
+    "answer_after": "",
+    "held_out": 0.05,
+    "held_out_split": "",
+    "shuffle": True,
+}
 DATA, HELD_OUT = "data.parquet", "held-out.parquet"
 """What a run carries of a data set: files of its task folder."""
 HASHES = 1 << 64
 BLOCK = 1000
-# Rows read at a time while they are checked: some megabytes.
+"""Rows read at a time while they are checked: some megabytes."""
 
 
-def make(name: str, seed: int, options: Options, *, folder: Path | None = None, say: Say = lambda line: None) -> DataSet:
+def make(
+    name: str, seed: int, options: Options, *, folder: Path | None = None, say: Say = lambda line: None
+) -> DataSet:
     """The source `data:name`. Options:
 
-    `split` (train, or the only one), `subset` and `revision` of a Hub data set; `prompt`, `answer`: columns; `answer_after`:
-    the answer is what follows the last of it, such as "####"; `held_out` (0.05): share of the prompts, or `held_out_split`: a
-    split of its own; `shuffle` (true): in an order of the run's seed. Raises TaskError.
+    `split` (train, or the only one), `subset` and `revision` of a Hub data set; `prompt`, `answer`: columns;
+    `answer_after`: the answer is what follows the last of it, such as "####"; `held_out` (0.05): share of the
+    prompts, or `held_out_split`: a split of its own; `shuffle` (true): in an order of the run's seed. Raises
+    TaskError.
     """
     chosen = check_options("data", options, DEFAULTS)
     if not 0.0 <= float(chosen["held_out"]) < 1.0:
-        raise TaskError(f"option held_out of task data is {chosen['held_out']}, it has to be at least 0 and below 1")
+        raise TaskError(
+            f"option held_out of task data is {chosen['held_out']}, it has to be at least 0 and below 1"
+        )
     training, held = tables(name, chosen, folder)
     return DataSet(f"data:{name}", seed, chosen, training, held, say)
 
 
 def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
-    """(rows, rows of the held-out split or None): those that the run carries, else from the file, folder or Hub."""
+    """(rows, rows of the held-out split or None): those that the run carries, else from the file, folder or
+    Hub."""
     if folder is not None and (folder / DATA).exists():
         cache = folder.parent / "cache"
-        held = rows.read(rows.Place(str(folder / HELD_OUT), cache=cache), "") if (folder / HELD_OUT).exists() else None
+        held = (
+            rows.read(rows.Place(str(folder / HELD_OUT), cache=cache), "")
+            if (folder / HELD_OUT).exists()
+            else None
+        )
         return rows.read(rows.Place(str(folder / DATA), cache=cache), ""), held
     if not name:
         raise TaskError("task source 'data:' names no data: write data:FILE, data:FOLDER or data:HUB-ID")
     place = rows.Place(name, str(options.get("subset", "")), str(options.get("revision", "")))
     held_split = str(options.get("held_out_split", ""))
-    return rows.read(place, str(options.get("split", ""))), rows.read(place, held_split) if held_split else None
+    return rows.read(place, str(options.get("split", ""))), (
+        rows.read(place, held_split) if held_split else None
+    )
 
 
 class Kept(NamedTuple):
@@ -74,7 +94,9 @@ class Kept(NamedTuple):
 class DataSet:
     """See the module."""
 
-    def __init__(self, environment: str, seed: int, options: Options, training: Any, held: Any, say: Say) -> None:
+    def __init__(
+        self, environment: str, seed: int, options: Options, training: Any, held: Any, say: Say
+    ) -> None:
         self.environment = environment
         self._seed, self._after, self._shuffle = seed, str(options["answer_after"]), bool(options["shuffle"])
         self._prompt = self._column(training, str(options["prompt"]), "prompt", PROMPTS)
@@ -92,7 +114,9 @@ class DataSet:
         self._train_rows = array("q", (kept.row for kept in usable if kept.prompt not in prompts))
         self._held_rows = array("q", (kept.row for kept in reserved))
         if not self._train_rows:
-            raise TaskError(f"{environment}: every row is held out, and none is left to train on: lower held_out")
+            raise TaskError(
+                f"{environment}: every row is held out, and none is left to train on: lower held_out"
+            )
 
     @property
     def answers(self) -> bool:
@@ -112,7 +136,8 @@ class DataSet:
         return [self._task(-1 - i) for i in range(min(n, len(self._held_rows)))]
 
     def columns(self, task: Task) -> dict[str, Any]:
-        """Every column of the task's row as it is in the data, and its answer also under the name `answer`."""
+        """Every column of the task's row as it is in the data, and its answer also under the name
+        `answer`."""
         row = self._row(task.index)
         if self._answer:
             value = row[self._answer]
@@ -153,12 +178,14 @@ class DataSet:
         here = ", ".join(table.column_names)
         if named and named not in table.column_names:
             raise TaskError(
-                f"{self.environment} has no column {named!r} for the {what}; it has {here}: set run.task.options.{what}"
+                f"{self.environment} has no column {named!r} for the {what}; it has {here}: set"
+                f" run.task.options.{what}"
             )
         found = named or next((name for name in guesses if name in table.column_names), "")
         if not found and what == "prompt":
             raise TaskError(
-                f"{self.environment} has none of the columns {', '.join(guesses)}; it has {here}: set run.task.options.prompt"
+                f"{self.environment} has none of the columns {', '.join(guesses)}; it has {here}: set"
+                " run.task.options.prompt"
             )
         return found
 
@@ -203,7 +230,11 @@ def _prompt(value: object) -> str | tuple[Message, ...] | None:
     said = [(turn.get("role"), turn.get("content")) for turn in turns]
     if not all(isinstance(role, str) and role and isinstance(content, str) for role, content in said):
         return None
-    return tuple(Message(role=str(role), content=str(content)) for role, content in said) if said[-1][1] else None
+    return (
+        tuple(Message(role=str(role), content=str(content)) for role, content in said)
+        if said[-1][1]
+        else None
+    )
 
 
 def _content(prompt: str | tuple[Message, ...] | None) -> int | None:

@@ -1,8 +1,9 @@
 """Running digit sums modulo 10: the demo's exercise.
 
-`52318=` asks for `57019`: digit k of the answer is the sum of the first k digits of the question, modulo 10. Exactly
-verifiable, 100 000 exercises at five digits, easy to half-learn and hard to guess (1 in 100 000). A tenth of all exercises,
-chosen by a hash of the question alone, is held out: the split is the same for every seed.
+`52318=` asks for `57019`: digit k of the answer is the sum of the first k digits of the question, modulo 10.
+Exactly verifiable, 100 000 exercises at five digits, easy to half-learn and hard to guess (1 in 100 000). A
+tenth of all exercises, chosen by a hash of the question alone, is held out: the split is the same for every
+seed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class DigitSums(Digits):
     """Options: `digits` (5), `partial` (false): credit per right digit instead of all or nothing."""
 
     environment = "digit-sums"
-    characters = "0123456789=+-*, "  # more than the exercise needs: its embedded policy keeps the tokens it has always had
+    # more than the exercise needs: its embedded policy keeps the tokens it has always had
+    characters = "0123456789=+-*, "
 
     def answer(self, question: str) -> str:
         return "".join(str(total % 10) for total in accumulate(map(int, question)))

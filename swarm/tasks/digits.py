@@ -1,7 +1,8 @@
-"""What exercises on a string of digits share: `52318=` asks for an answer that follows from those digits alone.
+"""What exercises on a string of digits share: `52318=` asks for an answer that follows from those digits
+alone.
 
-A subclass says what the answer is, and what decides whether an exercise is held out: one in ten, by a hash of `split`, the same
-for every seed.
+A subclass says what the answer is, and what decides whether an exercise is held out: one in ten, by a hash of
+`split`, the same for every seed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from swarm.tasks.base import Exercises, Options, check_options
 from swarm.types import Task
 
 HELD_OUT = 10
-# One exercise in ten: far more than any evaluation draws.
+"""One exercise in ten: far more than any evaluation draws."""
 
 
 class Digits(Exercises):
@@ -31,7 +32,9 @@ class Digits(Exercises):
         self.digits = int(chosen["digits"])
         self.partial = bool(chosen["partial"])
         if not 2 <= self.digits <= self.most:
-            raise ValueError(f"option digits of task {self.environment} is {self.digits}, it has to be 2 to {self.most}")
+            raise ValueError(
+                f"option digits of task {self.environment} is {self.digits}, it has to be 2 to {self.most}"
+            )
         self._seed = seed
 
     @abc.abstractmethod
@@ -61,7 +64,9 @@ class Digits(Exercises):
         return question + "=", self.answer(question)
 
     def _exercise(self, index: int, question: str) -> Task:
-        return Task(environment=self.environment, index=index, prompt=question + "=", answer=self.answer(question))
+        return Task(
+            environment=self.environment, index=index, prompt=question + "=", answer=self.answer(question)
+        )
 
     def _question(self, salt: str, held_out: bool) -> str:
         rng = random.Random(f"{self._seed}:{salt}")

@@ -1,8 +1,9 @@
 """Inside the worker of `gym:NAME`: reasoning-gym's generators as a function of (name, seed, options, index).
 
-The generators are endless: training exercise i is number i mod 500 of chunk i div 500, whose seed follows from the run's. One in
-four questions, by a hash of its text, is held out: training draws again when it meets one, from another chunk at the same place,
-and the evaluation walks chunks of its own and takes those alone, each question once. Held-out exercise k has the index -1 - k.
+The generators are endless: training exercise i is number i mod 500 of chunk i div 500, whose seed follows
+from the run's. One in four questions, by a hash of its text, is held out: training draws again when it meets
+one, from another chunk at the same place, and the evaluation walks chunks of its own and takes those alone,
+each question once. Held-out exercise k has the index -1 - k.
 """
 
 from __future__ import annotations
@@ -21,15 +22,21 @@ from reasoning_gym.utils import extract_answer
 from swarm.tasks.base import Options, nearest
 
 CHUNK = 500
-# Exercises of one seed: reasoning-gym's own default; some generators make all of them at once.
+"""Exercises of one seed: reasoning-gym's own default; some generators make all of them at once."""
+
 HELD_OUT = 4
-# One in so many questions: each half costs draws of the other one, and the slowest exercises take half a second.
+"""One in so many questions: each half costs draws of the other one, and the slowest exercises take half a
+second."""
+
 TRIES = 200
-# Draws until an exercise may be trained on: all miss with probability 1e-120, unless there are hardly any different ones.
+"""Draws until an exercise may be trained on: all miss with probability 1e-120, unless there are hardly any
+different ones."""
+
 BARREN = 2000
-# Draws in a row without a new held-out question, after which there are no more.
+"""Draws in a row without a new held-out question, after which there are no more."""
+
 CACHED = 64
-# Chunks that are kept.
+"""Chunks that are kept."""
 
 Exercise = Mapping[str, Any]
 
@@ -38,7 +45,11 @@ def problem(name: str, seed: int, options: Options) -> str:
     """What is wrong with the name or the options; empty when nothing is."""
     if name not in DATASETS:
         return f"reasoning-gym has no exercise {name!r}{nearest(name, DATASETS)}"
-    fields = {field.name: field for field in dataclasses.fields(DATASETS[name][1]) if field.name not in ("seed", "size")}
+    fields = {
+        field.name: field
+        for field in dataclasses.fields(DATASETS[name][1])
+        if field.name not in ("seed", "size")
+    }
     for key, value in options.items():
         if key not in fields:
             return f"{name} has no option {key!r}{nearest(key, fields)}; it has {', '.join(fields) or 'none'}"
@@ -63,7 +74,9 @@ def held_out(name: str, seed: int, options: Options, first: int, n: int) -> list
     return [_words(exercise) for exercise in _walked(name, seed, _frozen(options)).first(first + n)[first:]]
 
 
-def scores(name: str, seed: int, options: Options, index: int, tag: str, completions: list[str]) -> list[float]:
+def scores(
+    name: str, seed: int, options: Options, index: int, tag: str, completions: list[str]
+) -> list[float]:
     """What the exercise's own author says of each completion."""
     exercise = _exercise(name, seed, options, index)
     scored = _chunk(name, _frozen(options), _seed(seed, "training", 0, 0))
@@ -127,7 +140,12 @@ def _frozen(options: Options) -> tuple[tuple[str, Any], ...]:
 
 def _seed(seed: int, half: str, chunk: int, draw: int) -> int:
     """31 bits: generators add an index to it, and numpy's take 32."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{half}/{chunk}/{draw}".encode(), digest_size=4).digest(), "big") >> 1
+    return (
+        int.from_bytes(
+            hashlib.blake2b(f"{seed}/{half}/{chunk}/{draw}".encode(), digest_size=4).digest(), "big"
+        )
+        >> 1
+    )
 
 
 def _is_held_out(exercise: Exercise) -> bool:

@@ -1,11 +1,13 @@
-"""A run's task files: what of a task lies on this machine alone travels to whoever joins, like the model's files.
+"""A run's task files: what of a task lies on this machine alone travels to whoever joins, like the model's
+files.
 
     data:./problems.jsonl          -> data.parquet, held-out.parquet (a split of its own)
     ./my_rewards.py:length         -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
 
-`pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on the machine that
-packed them: everybody works with the same bytes. Hub data sets stay Hub ids, at the commit that `pinned` found. Not handled here:
-how they travel, and modules that a reward file imports (they have to be installed where it runs).
+`pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on
+the machine that packed them: everybody works with the same bytes. Hub data sets stay Hub ids, at the commit
+that `pinned` found. Not handled here: how they travel, and modules that a reward file imports (they have to
+be installed where it runs).
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from swarm.tasks.base import TaskError, check_options
 NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
 """All names that task files have; whoever takes them from others refuses every other one."""
 LARGEST = 256 << 20
-# Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it.
+"""Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it."""
+
 LARGEST_CODE = 1 << 20
-# Bytes of a reward file: a thousand times what one usually has.
+"""Bytes of a reward file: a thousand times what one usually has."""
 
 
 def pack(settings: config.TaskSource, folder: Path) -> None:
@@ -39,13 +42,17 @@ def pack(settings: config.TaskSource, folder: Path) -> None:
         raise TaskError(str(error)) from error
     for packed, path in code.items():
         if (size := path.stat().st_size) > LARGEST_CODE:
-            raise TaskError(f"{path} has {size >> 10} KiB, a run carries at most {LARGEST_CODE >> 10} of reward code a file")
+            raise TaskError(
+                f"{path} has {size >> 10} KiB, a run carries at most {LARGEST_CODE >> 10} of reward code a"
+                " file"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / packed)
 
 
 def pinned(settings: config.TaskSource) -> config.TaskSource:
-    """The same settings with a Hub data set's revision as the commit that it is now; as they are when nobody can tell."""
+    """The same settings with a Hub data set's revision as the commit that it is now; as they are when nobody
+    can tell."""
     word, _, name = settings.name.partition(":")
     if word != "data" or Path(name).expanduser().exists():
         return settings
@@ -55,7 +62,8 @@ def pinned(settings: config.TaskSource) -> config.TaskSource:
     revision = str(settings.options.get("revision", "")) or None
     try:
         commit = HfApi().dataset_info(name, revision=revision, timeout=10.0).sha
-    except (HfHubHTTPError, HFValidationError, OSError):  # reading the data says what is wrong with it, or finds it in the cache
+    # reading the data says what is wrong with it, or finds it in the cache
+    except (HfHubHTTPError, HFValidationError, OSError):
         return settings
     return msgspec.structs.replace(settings, options={**settings.options, "revision": commit or ""})
 
@@ -74,6 +82,6 @@ def _pack_data(name: str, settings: config.TaskSource, folder: Path) -> None:
         if (size := (folder / file).stat().st_size) > LARGEST:
             (folder / file).unlink()
             raise TaskError(
-                f"data set {name} has {size >> 20} MiB as parquet, a run carries at most {LARGEST >> 20}: put it on the Hub and "
-                "name it by its id, or leave columns out"
+                f"data set {name} has {size >> 20} MiB as parquet, a run carries at most {LARGEST >> 20}: put"
+                " it on the Hub and name it by its id, or leave columns out"
             )

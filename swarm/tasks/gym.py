@@ -4,9 +4,9 @@
     task(index) --- training(index) --->   swarm.tasks.exercises: the exercise of that index
     rewards(task, texts) --- scores --->   the same exercise again -> its own score_answer
 
-Invariant: an index gives the same exercise on every peer with the same reasoning-gym, and no question is both trained on and held
-out. Importing reasoning-gym takes seconds, and some of its exercises take tenths to make or score: all of that is the worker's.
-Not handled: exercises whose options are lists, and `composite`.
+Invariant: an index gives the same exercise on every peer with the same reasoning-gym, and no question is both
+trained on and held out. Importing reasoning-gym takes seconds, and some of its exercises take tenths to make
+or score: all of that is the worker's. Not handled: exercises whose options are lists, and `composite`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ from swarm.tasks.worker import Worker
 from swarm.types import Task
 
 MAKE = 120.0
-# Seconds for the worker to make some exercises: held-out ones cost four draws each, and the slowest take half a second.
+"""Seconds for the worker to make some exercises: held-out ones cost four draws each, and the slowest take
+half a second."""
+
 SOME = 16
-# Held-out exercises made in one call.
+"""Held-out exercises made in one call."""
+
 KNOWN = 4096
-# Tasks that are remembered: a learner's buffer of groups, and the evaluation's tasks.
+"""Tasks that are remembered: a learner's buffer of groups, and the evaluation's tasks."""
+
 INSIDE = "swarm.tasks.exercises"
 
 
 def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
     """Exercises of reasoning-gym. Options:
 
-    `tag` (none): the answer is what stands in the last <tag> of a completion, such as "answer"; `size` (0): so many different
-    training exercises, 0 for no end; all others are the exercise's own. Raises TaskError.
+    `tag` (none): the answer is what stands in the last <tag> of a completion, such as "answer"; `size` (0):
+    so many different training exercises, 0 for no end; all others are the exercise's own. Raises TaskError.
     """
     return checked(Gym(name, seed, options, timeout))
 
@@ -44,15 +48,23 @@ class Gym:
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         if importlib.util.find_spec("reasoning_gym") is None:
-            raise TaskError(f"task gym:{name} needs reasoning-gym, which is not installed: pip install 'gepo-swarm[gym]'")
+            raise TaskError(
+                f"task gym:{name} needs reasoning-gym, which is not installed: pip install 'gepo-swarm[gym]'"
+            )
         self.environment = f"gym:{name}"
         tag, size = options.get("tag", ""), options.get("size", 0)
         if not isinstance(tag, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise TaskError(f"task gym:{name}: tag is a word and size a number from 0, not {tag!r} and {size!r}")
+            raise TaskError(
+                f"task gym:{name}: tag is a word and size a number from 0, not {tag!r} and {size!r}"
+            )
         self._tag, self._size = tag, size
         own = {key: value for key, value in options.items() if key not in ("tag", "size")}
         self._spec = {"name": name, "seed": seed, "options": own}
-        functions = {"training": f"{INSIDE}:training", "held out": f"{INSIDE}:held_out", "problem": f"{INSIDE}:problem"}
+        functions = {
+            "training": f"{INSIDE}:training",
+            "held out": f"{INSIDE}:held_out",
+            "problem": f"{INSIDE}:problem",
+        }
         self._worker = Worker({**functions, self.environment: f"{INSIDE}:scores"}, {}, False, timeout)
         self._held: list[Task] = []
         self._known: dict[int, Task] = {}
@@ -70,7 +82,9 @@ class Gym:
             question, answer = self._asked("training", index=place)
             if len(self._known) > KNOWN:
                 self._known.clear()
-            self._known[index] = Task(environment=self.environment, index=index, prompt=question, answer=answer)
+            self._known[index] = Task(
+                environment=self.environment, index=index, prompt=question, answer=answer
+            )
         return self._known[index]
 
     def held_out(self, n: int) -> list[Task]:
@@ -78,7 +92,9 @@ class Gym:
             found = self._asked("held out", first=len(self._held), n=SOME)
             for question, answer in found:
                 index = -1 - len(self._held)
-                self._held.append(Task(environment=self.environment, index=index, prompt=question, answer=answer))
+                self._held.append(
+                    Task(environment=self.environment, index=index, prompt=question, answer=answer)
+                )
             if len(found) < SOME:
                 break
         return self._held[:n]

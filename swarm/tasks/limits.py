@@ -1,13 +1,15 @@
-"""A program's first steps: `python -I -S limits.py '{"memory": 4294967296}' COMMAND...` limits itself, then becomes COMMAND.
+"""A program's first steps: `python -I -S limits.py '{"memory": 4294967296}' COMMAND...` limits itself, then
+becomes COMMAND.
 
-In come limits as JSON, 0 or absent being none: `parent` (die with this process), `user` (become this user and group: only root
-can), `memory` (bytes of address space), `files` (open at once), `size` (bytes of one written file), `processes` (of this user, in
-this user namespace). Out comes COMMAND with hard limits, which it cannot raise again, no core dumps, and as the first that the
-kernel ends when the machine's memory runs out: before the peer that started it.
+In come limits as JSON, 0 or absent being none: `parent` (die with this process), `user` (become this user and
+group: only root can), `memory` (bytes of address space), `files` (open at once), `size` (bytes of one written
+file), `processes` (of this user, in this user namespace). Out comes COMMAND with hard limits, which it cannot
+raise again, no core dumps, and as the first that the kernel ends when the machine's memory runs out: before
+the peer that started it.
 
-A script and not a function, because what runs between fork and exec must not touch the locks of the peer's threads. Only the
-standard library, so that it starts in a hundredth of a second. Not handled: limits over all processes together (cgroups need
-rights that a peer seldom has); the number of processes bounds them.
+A script and not a function, because what runs between fork and exec must not touch the locks of the peer's
+threads. Only the standard library, so that it starts in a hundredth of a second. Not handled: limits over all
+processes together (cgroups need rights that a peer seldom has); the number of processes bounds them.
 """
 
 from __future__ import annotations

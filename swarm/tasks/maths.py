@@ -1,12 +1,15 @@
-"""The reward `math`: is what the completion ends with the same number, expression or set as the answer, by math-verify.
+"""The reward `math`: is what the completion ends with the same number, expression or set as the answer, by
+math-verify.
 
-In come completions and one answer for each: a number, LaTeX with or without dollars or `\\boxed{}`, or a worked solution that
-ends with `#### 72` as in GSM8K. Out comes 1 or 0, and None where there is no answer to compare with. A completion is read from
-its end: after `</think>`, within the last `<answer>`, behind the last `####`, and there what math-verify finds (a box first). An
-answer that is no expression, such as the letter of a choice, is compared as text.
+In come completions and one answer for each: a number, LaTeX with or without dollars or `\\boxed{}`, or a
+worked solution that ends with `#### 72` as in GSM8K. Out comes 1 or 0, and None where there is no answer to
+compare with. A completion is read from its end: after `</think>`, within the last `<answer>`, behind the last
+`####`, and there what math-verify finds (a box first). An answer that is no expression, such as the letter of
+a choice, is compared as text.
 
-The time for a group is shared by its completions: one that takes longer (`9^{9^{9^9}}`) is wrong. That needs `signal`, and so the
-main thread, which a worker gives. Not handled: integers so large that one instruction takes seconds; the deadline ends those.
+The time for a group is shared by its completions: one that takes longer (`9^{9^{9^9}}`) is wrong. That needs
+`signal`, and so the main thread, which a worker gives. Not handled: integers so large that one instruction
+takes seconds; the deadline ends those.
 """
 
 from __future__ import annotations
@@ -25,13 +28,16 @@ from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
 LONGEST = 3.0
-# Seconds for one completion; those of people's answers take hundredths.
+"""Seconds for one completion; those of people's answers take hundredths."""
+
 MARGIN = 0.8
-# Share of the time left that is given out: the rest is for what the alarm cannot interrupt at once.
+"""Share of the time left that is given out: the rest is for what the alarm cannot interrupt at once."""
+
 ALONE = 60.0
-# Seconds for a group outside of a worker.
+"""Seconds for a group outside of a worker."""
+
 LATEX = re.compile(r"[\\^_{}=+*/()\[\]<>-]")
-# An answer with one of these is read as LaTeX, also without dollars: `2^{10}` in plain text would be 2.
+"""An answer with one of these is read as LaTeX, also without dollars: `2^{10}` in plain text would be 2."""
 
 
 class _TooLong(BaseException):
@@ -40,12 +46,16 @@ class _TooLong(BaseException):
 
 def equal(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float | None]:
     """1 where a completion's result equals the answer. Columns beside `answer` are not looked at."""
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of its own timeouts, which are off here
+    # it warns of its own timeouts, which are off here
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     values: list[float | None] = []
     gold: tuple[str, list[Any]] | None = None
     for i, (completion, wanted) in enumerate(zip(completions, answer, strict=True)):
         value: float | None = 0.0
-        with contextlib.suppress(_TooLong), _alarm(min(LONGEST, MARGIN * seconds_left(ALONE) / (len(completions) - i))):
+        with (
+            contextlib.suppress(_TooLong),
+            _alarm(min(LONGEST, MARGIN * seconds_left(ALONE) / (len(completions) - i))),
+        ):
             if gold is None or gold[0] != str(wanted):
                 gold = str(wanted), _parsed_answer(str(wanted))
             found = _end(text(completion))

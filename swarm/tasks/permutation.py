@@ -1,8 +1,8 @@
 """A shuffle that nobody has to store: position in, position out, each once, a function of a key.
 
-A Feistel network permutes the numbers of an even count of bits; one that falls outside the range is sent through again until it
-is inside (cycle walking, Black and Rogaway 2002): at most four times as many numbers as needed, so four rounds of it on average
-at worst. Not for secrets.
+A Feistel network permutes the numbers of an even count of bits; one that falls outside the range is sent
+through again until it is inside (cycle walking, Black and Rogaway 2002): at most four times as many numbers
+as needed, so four rounds of it on average at worst. Not for secrets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 
 ROUNDS = 6
-# Four make it hard to tell from a random one where both halves are wide; ranges here may be of a few numbers.
+"""Four make it hard to tell from a random one where both halves are wide; ranges here may be of a few
+numbers."""
 
 
 def permuted(position: int, size: int, key: str) -> int:

@@ -1,11 +1,14 @@
-"""The reward `code`: does the program that a completion wrote pass the task's tests. Each runs in a sandbox of its own.
+"""The reward `code`: does the program that a completion wrote pass the task's tests. Each runs in a sandbox
+of its own.
 
-The program is the completion's last fenced block, or all of it. Columns: `tests` (Python source with asserts, or a list of such
-pieces), or `inputs` and `outputs` (lists: what the program reads, and what it has to print, but for white space at the ends of
-lines). Out comes 1 when all tests pass and 0 otherwise; None for a row without tests.
+The program is the completion's last fenced block, or all of it. Columns: `tests` (Python source with asserts,
+or a list of such pieces), or `inputs` and `outputs` (lists: what the program reads, and what it has to print,
+but for white space at the ends of lines). Out comes 1 when all tests pass and 0 otherwise; None for a row
+without tests.
 
-Tests and program share a process, so that tests can call what the program defines. The process has to print a word at its end
-that only it was told: to leave early with exit code 0 does not pass. Not handled: a program that looks for it in its memory.
+Tests and program share a process, so that tests can call what the program defines. The process has to print a
+word at its end that only it was told: to leave early with exit code 0 does not pass. Not handled: a program
+that looks for it in its memory.
 """
 
 from __future__ import annotations
@@ -28,15 +31,20 @@ from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
 LIMITS = sandbox.Limits(memory=1 << 30, files=64, size=8 << 20, processes=32)
-# Of one program. What it prints counts as a written file.
+"""Of one program. What it prints counts as a written file."""
+
 LONGEST = 10.0
-# Seconds for a program with all its tests.
+"""Seconds for a program with all its tests."""
+
 MARGIN = 0.9
-# Share of the time left that is given out.
+"""Share of the time left that is given out."""
+
 ALONE = 60.0
-# Seconds for a group outside of a worker.
+"""Seconds for a group outside of a worker."""
+
 WORD = 100_000
-# Characters of a program: below what Linux takes as one argument (128 KiB).
+"""Characters of a program: below what Linux takes as one argument (128 KiB)."""
+
 HARNESS = """
 import json, os, sys
 program, tests, word = json.load(sys.stdin)
@@ -60,7 +68,9 @@ def passes(
     """1 where all tests pass. Raises NoSandbox, and ValueError for columns that hold no tests."""
     if tests is None and (inputs is None or outputs is None):
         names = ", ".join(sorted(columns.keys() - {"prompts"})) or "none"
-        raise ValueError(f"it needs a column `tests`, or `inputs` and `outputs` (the task's columns: {names})")
+        raise ValueError(
+            f"it needs a column `tests`, or `inputs` and `outputs` (the task's columns: {names})"
+        )
     if why := sandbox.missing():
         raise sandbox.NoSandbox(why)
     count = len(completions)
@@ -70,7 +80,9 @@ def passes(
     def one(i: int) -> float | None:
         program = _program(text(completions[i]))
         if tests is not None and tests[i]:
-            return float(_asserted(program, [tests[i]] if isinstance(tests[i], str) else list(tests[i]), seconds))
+            return float(
+                _asserted(program, [tests[i]] if isinstance(tests[i], str) else list(tests[i]), seconds)
+            )
         if inputs is not None and outputs is not None and inputs[i]:
             return float(_printed(program, _texts(inputs[i]), _texts(outputs[i]), seconds))
         return None
@@ -115,11 +127,17 @@ def _run(program: str, given: str, seconds: float) -> str | None:
     if len(program) > WORD or "\0" in program or seconds <= 0:
         return None
     command = sandbox.sandboxed([sys.executable, "-I", "-c", program], LIMITS)
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as stdin:  # files: nothing to read while it runs
+    # files: nothing to read while it runs
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as stdin:
         stdin.write(given.encode("utf-8", "replace"))
         stdin.seek(0)
         running = subprocess.Popen(
-            command, stdin=stdin, stdout=printed, stderr=subprocess.DEVNULL, env=sandbox.environment(), start_new_session=True
+            command,
+            stdin=stdin,
+            stdout=printed,
+            stderr=subprocess.DEVNULL,
+            env=sandbox.environment(),
+            start_new_session=True,
         )
         try:
             code = running.wait(seconds)

@@ -1,8 +1,10 @@
-"""The same source, its prompts as the model reads them: through the tokenizer's chat template, where the run has one.
+"""The same source, its prompts as the model reads them: through the tokenizer's chat template, where the run
+has one.
 
-Roles and engines see strings only. Rewards are given the task as the source made it: reward functions never see a template. A
-single conversation that the template cannot write (roles in an order that it does not know) is given as its plain turns, the
-same on every peer; a template that cannot write the first one is told at the start.
+Roles and engines see strings only. Rewards are given the task as the source made it: reward functions never
+see a template. A single conversation that the template cannot write (roles in an order that it does not know)
+is given as its plain turns, the same on every peer; a template that cannot write the first one is told at the
+start.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Rendered:
     """`render` raises ValueError for a task that it cannot write."""
 
     def __init__(self, source: TaskSource, render: Render, say: Say = lambda line: None) -> None:
-        """Raises ValueError when not even the first task can be rendered; `say` is told of the first one that cannot later on."""
+        """Raises ValueError when not even the first task can be rendered; `say` is told of the first one that
+        cannot later on."""
         self.environment, self.slow = source.environment, source.slow
         self._source, self._render, self._say = source, render, say
         self._said = False
@@ -51,5 +54,8 @@ class Rendered:
             text = "\n\n".join(turn.content for turn in task.messages) or task.prompt
             if not self._said:
                 self._said = True
-                self._say(f"task {task.index} and perhaps others are given to the model without its template: {error}")
+                self._say(
+                    f"task {task.index} and perhaps others are given to the model without its template:"
+                    f" {error}"
+                )
         return msgspec.structs.replace(task, prompt=text)

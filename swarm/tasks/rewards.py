@@ -5,10 +5,11 @@
     FILE.py:function             travels with the run as rewards-0.py, ...       a worker in a sandbox, or as `code` says
     package.module:function      installed here, but the run says what is called  the same
 
-A function has TRL's signature: `prompts, completions, **columns -> list[float | None]`, strings or conversations (lists of
-messages), one value per completion in all of them. In comes a group, out comes one number per completion: the sum over functions
-of weight times reward, where None is left out; a completion of which no function says anything is an error. Not handled: two
-machines of which one is too slow for `math` or `code` (an answer that cannot be checked in time is a wrong one).
+A function has TRL's signature: `prompts, completions, **columns -> list[float | None]`, strings or
+conversations (lists of messages), one value per completion in all of them. In comes a group, out comes one
+number per completion: the sum over functions of weight times reward, where None is left out; a completion of
+which no function says anything is an error. Not handled: two machines of which one is too slow for `math` or
+`code` (an answer that cannot be checked in time is a wrong one).
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ GROUP = "swarm.rewards"
 
 def exact(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence[Any]) -> list[float]:
     """1 where the completion is the answer, but for white space around it."""
-    return [float(text(completion).strip() == str(gold).strip()) for completion, gold in zip(completions, answer, strict=True)]
+    return [
+        float(text(completion).strip() == str(gold).strip())
+        for completion, gold in zip(completions, answer, strict=True)
+    ]
 
 
 def text(completion: Any) -> str:
@@ -42,7 +46,8 @@ def text(completion: Any) -> str:
 
 
 def files(names: Sequence[str]) -> dict[str, Path]:
-    """Files that travel with a run, by their names in its task folder. Raises ValueError for one that is not there."""
+    """Files that travel with a run, by their names in its task folder. Raises ValueError for one that is not
+    there."""
     found = {packed: Path(place) for place, packed in _packed(names).items()}
     for path in found.values():
         if not path.is_file():
@@ -52,27 +57,41 @@ def files(names: Sequence[str]) -> dict[str, Path]:
 
 def _packed(names: Sequence[str]) -> dict[str, str]:
     """FILE.py -> its name in the task folder, one for each file in the order of their first use."""
-    places = dict.fromkeys(place for place in (name.rpartition(":")[0] for name in names) if place.endswith(".py"))
+    places = dict.fromkeys(
+        place for place in (name.rpartition(":")[0] for name in names) if place.endswith(".py")
+    )
     return {place: f"rewards-{i}.py" for i, place in enumerate(places)}
 
 
 class Scorer:
     """The rewards of a run on this peer. One call at a time."""
 
-    def __init__(self, names: Sequence[str], weights: Sequence[float], folder: Path | None, code: Code, timeout: float) -> None:
-        """`folder`: the run's task folder, None to read files where they lie. `timeout`: seconds for each of two workers at most.
+    def __init__(
+        self, names: Sequence[str], weights: Sequence[float], folder: Path | None, code: Code, timeout: float
+    ) -> None:
+        """`folder`: the run's task folder, None to read files where they lie. `timeout`: seconds for each of
+        two workers at most.
 
-        Starts nothing. Raises ValueError for a name that is none, for code that must not or cannot run here (NoSandbox).
+        Starts nothing. Raises ValueError for a name that is none, for code that must not or cannot run here
+        (NoSandbox).
         """
         if len(set(names)) < len(names):
-            raise ValueError(f"a reward is named twice ({', '.join(names)}): name it once and give it a weight")
+            raise ValueError(
+                f"a reward is named twice ({', '.join(names)}): name it once and give it a weight"
+            )
         if weights and len(weights) != len(names):
-            raise ValueError(f"there are {len(names)} rewards and {len(weights)} weights: give one weight for each, or none")
+            raise ValueError(
+                f"there are {len(names)} rewards and {len(weights)} weights: give one weight for each, or"
+                " none"
+            )
         self._names, self._weights = tuple(names), tuple(weights) or (1.0,) * len(names)
         known = {**BUILT_IN, **{point.name: point.value for point in entry_points(group=GROUP)}}
         foreign = [name for name in names if ":" in name]
         if code == "refuse" and foreign:
-            raise ValueError(f"{foreign[0]} is code that came with the run, and peer.rewards.code = refuse says not to run it")
+            raise ValueError(
+                f"{foreign[0]} is code that came with the run, and peer.rewards.code = refuse says not to"
+                " run it"
+            )
         if "code" in names and (why := sandbox.missing()):
             raise sandbox.NoSandbox(why)
         functions = {name: name if ":" in name else _installed(name, known) for name in names}
@@ -89,7 +108,9 @@ class Scorer:
         for _, worker in self._workers:
             worker.check()
 
-    def rewards(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]) -> list[float]:
+    def rewards(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[float]:
         """One number per completion. Raises RewardError."""
         rows: dict[int, list[float | None]] = {}
         for mine, worker in self._workers:
@@ -116,6 +137,6 @@ def _installed(name: str, known: Mapping[str, str]) -> str:
     if name in known:
         return known[name]
     raise ValueError(
-        f"there is no reward {name!r}{nearest(name, known)}: take one of {', '.join(sorted(known))}, FILE.py:function or "
-        "package.module:function"
+        f"there is no reward {name!r}{nearest(name, known)}: take one of {', '.join(sorted(known))},"
+        " FILE.py:function or package.module:function"
     )

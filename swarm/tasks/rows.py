@@ -1,8 +1,8 @@
 """Rows of a data set, from wherever they are: a file, a folder, what `save_to_disk` wrote, or the Hub.
 
-In comes what stands after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images and audio stay behind.
-Whatever is wrong with it is a TaskError that says what to do. No code of a data set is ever run. Not handled here: which columns
-are what (swarm.tasks.dataset).
+In comes what stands after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images
+and audio stay behind. Whatever is wrong with it is a TaskError that says what to do. No code of a data set is
+ever run. Not handled here: which columns are what (swarm.tasks.dataset).
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 from swarm.tasks.base import TaskError, nearest
 
 KINDS = {
-    ".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-}  # fmt: skip
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
 """A file's suffix -> the reader of `datasets` for it."""
 WHY = 300
-# Characters of what a reader says is wrong: it prints whole schemas.
+"""Characters of what a reader says is wrong: it prints whole schemas."""
+
 PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
 """Kinds of columns that a reward function can be given."""
 
@@ -45,7 +52,8 @@ def read(place: Place, split: str) -> Any:
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if chosen not in splits:
         raise TaskError(
-            f"data set {place.name} has no split {chosen!r}{nearest(chosen, splits)}; it has {', '.join(splits) or 'none'}"
+            f"data set {place.name} has no split {chosen!r}{nearest(chosen, splits)}; it has"
+            f" {', '.join(splits) or 'none'}"
         )
     rows = splits[chosen]
     rows = rows.select_columns([name for name, kind in rows.features.items() if _plain(kind)])
@@ -58,10 +66,14 @@ def _splits(place: Place) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
-        raise TaskError(f"data sets need the package `datasets`, which is not here ({error}): pip install datasets") from error
+        raise TaskError(
+            f"data sets need the package `datasets`, which is not here ({error}): pip install datasets"
+        ) from error
     path = place.path
     if path is not None and path.is_file() and path.suffix not in KINDS:
-        raise TaskError(f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files")
+        raise TaskError(
+            f"data set {place.name} is of no known kind: {', '.join(KINDS)}, or a folder of such files"
+        )
     datasets.disable_progress_bars()  # a peer's log is no terminal
     try:
         found = _load(datasets, place)
@@ -79,7 +91,9 @@ def _load(datasets: Any, place: Place) -> Any:
     if path is None:
         if _meant_as_path(place.name):
             raise FileNotFoundError(place.name)
-        return datasets.load_dataset(place.name, place.subset or None, revision=place.revision or None, cache_dir=cache)
+        return datasets.load_dataset(
+            place.name, place.subset or None, revision=place.revision or None, cache_dir=cache
+        )
     if path.is_dir():
         if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             return datasets.load_from_disk(str(path))
@@ -104,10 +118,13 @@ def _absent(place: Place, error: Exception) -> str:
         return f"data set {place.name} is gated: accept its terms on its page, then run `hf auth login`"
     if isinstance(error, ConnectionError):
         return (
-            f"data set {place.name} is not on this disk and the Hub cannot be reached: check the network, or name a file "
-            "or folder"
+            f"data set {place.name} is not on this disk and the Hub cannot be reached: check the network, or"
+            " name a file or folder"
         )
-    return f"there is no data set {place.name} on the Hub and no file of that name here: name a file, a folder or a Hub id"
+    return (
+        f"there is no data set {place.name} on the Hub and no file of that name here: name a file, a folder"
+        " or a Hub id"
+    )
 
 
 def _plain(kind: Any) -> bool:
@@ -117,4 +134,8 @@ def _plain(kind: Any) -> bool:
     if isinstance(kind, list):
         return all(map(_plain, kind))
     inner = getattr(kind, "feature", None)
-    return type(kind).__name__ in PLAIN and (inner is None or _plain(inner)) and "binary" not in str(getattr(kind, "dtype", ""))
+    return (
+        type(kind).__name__ in PLAIN
+        and (inner is None or _plain(inner))
+        and "binary" not in str(getattr(kind, "dtype", ""))
+    )

@@ -1,14 +1,17 @@
-"""Bubblewrap: the command line in which a program sees nothing of this machine and can do nothing to it, if it works here.
+"""Bubblewrap: the command line in which a program sees nothing of this machine and can do nothing to it, if
+it works here.
 
     bwrap [namespaces, mounts] -- python limits.py LIMITS -- COMMAND
 
-Inside: no network (not even the loopback of the machine), no home, no environment, no other process; /usr, Python's own folders
-and this package, read-only; an empty /tmp in memory. A program gets limits on memory, processes, files and what it writes
-(`Limits`), and everything in it dies with the one who started it. Root becomes a user that nobody else is, because the kernel
-does not count root's processes; others get a user namespace.
+Inside: no network (not even the loopback of the machine), no home, no environment, no other process; /usr,
+Python's own folders and this package, read-only; an empty /tmp in memory. A program gets limits on memory,
+processes, files and what it writes (`Limits`), and everything in it dies with the one who started it. Root
+becomes a user that nobody else is, because the kernel does not count root's processes; others get a user
+namespace.
 
-Not handled: limits on time (whoever starts a program ends it), a bug in the kernel that lets a program out, and what a program
-can learn from timing. On Linux before 5.14 the limit of processes counts all that this user runs.
+Not handled: limits on time (whoever starts a program ends it), a bug in the kernel that lets a program out,
+and what a program can learn from timing. On Linux before 5.14 the limit of processes counts all that this
+user runs.
 """
 
 from __future__ import annotations
@@ -29,11 +32,14 @@ import swarm
 PACKAGE = Path(swarm.__file__).resolve().parent
 LIMITS = PACKAGE / "tasks" / "limits.py"
 SCRATCH = 64 << 20
-# Bytes of /tmp, and of /dev/shm: what tests of programs write, in memory.
+"""Bytes of /tmp, and of /dev/shm: what tests of programs write, in memory."""
+
 PROBE = 20.0
-# Seconds for `bwrap ... true`, which takes a hundredth: a machine that swaps.
+"""Seconds for `bwrap ... true`, which takes a hundredth: a machine that swaps."""
+
 USERS = range(40_000, 60_000)
-# Below what containers map (65536), and where neither people nor services have accounts.
+"""Below what containers map (65536), and where neither people nor services have accounts."""
+
 TRUST = "or take the run's code as your own with `--set peer.rewards.code=trust`, or not at all with `refuse`"
 
 
@@ -61,7 +67,8 @@ def limited(command: Sequence[str], limit: Limits) -> list[str]:
 
 
 def sandboxed(command: Sequence[str], limit: Limits, readable: Sequence[Path] = ()) -> list[str]:
-    """`command` in a sandbox that can also read `readable`. Raises NoSandbox. Give it an environment of `environment()`."""
+    """`command` in a sandbox that can also read `readable`. Raises NoSandbox. Give it an environment of
+    `environment()`."""
     if why := missing():
         raise NoSandbox(why)
     return _wrapped(command, limit, readable)
@@ -84,11 +91,14 @@ def environment() -> dict[str, str]:
 def missing() -> str:
     """Why there is no sandbox on this machine, and what to do; empty when there is. Tries it once."""
     if sys.platform != "linux":
-        return f"reward code that came with a run needs bubblewrap, which exists on Linux only: join from Linux, {TRUST}"
+        return (
+            "reward code that came with a run needs bubblewrap, which exists on Linux only: join from Linux,"
+            f" {TRUST}"
+        )
     if shutil.which("bwrap") is None:
         return (
-            "reward code that came with a run needs bubblewrap, which is not installed: "
-            f"install it (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), {TRUST}"
+            "reward code that came with a run needs bubblewrap, which is not installed: install it (Debian"
+            f" and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), {TRUST}"
         )
     try:
         words = _wrapped([sys.executable, "-I", "-S", "-c", ""], Limits(), ())
@@ -100,16 +110,24 @@ def missing() -> str:
     else:
         if tried.returncode == 0:
             return ""
-        why = (tried.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+        why = (
+            tried.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {tried.returncode}"]
+        )[-1]
     return (
-        f"bubblewrap is installed but cannot make a sandbox here ({why}): allow user namespaces "
-        f"(sysctl kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; "
-        f"in a container its own security options), {TRUST}"
+        f"bubblewrap is installed but cannot make a sandbox here ({why}): allow user namespaces (sysctl"
+        " kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a"
+        f" container its own security options), {TRUST}"
     )
 
 
 def _wrapped(command: Sequence[str], limit: Limits, readable: Sequence[Path]) -> list[str]:
-    words = [shutil.which("bwrap") or "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    words = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+    ]
     words += ["--unshare-cgroup-try", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
     if os.geteuid() == 0:
         # The first step inside needs these two to become another user, and loses them by it.
@@ -125,7 +143,16 @@ def _wrapped(command: Sequence[str], limit: Limits, readable: Sequence[Path]) ->
             words += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/alternatives"):  # how libraries are found
         words += ["--ro-bind-try", name, name]
-    words += ["--proc", "/proc", "--dev", "/dev", *_scratch("/dev/shm"), "--remount-ro", "/dev", *_scratch("/tmp")]
+    words += [
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        *_scratch("/dev/shm"),
+        "--remount-ro",
+        "/dev",
+        *_scratch("/tmp"),
+    ]
     words += _readable([*_interpreter(), PACKAGE, *readable])  # after /tmp, where one of them may lie
     words += ["--remount-ro", "/", "--chdir", "/tmp", "--", *limited(command, limit)]
     return words
@@ -163,7 +190,8 @@ def _readable(folders: Sequence[Path]) -> list[str]:
 
 
 def _interpreter() -> list[Path]:
-    """The folders that this Python is made of: the environment, what it was made from, each stop of the links between them."""
+    """The folders that this Python is made of: the environment, what it was made from, each stop of the links
+    between them."""
     folders = [Path(sys.prefix), Path(sys.base_prefix)]
     here = Path(sys.executable)
     while here.is_symlink():
@@ -172,5 +200,8 @@ def _interpreter() -> list[Path]:
     home = Path.home()
     for folder in folders:
         if folder == Path("/") or folder == home or folder in home.parents:
-            raise NoSandbox(f"Python is installed in {folder} itself, so that reward code would see all of it: make a venv")
+            raise NoSandbox(
+                f"Python is installed in {folder} itself, so that reward code would see all of it: make a"
+                " venv"
+            )
     return folders

@@ -2,9 +2,9 @@
 
     task, texts -> prompts, completions, columns: lists of one value per completion -> swarm.tasks.rewards -> weighted sums
 
-A function gets the prompt as the data has it (text, or a list of messages; never what a chat template made of it), completions of
-the same kind, and every column of the row. Sources without rows give one column, `answer`. Not handled here: the functions'
-process, its sandbox and its deadline (swarm.tasks.worker).
+A function gets the prompt as the data has it (text, or a list of messages; never what a chat template made of
+it), completions of the same kind, and every column of the row. Sources without rows give one column,
+`answer`. Not handled here: the functions' process, its sandbox and its deadline (swarm.tasks.worker).
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ COMPARES = ("exact", "math")
 """Rewards that need an answer to compare with."""
 
 
-def make(source: Course, names: Sequence[str], settings: config.TaskSource, folder: Path | None, code: Code) -> Scored:
-    """`source` with these rewards; every function is imported here and now. Raises TaskError and NoSandbox."""
+def make(
+    source: Course, names: Sequence[str], settings: config.TaskSource, folder: Path | None, code: Code
+) -> Scored:
+    """`source` with these rewards; every function is imported here and now. Raises TaskError and
+    NoSandbox."""
     try:
         return Scored(source, _scorer(source, names, settings, folder, code))
     except (TaskError, NoSandbox):
@@ -41,8 +44,9 @@ def _scorer(
     comparing = [name for name in names if name in COMPARES]
     if comparing and isinstance(source, DataSet) and not source.answers:
         raise TaskError(
-            f"the reward {comparing[0]} compares with an answer, and {source.environment} has none of the columns "
-            f"{', '.join(ANSWERS)}: set run.task.options.answer to its column, or run.task.rewards to another reward"
+            f"the reward {comparing[0]} compares with an answer, and {source.environment} has none of the"
+            f" columns {', '.join(ANSWERS)}: set run.task.options.answer to its column, or run.task.rewards"
+            " to another reward"
         )
     try:
         return checked(rewards.Scorer(names, settings.weights, folder, code, settings.timeout))

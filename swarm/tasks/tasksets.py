@@ -1,8 +1,8 @@
 """Inside the worker of `verifiers:NAME`: the tasks of an installed taskset, and what they say of completions.
 
-Single-turn ones: a task is a prompt, a completion is the model's only message, and the task's own rewards see the conversation
-that these two make, without a runtime. Runs under any interpreter that has verifiers (0.4 or later: its v1) and msgspec: nothing
-of swarm is imported, and the text of this file travels to the worker.
+Single-turn ones: a task is a prompt, a completion is the model's only message, and the task's own rewards see
+the conversation that these two make, without a runtime. Runs under any interpreter that has verifiers (0.4 or
+later: its v1) and msgspec: nothing of swarm is imported, and the text of this file travels to the worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def problem(name: str, options: Options, size: int) -> str:
     """Why this taskset cannot be used here; empty when it can."""
     try:
         loaders.taskset_class(name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # of verifiers, which says what it looked for
+    # of verifiers, which says what it looked for
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         return str(error)
     try:
         tasks = _tasks(name, json.dumps(options), size)
@@ -40,7 +41,11 @@ def problem(name: str, options: Options, size: int) -> str:
     first = tasks[0]
     if loaders.environment_class(name) is not vf.SingleAgentEnv:
         return "it has an environment of its own: only tasks for one agent and one turn can be used"
-    if first.NEEDS_CONTAINER or type(first).toolsets(first.config) or _taskset(name, json.dumps(options)).toolsets(first.config):
+    if (
+        first.NEEDS_CONTAINER
+        or type(first).toolsets(first.config)
+        or _taskset(name, json.dumps(options)).toolsets(first.config)
+    ):
         return "its tasks need tools or a container: only tasks of one turn can be used"
     if boxed := [f.__name__ for f in first.hooks("reward") if _needs_runtime(f)]:
         return f"its reward {boxed[0]} needs a runtime: only rewards of the conversation can be used"
@@ -51,8 +56,11 @@ def problem(name: str, options: Options, size: int) -> str:
     return ""
 
 
-def rows(name: str, options: Options, size: int, first: int, n: int) -> list[tuple[list[tuple[str, str]], str]]:
-    """Tasks `first` to `first` + n, or as far as there are any: ([(role, content)], answer, if it has a field of that name)."""
+def rows(
+    name: str, options: Options, size: int, first: int, n: int
+) -> list[tuple[list[tuple[str, str]], str]]:
+    """Tasks `first` to `first` + n, or as far as there are any: ([(role, content)], answer, if it has a field
+    of that name)."""
     tasks = _tasks(name, json.dumps(options), size)[first : first + n]
     return [(_messages(task), str(getattr(task.data, "answer", ""))) for task in tasks]
 
@@ -99,7 +107,9 @@ def _trace(task: Any, completion: str) -> Any:
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
     said = [kinds[role](content=content) for role, content in _messages(task)]
     nodes = [MessageNode(parent=i - 1 if i else None, message=message) for i, message in enumerate(said)]
-    nodes.append(MessageNode(parent=len(said) - 1, message=vf.AssistantMessage(content=completion), sampled=True))
+    nodes.append(
+        MessageNode(parent=len(said) - 1, message=vf.AssistantMessage(content=completion), sampled=True)
+    )
     return vf.Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         state=state_cls(type(task))(),

@@ -1,8 +1,9 @@
 """The simulator's exercise: a numeral asks for a fixed word; each right letter is a part of the reward.
 
-There is one word per numeral below `buckets`, the same for every peer of a seed. The policy is a table, so there is nothing to
-generalise to: training draws every numeral, and a held-out task is a numeral of the second half of the range, which training
-does not draw, with the same word as its twin in the first half (a tabular policy reads a numeral modulo `buckets`).
+There is one word per numeral below `buckets`, the same for every peer of a seed. The policy is a table, so
+there is nothing to generalise to: training draws every numeral, and a held-out task is a numeral of the
+second half of the range, which training does not draw, with the same word as its twin in the first half (a
+tabular policy reads a numeral modulo `buckets`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ class Toy(Exercises):
 
     def __init__(self, seed: int, options: Options) -> None:
         chosen = check_options(self.environment, options, {"buckets": 16, "letters": 4, "alphabet": 8})
-        self.buckets, self.letters, self.alphabet = int(chosen["buckets"]), int(chosen["letters"]), int(chosen["alphabet"])
+        self.buckets, self.letters, self.alphabet = (
+            int(chosen["buckets"]),
+            int(chosen["letters"]),
+            int(chosen["alphabet"]),
+        )
         if min(self.buckets, self.letters, self.alphabet) < 1 or self.alphabet > 26:
-            raise ValueError("task toy needs buckets, letters and alphabet of at least 1, and an alphabet of at most 26")
+            raise ValueError(
+                "task toy needs buckets, letters and alphabet of at least 1, and an alphabet of at most 26"
+            )
         self._seed = seed
         rng = random.Random(f"{seed}:words")
-        self._words = ["".join(_letter(rng.randrange(self.alphabet)) for _ in range(self.letters)) for _ in range(self.buckets)]
+        self._words = [
+            "".join(_letter(rng.randrange(self.alphabet)) for _ in range(self.letters))
+            for _ in range(self.buckets)
+        ]
 
     def task(self, index: int) -> Task:
         if index < 0:

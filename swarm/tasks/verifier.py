@@ -4,11 +4,12 @@
     all rows, once        <--- rows ---       swarm.tasks.tasksets: the taskset's load()
     rewards(task, texts)  --- scores --->     the task's own rewards
 
-A part of the rows, by a hash of their text, is held out; the others are trained on in a new order each epoch, a function of (run
-seed, index) alone. verifiers brings a hundred packages: where they do not fit beside a peer's, SWARM_VERIFIERS_PYTHON names the
-interpreter of an environment that has them. It is the peer's to say and no option: a run must not choose what a peer starts.
-Not handled: tasks of several turns, with tools or in containers (they are refused), environments for verifiers before 0.4, and
-what an installed package does with the options that a run gives it: join such runs of people whom you trust.
+A part of the rows, by a hash of their text, is held out; the others are trained on in a new order each epoch,
+a function of (run seed, index) alone. verifiers brings a hundred packages: where they do not fit beside a
+peer's, SWARM_VERIFIERS_PYTHON names the interpreter of an environment that has them. It is the peer's to say
+and no option: a run must not choose what a peer starts. Not handled: tasks of several turns, with tools or in
+containers (they are refused), environments for verifiers before 0.4, and what an installed package does with
+the options that a run gives it: join such runs of people whom you trust.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from swarm.types import Message, Task
 
 FILE = "tasksets.py"
 LOAD = 600.0
-# Seconds for the worker to load a taskset: many download a data set.
+"""Seconds for the worker to load a taskset: many download a data set."""
+
 SIZE = 10_000
-# Tasks that are taken of a taskset: of one without an end, and enough of every other.
+"""Tasks that are taken of a taskset: of one without an end, and enough of every other."""
+
 SOME = 500
-# Tasks sent at once: frames are bounded, prompts are long.
+"""Tasks sent at once: frames are bounded, prompts are long."""
+
 OWN = ("size", "held_out")
 PYTHON = "SWARM_VERIFIERS_PYTHON"
 
@@ -40,9 +44,9 @@ PYTHON = "SWARM_VERIFIERS_PYTHON"
 def make(name: str, seed: int, options: Options, timeout: float) -> Verifier:
     """Tasks of one turn from an installed verifiers package. Options:
 
-    `size` (10000): at most so many tasks; `held_out` (0.05): share of them that is not trained on; all others are the taskset's
-    own. SWARM_VERIFIERS_PYTHON in the environment names another interpreter that has verifiers, the package and msgspec. Raises
-    TaskError.
+    `size` (10000): at most so many tasks; `held_out` (0.05): share of them that is not trained on; all others
+    are the taskset's own. SWARM_VERIFIERS_PYTHON in the environment names another interpreter that has
+    verifiers, the package and msgspec. Raises TaskError.
     """
     return checked(Verifier(name, seed, options, timeout))
 
@@ -61,7 +65,9 @@ class Verifier:
         if not isinstance(share, int | float) or not 0.0 < share < 1.0:
             raise TaskError(f"task {self.environment}: held_out is a share between 0 and 1, not {share!r}")
         if "system_prompt" in options:  # verifiers would read a file of the peer
-            raise TaskError(f"task {self.environment}: system_prompt is no option here: write the text to run.task.system")
+            raise TaskError(
+                f"task {self.environment}: system_prompt is no option here: write the text to run.task.system"
+            )
         python = self._interpreter()
         self._share = float(share)
         own = {key: value for key, value in options.items() if key not in OWN}
@@ -91,7 +97,8 @@ class Verifier:
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         arguments = {**self._spec, "row": self._row(task.index), "completions": list(completions)}
-        if not self._worker.running:  # it hung or died: loading the taskset again is no part of a group's seconds
+        # it hung or died: loading the taskset again is no part of a group's seconds
+        if not self._worker.running:
             self._worker.ask("problem", self._spec, LOAD)
         return [float(value) for value in self._worker.ask(self.environment, arguments)]
 
@@ -106,8 +113,8 @@ class Verifier:
             return found
         if importlib.util.find_spec("verifiers") is None:
             raise TaskError(
-                f"task {self.environment} needs verifiers, which is not installed: pip install 'gepo-swarm[verifiers]', or set "
-                f"{PYTHON} to the python of an environment that has it"
+                f"task {self.environment} needs verifiers, which is not installed: pip install"
+                f" 'gepo-swarm[verifiers]', or set {PYTHON} to the python of an environment that has it"
             )
         return ""
 
@@ -121,29 +128,46 @@ class Verifier:
     def _task(self, index: int) -> Task:
         row = self._row(index)  # loads the rows first
         messages, answer = self._rows[row]
-        # A conversation where there is more than one message; else the run's own system message can stand before it.
+        # A conversation where there is more than one message; else the run's own system message can stand
+        # before it.
         turns = messages if len(messages) > 1 else ()
-        return Task(environment=self.environment, index=index, prompt=messages[-1].content, answer=answer, messages=turns)
+        return Task(
+            environment=self.environment,
+            index=index,
+            prompt=messages[-1].content,
+            answer=answer,
+            messages=turns,
+        )
 
     def _loaded(self) -> None:
         if self._rows:
             return
         rows: list[tuple[tuple[Message, ...], str]] = []
         while found := self._asked("rows", first=len(rows), n=SOME):
-            rows += [(tuple(Message(role=role, content=text) for role, text in turns), answer) for turns, answer in found]
+            rows += [
+                (tuple(Message(role=role, content=text) for role, text in turns), answer)
+                for turns, answer in found
+            ]
         order = sorted(range(len(rows)), key=lambda i: _hash(rows[i][0]))
-        ends = {_hash(rows[i][0]) for i in order[: max(1, round(self._share * len(rows)))]}  # rows of one text stay together
+        # rows of one text stay together
+        ends = {_hash(rows[i][0]) for i in order[: max(1, round(self._share * len(rows)))]}
         self._held = [i for i in order if _hash(rows[i][0]) in ends]
         self._training = [i for i in range(len(rows)) if _hash(rows[i][0]) not in ends]
         if not self._training:
-            raise TaskError(f"task {self.environment} has {len(rows)} tasks, which is too few to hold some out")
+            raise TaskError(
+                f"task {self.environment} has {len(rows)} tasks, which is too few to hold some out"
+            )
         self._rows = rows
 
     def _asked(self, function: str, **arguments: Any) -> Any:
         try:
             return self._worker.ask(function, {**self._spec, **arguments}, LOAD)
         except RewardError as error:
-            advice = f": {os.environ.get(PYTHON)} -m pip install msgspec" if "named 'msgspec'" in str(error) else ""
+            advice = (
+                f": {os.environ.get(PYTHON)} -m pip install msgspec"
+                if "named 'msgspec'" in str(error)
+                else ""
+            )
             raise TaskError(f"task {self.environment}: {error}{advice}") from error
 
 

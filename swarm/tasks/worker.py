@@ -4,13 +4,15 @@
       ^                     | hung: SIGKILL of all it started      | died            | raised, wrong length, NaN
       +--- RewardError <----+--------------------------------------+-----------------+
 
-In come prompts, completions and columns as TRL gives them to a function; out comes one row of numbers per function, or
-RewardError, which names the function. Invariants: a call ends within its timeout (and a new process's start); after a failure the
-next call works; what a function prints damages nothing (its last lines are kept for messages); the process ends with its parent.
-A child is believed no more than its frames allow: sizes, types, number and range of what it answers are checked here.
+In come prompts, completions and columns as TRL gives them to a function; out comes one row of numbers per
+function, or RewardError, which names the function. Invariants: a call ends within its timeout (and a new
+process's start); after a failure the next call works; what a function prints damages nothing (its last lines
+are kept for messages); the process ends with its parent. A child is believed no more than its frames allow:
+sizes, types, number and range of what it answers are checked here.
 
-`sandbox`: the process runs in bubblewrap (swarm.tasks.sandbox); otherwise it may do what its parent may. Not handled: what a
-function leaves behind for its next call, and processes that a function without a sandbox starts in a session of their own.
+`sandbox`: the process runs in bubblewrap (swarm.tasks.sandbox); otherwise it may do what its parent may. Not
+handled: what a function leaves behind for its next call, and processes that a function without a sandbox
+starts in a session of their own.
 """
 
 from __future__ import annotations
@@ -35,28 +37,42 @@ from swarm.tasks.base import RewardError
 from swarm.tasks.worker_process import Answer, Ask, Call, Failed, Ready, Reply, Row, Setup, Source, Unusable
 
 START = 120.0
-# Seconds for Python and the imports of functions: torch takes ten on a busy machine.
+"""Seconds for Python and the imports of functions: torch takes ten on a busy machine."""
+
 MEMORY = 4 << 30
-# Bytes of address space: a symbolic expression that explodes, not a machine that swaps. torch reserves more: none for those.
+"""Bytes of address space: a symbolic expression that explodes, not a machine that swaps. torch reserves more:
+none for those."""
+
 QUESTION = 64 << 20
-# Bytes of one call: a group of long completions, and columns with tests.
+"""Bytes of one call: a group of long completions, and columns with tests."""
+
 ANSWER = 16 << 20
-# Bytes of one frame from the child: numbers, or the exercises of a whole gym.
+"""Bytes of one frame from the child: numbers, or the exercises of a whole gym."""
+
 TAIL = 8192
-# Characters of standard error that are kept.
+"""Characters of standard error that are kept."""
+
 SHOWN = 3
-# Lines of it in a message.
+"""Lines of it in a message."""
+
 SANDBOX = sandbox.Limits(memory=MEMORY, files=256, size=sandbox.SCRATCH, processes=64)
-# Processes include threads: numpy and a tokenizer start one per core.
+"""Processes include threads: numpy and a tokenizer start one per core."""
+
 CHUNK = 1 << 16
-ENVIRON = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
-# One order of sets on all peers; what is printed is there at once.
+ENVIRON = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+"""One order of sets on all peers; what is printed is there at once."""
 
 _replies = msgspec.msgpack.Decoder(Reply)
 
 
 class Lost(Exception):
-    """The child hung, died or answered nonsense; it is to be ended. Continues a sentence that begins with a function's name."""
+    """The child hung, died or answered nonsense; it is to be ended. Continues a sentence that begins with a
+    function's name."""
 
 
 class Child:
@@ -64,9 +80,16 @@ class Child:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         pipe = subprocess.PIPE
-        # A session of its own: a Ctrl-C at the peer is none of its business, and all that it starts is ended with it.
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ, start_new_session=True)
-        assert self._process.stdin is not None and self._process.stdout is not None and self._process.stderr is not None
+        # A session of its own: a Ctrl-C at the peer is none of its business, and all that it starts is ended
+        # with it.
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ, start_new_session=True
+        )
+        assert (
+            self._process.stdin is not None
+            and self._process.stdout is not None
+            and self._process.stderr is not None
+        )
         self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._in, self._out, self._errors = (pipe.fileno() for pipe in self._pipes)
         for end in (self._in, self._out, self._errors):
@@ -82,11 +105,17 @@ class Child:
         self._listen()
         return self._tail
 
-    def exchange(self, frame: worker_process.Frame, replies: int, seconds: float, answered: list[Reply]) -> None:
-        """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed. Raises Lost."""
+    def exchange(
+        self, frame: worker_process.Frame, replies: int, seconds: float, answered: list[Reply]
+    ) -> None:
+        """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed.
+        Raises Lost."""
         data = msgspec.msgpack.encode(frame)
         if len(data) > QUESTION:
-            raise RewardError(f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or columns")
+            raise RewardError(
+                f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or"
+                " columns"
+            )
         unsent = memoryview(len(data).to_bytes(worker_process.HEADER, "big") + data)
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as ready:
@@ -146,9 +175,13 @@ class Child:
         if code is None:
             return "closed its end of the pipe"
         number = -code if code < 0 else code - 128  # bubblewrap says it like a shell
-        died = f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
+        died = (
+            f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
+        )
         lines = [line.strip() for line in self.said().splitlines() if line.strip()][-SHOWN:]
-        return f"ended its process with {died}" + (f", after printing: {' / '.join(lines)[-worker_process.SAYS :]}" if lines else "")
+        return f"ended its process with {died}" + (
+            f", after printing: {' / '.join(lines)[-worker_process.SAYS :]}" if lines else ""
+        )
 
     def kill(self) -> None:
         """SIGKILL to it and to all that it started."""
@@ -176,13 +209,19 @@ class Worker:
         memory: int = MEMORY,
         python: str = "",
     ) -> None:
-        """`functions`: name for messages -> `FILE.py:function` or `package.module:function`. `files`: where a FILE.py lies.
+        """`functions`: name for messages -> `FILE.py:function` or `package.module:function`. `files`: where a
+        FILE.py lies.
 
-        `timeout`: seconds for a call. `memory`: bytes of address space of a process without a sandbox, 0 for no limit. `python`:
-        another interpreter than this one, which has msgspec. Starts nothing. Raises ValueError for a file that is not there,
-        NoSandbox where bubblewrap does not work.
+        `timeout`: seconds for a call. `memory`: bytes of address space of a process without a sandbox, 0 for
+        no limit. `python`: another interpreter than this one, which has msgspec. Starts nothing. Raises
+        ValueError for a file that is not there, NoSandbox where bubblewrap does not work.
         """
-        self._functions, self._timeout, self._sandbox, self._memory = dict(functions), timeout, sandbox, memory
+        self._functions, self._timeout, self._sandbox, self._memory = (
+            dict(functions),
+            timeout,
+            sandbox,
+            memory,
+        )
         self._python = python
         places = (place for place in map(_place, functions.values()) if place.endswith(".py"))
         self._sources = {place: _source(files.get(place, Path(place))) for place in places}
@@ -203,13 +242,17 @@ class Worker:
     def call(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[list[float | None]]:
-        """Row i is what the i-th function says of each completion; None: it does not apply. Raises RewardError."""
+        """Row i is what the i-th function says of each completion; None: it does not apply. Raises
+        RewardError."""
         arguments = {**columns, "prompts": prompts, "completions": completions}
         rows = self._exchange(Call(arguments, self._timeout), list(self._functions))
-        return [_checked(name, row, len(completions)) for name, row in zip(self._functions, rows, strict=True)]
+        return [
+            _checked(name, row, len(completions)) for name, row in zip(self._functions, rows, strict=True)
+        ]
 
     def ask(self, function: str, arguments: Mapping[str, Any], seconds: float | None = None) -> Any:
-        """One of `functions` with these arguments by name; plain values back. `seconds`: not the timeout. Raises RewardError."""
+        """One of `functions` with these arguments by name; plain values back. `seconds`: not the timeout.
+        Raises RewardError."""
         frame = Ask(function, dict(arguments), self._timeout if seconds is None else seconds)
         (answer,) = self._exchange(frame, [function])
         if not isinstance(answer, Answer):
@@ -234,7 +277,8 @@ class Worker:
             self._child = None
 
     def _exchange(self, frame: Call | Ask, names: Sequence[str]) -> list[Reply]:
-        """One reply of each function. Raises RewardError; then the process is fit for the next call, or gone."""
+        """One reply of each function. Raises RewardError; then the process is fit for the next call, or
+        gone."""
         with self._lock:
             try:
                 child = self._running()
@@ -246,7 +290,8 @@ class Worker:
             except Lost as lost:
                 self._end()
                 raise RewardError(f"{names[len(answered)]} {lost}") from None
-            except (TypeError, OverflowError) as error:  # by msgspec: a column holds an image, or a number above 64 bits
+            # by msgspec: a column holds an image, or a number above 64 bits
+            except (TypeError, OverflowError) as error:
                 raise RewardError(f"{names[0]} cannot be given this task: {error}") from error
             if isinstance(answered[-1], Failed):
                 raise RewardError(answered[-1].why)
@@ -258,7 +303,9 @@ class Worker:
         if self._closed:
             raise ValueError(f"{', '.join(self._functions)}: the worker is closed")
         self._end()
-        child = Child(self._command(), {**(sandbox.environment() if self._sandbox else os.environ), **ENVIRON})
+        child = Child(
+            self._command(), {**(sandbox.environment() if self._sandbox else os.environ), **ENVIRON}
+        )
         answered: list[Reply] = []
         try:
             child.exchange(Setup(self._functions, self._sources), 1, START, answered)
@@ -274,7 +321,9 @@ class Worker:
                 raise ValueError(why)
             case _:
                 child.end()
-                raise ValueError(f"the process for {', '.join(self._functions)} answered with something that is no answer")
+                raise ValueError(
+                    f"the process for {', '.join(self._functions)} answered with something that is no answer"
+                )
 
     def _command(self) -> list[str]:
         if self._python:
@@ -308,5 +357,7 @@ def _checked(name: str, row: Reply, length: int) -> list[float | None]:
         raise RewardError(f"{name} returned {len(row.values)} rewards for {length} completions")
     for i, value in enumerate(row.values):
         if value is not None and not math.isfinite(value):
-            raise RewardError(f"{name} returned {value} as reward {i}: a reward is finite, or None where it does not apply")
+            raise RewardError(
+                f"{name} returned {value} as reward {i}: a reward is finite, or None where it does not apply"
+            )
     return row.values

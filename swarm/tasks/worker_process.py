@@ -2,13 +2,14 @@
 
     Setup -> Ready | Unusable        Call -> Row per function, up to the first Failed        Ask -> Answer | Failed
 
-Frames are four bytes of length and that much msgpack, on what were standard input and output when the process began: from then on
-what a function prints goes to standard error, and it reads nothing. Functions are called on the main thread, where `signal.alarm`
-works, and awaited when they are asynchronous, all on one loop. Invariant: whatever a function raises becomes a frame that names
-the line of its file. Not handled here: a hang, the death of the process, numbers that are no rewards; the other end
-(swarm.tasks.worker) sees to them.
+Frames are four bytes of length and that much msgpack, on what were standard input and output when the process
+began: from then on what a function prints goes to standard error, and it reads nothing. Functions are called
+on the main thread, where `signal.alarm` works, and awaited when they are asynchronous, all on one loop.
+Invariant: whatever a function raises becomes a frame that names the line of its file. Not handled here: a
+hang, the death of the process, numbers that are no rewards; the other end (swarm.tasks.worker) sees to them.
 
-Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: it imports nothing of swarm.
+Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: it imports
+nothing of swarm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ import msgspec
 
 HEADER = 4
 SAYS = 500
-# Characters of an exception's message: its first sentences.
+"""Characters of an exception's message: its first sentences."""
+
 SCALARS = (bool, int, float)
 
 Function = Callable[..., Any]
@@ -149,7 +151,9 @@ def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply
             yield _called(request.function, functions[request.function], request.arguments, Answer)
 
 
-def _called(name: str, function: Function, arguments: Mapping[str, Any], made: Callable[[Any], Reply]) -> Reply:
+def _called(
+    name: str, function: Function, arguments: Mapping[str, Any], made: Callable[[Any], Reply]
+) -> Reply:
     try:
         result = function(**_taken(function, arguments))
         if inspect.isawaitable(result):
@@ -222,10 +226,16 @@ def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # written in C, without a signature
         return arguments
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     if lacking := [name for name in needed if name not in arguments]:
         columns = ", ".join(sorted(arguments.keys() - {"prompts", "completions"})) or "none"
-        raise NotARow(f"needs the column {lacking[0]!r}, which the task does not have (its columns: {columns})")
+        raise NotARow(
+            f"needs the column {lacking[0]!r}, which the task does not have (its columns: {columns})"
+        )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return arguments
     names = {p.name for p in parameters}
@@ -241,8 +251,13 @@ class NotARow(Exception):
 
 def _row(result: Any) -> Row:
     """What a function returned as numbers or None: a list, a tuple, or an array of numpy or torch."""
-    if isinstance(result, str | bytes | Mapping) or not (hasattr(result, "__iter__") and hasattr(result, "__len__")):
-        raise NotARow(f"returned {_short(result)}, a {type(result).__name__}, instead of a list of one number per completion")
+    if isinstance(result, str | bytes | Mapping) or not (
+        hasattr(result, "__iter__") and hasattr(result, "__len__")
+    ):
+        raise NotARow(
+            f"returned {_short(result)}, a {type(result).__name__}, instead of a list of one number per"
+            " completion"
+        )
     return Row([None if value is None else _number(value, i) for i, value in enumerate(result)])
 
 
@@ -263,7 +278,10 @@ def _short(value: Any) -> str:
 def _told(error: BaseException, file: str) -> str:
     """Type, message and the line of the user's file, without the trace."""
     if isinstance(error, SyntaxError) and error.filename == file:
-        return f"SyntaxError: {error.msg} ({os.path.basename(file)} line {error.lineno}: {(error.text or '').strip()})"
+        return (
+            f"SyntaxError: {error.msg} ({os.path.basename(file)} line {error.lineno}:"
+            f" {(error.text or '').strip()})"
+        )
     if isinstance(error, ModuleNotFoundError):
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
@@ -276,7 +294,11 @@ def _where(trace: TracebackType | None, file: str) -> str:
     """The innermost line of that file, or of any when the file has no part in it."""
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename != __file__]
     frames = [frame for frame in frames if frame.filename == file] or frames
-    return f" ({os.path.basename(frames[-1].filename)} line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    return (
+        f" ({os.path.basename(frames[-1].filename)} line {frames[-1].lineno}: {frames[-1].line})"
+        if frames
+        else ""
+    )
 
 
 if __name__ == "__main__":

@@ -18,16 +18,27 @@ SAMPLER = PeerId("sampler-0")
 def group(seed: int = 0, *, released: float = NOW, **changes: Any) -> Group:
     """Two completions of 2 and 1 tokens, whose id is right unless it is among the changes."""
     good = Group(
-        id="", sampler=SAMPLER, task=seed, version=0, weights=Digest("0" * 64), lease="", seed=seed, lengths=(2, 1),
-        tokens=ints(1, 2, 3), logprobs=floats(-1.0, -0.5, -2.0), rewards=(1.0, 0.0),
+        id="",
+        sampler=SAMPLER,
+        task=seed,
+        version=0,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=seed,
+        lengths=(2, 1),
+        tokens=ints(1, 2, 3),
+        logprobs=floats(-1.0, -0.5, -2.0),
+        rewards=(1.0, 0.0),
         times=Times(released=released, fetched=released, used=released, finished=released, sent=released),
-    )  # fmt: skip
+    )
     made = msgspec.structs.replace(good, **changes)
     return made if "id" in changes else named(made)
 
 
 def named(made: Group) -> Group:
-    identity = group_id(made.sampler, made.version, made.task, made.seed, made.tokens.data, made.logprobs.data)
+    identity = group_id(
+        made.sampler, made.version, made.task, made.seed, made.tokens.data, made.logprobs.data
+    )
     return msgspec.structs.replace(made, id=identity)
 
 
@@ -41,16 +52,39 @@ def floats(*values: float) -> Array:
 
 def beat(**changes: Any) -> Beat:
     good = Beat(
-        name="brisk-umber-otter", role=Role.LEARNER, incarnation=1, seq=1, version=0, weights=Digest("0" * 64), state="gathering",
-        credit=4, takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+        name="brisk-umber-otter",
+        role=Role.LEARNER,
+        incarnation=1,
+        seq=1,
+        version=0,
+        weights=Digest("0" * 64),
+        state="gathering",
+        credit=4,
+        takers=1,
+        inbox=0,
+        done=0,
+        refused=0,
+        rate=0.0,
+        tokens=0.0,
+        busy=0.0,
+        lag=Lag(),
+        addresses=(),
+        hardware="",
         at=NOW,
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(good, **changes)
 
 
 def release(**changes: Any) -> Release:
     good = Release(
-        version=1, weights=Digest("a" * 64), manifest=Digest("b" * 64), size=1, parent=Digest("c" * 64),
-        publisher=PeerId("learner-0"), learners=1, groups=1, released=NOW,
-    )  # fmt: skip
+        version=1,
+        weights=Digest("a" * 64),
+        manifest=Digest("b" * 64),
+        size=1,
+        parent=Digest("c" * 64),
+        publisher=PeerId("learner-0"),
+        learners=1,
+        groups=1,
+        released=NOW,
+    )
     return msgspec.structs.replace(good, **changes)

@@ -28,7 +28,9 @@ def judge(what: Group, judges: Admission | None = None, **changes: Any) -> Verdi
 
 def judging(*sampled: Group) -> Admission:
     """One that knows the releases of these groups as their publishers would say them."""
-    told = [release(version=each.version, weights=each.weights, released=each.times.released) for each in sampled]
+    told = [
+        release(version=each.version, weights=each.weights, released=each.times.released) for each in sampled
+    ]
     heard = Releases(keep=8)
     for each in told:
         heard.hear(each)
@@ -48,7 +50,10 @@ def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
     assert judge(group(lengths=()), judges, **stale) is Verdict.MALFORMED
     assert judge(known, judges, **stale) is Verdict.DUPLICATE
     assert judge(group(1), judges, **stale) is Verdict.STALE
-    assert judge(group(1, weights=Digest("1" * 64), released=NOW - 99), judges, full="no room") is Verdict.UNTRUSTED
+    assert (
+        judge(group(1, weights=Digest("1" * 64), released=NOW - 99), judges, full="no room")
+        is Verdict.UNTRUSTED
+    )
     assert judge(group(1), judges, full="no room", now=NOW + 99) is Verdict.STALE
     assert judge(group(1), judges, full="no room") is Verdict.OVER_QUOTA
     assert judge(group(1), judges) is Verdict.ADMIT
@@ -73,9 +78,13 @@ def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> N
     assert judge(group(), judges) is Verdict.ADMIT
 
 
-@pytest.mark.parametrize(("claim", "why"), [(86400.0, "86400.000 s younger"), (-5.0, "5.000 s older"), (0.01, "0.010 s younger")])
+@pytest.mark.parametrize(
+    ("claim", "why"), [(86400.0, "86400.000 s younger"), (-5.0, "5.000 s older"), (0.01, "0.010 s younger")]
+)
 def test_the_time_of_a_release_is_its_publishers_word(claim: float, why: str) -> None:
-    judgement = judging(group()).judge(group(released=NOW + claim), version=0, full=None, distrust=None, now=NOW)
+    judgement = judging(group()).judge(
+        group(released=NOW + claim), version=0, full=None, distrust=None, now=NOW
+    )
     assert judgement.verdict is Verdict.UNTRUSTED and why in judgement.detail
 
 
@@ -144,7 +153,9 @@ anything = st.fixed_dictionaries(
 
 
 @given(anything)
-def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothing_is_wrong(changes: dict[str, Any]) -> None:
+def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothing_is_wrong(
+    changes: dict[str, Any],
+) -> None:
     what = group(**changes)
     fine = malformation(what, SAMPLING, VOCABULARY) is None and staleness(what, WINDOW, 0, NOW) is None
     assert (judge(what) is Verdict.ADMIT) is fine
@@ -155,7 +166,9 @@ def test_whatever_a_group_says_it_gets_a_verdict_and_is_admitted_only_when_nothi
 @given(st.integers(-5, 8), st.floats(-10, 100))
 def test_nothing_outside_the_window_is_ever_admitted(version: int, age: float) -> None:
     inside = 0 <= version <= WINDOW.versions and age <= WINDOW.seconds
-    assert (judge(group(released=NOW - age), version=version) is Verdict.ADMIT) <= (inside or age == pytest.approx(60.0))
+    assert (judge(group(released=NOW - age), version=version) is Verdict.ADMIT) <= (
+        inside or age == pytest.approx(60.0)
+    )
 
 
 def test_the_memory_of_ids_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +188,14 @@ def test_what_was_seen_is_known_after_a_restart() -> None:
 
 
 def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
-    variants = [{}, {"version": 1}, {"task": 5}, {"seed": 5}, {"tokens": ints(1, 2, 4)}, {"logprobs": floats(-1, -1, -1)}]
+    variants = [
+        {},
+        {"version": 1},
+        {"task": 5},
+        {"seed": 5},
+        {"tokens": ints(1, 2, 4)},
+        {"logprobs": floats(-1, -1, -1)},
+    ]
     assert len({group(**changes).id for changes in variants}) == len(variants)
     sent_again = msgspec.structs.replace(group().times, sent=NOW + 9)
     assert group(times=sent_again).id == group().id

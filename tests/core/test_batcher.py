@@ -38,7 +38,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_every_group_leaves_once_and_none_in_a_batch_that_it_is_too_old_for(script: list[tuple[str, int]]) -> None:
+def test_every_group_leaves_once_and_none_in_a_batch_that_it_is_too_old_for(
+    script: list[tuple[str, int]],
+) -> None:
     batcher, now, version = Batcher(SIZE, WINDOW), NOW, 0
     added: list[str] = []
     gone: list[str] = []
@@ -103,7 +105,9 @@ def test_shares_make_up_the_batch_and_waste_less_than_a_group_each(groups: int, 
 
 
 @given(st.integers(0, 40), st.integers(1, 5))
-def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it_and_a_third_more(held: int, learners: int) -> None:
+def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it_and_a_third_more(
+    held: int, learners: int
+) -> None:
     batcher = filled(held)
     buffer = math.ceil(SIZE.buffer * batcher.share(learners))
     assert batcher.credit(learners) == max(0, buffer - held)

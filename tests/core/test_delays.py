@@ -48,7 +48,9 @@ LAWS = ["none", "constant", "lognormal", "weibull", "exponential"]
 
 
 @given(st.sampled_from(LAWS), st.floats(0, 1e6), st.floats(0.05, 20), st.integers())
-def test_a_delay_is_bounded_and_follows_from_the_generator(law: str, seconds: float, shape: float, seed: int) -> None:
+def test_a_delay_is_bounded_and_follows_from_the_generator(
+    law: str, seconds: float, shape: float, seed: int
+) -> None:
     made = DelayLaw(law=law, seconds=seconds, shape=shape, longest=60.0)  # type: ignore[arg-type]
     delays = [draw(made, random.Random(seed)) for _ in range(2)]
     assert delays[0] == delays[1] and 0.0 <= delays[0] <= 60.0

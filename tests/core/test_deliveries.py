@@ -18,8 +18,15 @@ def test_every_verdict_and_every_loss_is_in_the_table_and_every_move_is_used() -
 
 
 def test_a_group_that_may_lie_at_a_learner_goes_to_no_other() -> None:
-    assert {what for what, then in TABLE.items() if then is Then.ELSEWHERE} == {Verdict.OVER_QUOTA, Loss.REFUSED}
-    assert {what for what, then in TABLE.items() if then is Then.AGAIN} == {Loss.UNREACHABLE, Loss.SILENT, Loss.DAMAGED}
+    assert {what for what, then in TABLE.items() if then is Then.ELSEWHERE} == {
+        Verdict.OVER_QUOTA,
+        Loss.REFUSED,
+    }
+    assert {what for what, then in TABLE.items() if then is Then.AGAIN} == {
+        Loss.UNREACHABLE,
+        Loss.SILENT,
+        Loss.DAMAGED,
+    }
 
 
 @given(st.integers())

@@ -1,4 +1,5 @@
-"""Whose groups make a batch, in closed loops: samplers that send whenever there is room, and a learner that takes what closes."""
+"""Whose groups make a batch, in closed loops: samplers that send whenever there is room, and a learner that
+takes what closes."""
 
 from __future__ import annotations
 
@@ -18,14 +19,19 @@ SIZE = BatchSize(groups=32, close_after=5.0)
 WINDOW = Window(versions=64, seconds=1800.0)
 FLOOD = 1000.0
 TICK = 0.05
-# Seconds of a step of the loop.
+"""Seconds of a step of the loop."""
 
 
 class Loop:
-    """`rates` in groups per second by sampler; whoever is not in `strangers` was invited. A learner's step takes `step` s."""
+    """`rates` in groups per second by sampler; whoever is not in `strangers` was invited. A learner's step
+    takes `step` s."""
 
     def __init__(
-        self, rates: Mapping[str, float], strangers: tuple[str, ...] = (), step: float = 0.2, size: BatchSize = SIZE
+        self,
+        rates: Mapping[str, float],
+        strangers: tuple[str, ...] = (),
+        step: float = 0.2,
+        size: BatchSize = SIZE,
     ) -> None:
         self.rates, self.step, self.size = dict(rates), step, size
         self.batcher = Batcher(size, WINDOW)
@@ -71,7 +77,7 @@ class Loop:
 
 
 def total(batches: list[Counter[str]], *names: str) -> int:
-    return sum(batch[name] for batch in batches for name in (names or batch))
+    return sum(batch[name] for batch in batches for name in names or batch)
 
 
 def parts(batches: list[Counter[str]], *names: str) -> list[float]:
@@ -82,7 +88,9 @@ HONEST = {"a": 12.0, "b": 12.0, "c": 12.0}
 
 
 @pytest.mark.parametrize("invited", [True, False])
-def test_one_that_sends_without_end_has_its_share_of_a_batch_and_the_others_lose_nothing(invited: bool) -> None:
+def test_one_that_sends_without_end_has_its_share_of_a_batch_and_the_others_lose_nothing(
+    invited: bool,
+) -> None:
     honest = HONEST | {"d": 12.0}
     loop = Loop(honest, strangers=("x",) if invited else ("x", *honest))
     before = total(loop.run(40.0)[-20:], *honest)
@@ -112,7 +120,9 @@ def test_one_alone_fills_everything_as_fast_as_the_learner_takes_it() -> None:
 
 
 @pytest.mark.parametrize("strangers", [(), ("a", "b", "c")])
-def test_three_equal_ones_have_a_third_each_and_close_batches_as_they_come(strangers: tuple[str, ...]) -> None:
+def test_three_equal_ones_have_a_third_each_and_close_batches_as_they_come(
+    strangers: tuple[str, ...],
+) -> None:
     batches = Loop(HONEST, strangers).run(60.0)
     assert total(batches) >= 0.97 * 36.0 * 60.0 and {batch.total() for batch in batches} == {32}
     assert all(0.3 < total(batches, name) / total(batches) < 0.37 for name in HONEST)
@@ -170,7 +180,9 @@ def test_what_one_sent_before_others_came_shuts_nobody_out() -> None:
     assert loop.batcher.room(PeerId("a"), 1, loop.now).groups == math.ceil(2 / 3 * (room - len(loop.batcher)))
 
 
-def test_where_the_learner_is_the_bottleneck_each_batch_has_at_most_a_quarter_of_one_that_others_can_replace() -> None:
+def test_where_the_learner_is_the_bottleneck_each_batch_has_at_most_a_quarter_of_one_that_others_can_replace() -> (
+    None
+):
     loop = Loop({"x": FLOOD, "a": 30.0, "b": 30.0, "c": 30.0}, step=1.0)
     loop.run(20.0)
     assert max(parts(loop.run(30.0), "x")) <= SIZE.share, "also of an invited one"
@@ -188,7 +200,11 @@ def test_a_sampler_is_no_newcomer_after_an_hour_and_a_number_of_groups_or_with_a
         quotas.admitted(quick, NOW)
     quotas.admitted(slow, NOW)
     quotas.invited(guest)
-    assert [quotas.newcomer(peer, NOW + KNOWN_AFTER - 1) for peer in (quick, slow, guest)] == [True, True, False]
+    assert [quotas.newcomer(peer, NOW + KNOWN_AFTER - 1) for peer in (quick, slow, guest)] == [
+        True,
+        True,
+        False,
+    ]
     assert [quotas.newcomer(peer, NOW + KNOWN_AFTER) for peer in (quick, slow, guest)] == [False, True, False]
 
 

@@ -15,9 +15,14 @@ from swarm.types import Digest, PeerId, Release
 A, B = Digest("a" * 64), Digest("b" * 64)
 digests = st.sampled_from("0123456789abcdef").map(lambda digit: Digest(digit * 64))
 releases = st.builds(
-    lambda version, groups, learners, weights: release(version=version, groups=groups, learners=learners, weights=weights),
-    st.integers(0, 4), st.integers(0, 3), st.integers(1, 3), digests,
-)  # fmt: skip
+    lambda version, groups, learners, weights: release(
+        version=version, groups=groups, learners=learners, weights=weights
+    ),
+    st.integers(0, 4),
+    st.integers(0, 3),
+    st.integers(1, 3),
+    digests,
+)
 
 
 @given(st.lists(releases, min_size=1, max_size=12), st.randoms(use_true_random=False))
@@ -136,7 +141,9 @@ def test_a_release_is_waited_for_until_it_could_not_be_had_for_the_patience() ->
     heard.failed(release(version=13), 100.0)
     assert heard.awaited((12,), 109.9) is not None and heard.lacking((12,), 109.9)
     assert heard.awaited((12,), 110.0) is None and not heard.lacking((12,), 110.0)
-    assert list(heard.given_up(110.0)) == [release(version=13)] and list(heard.given_up(111.0)) == [], "told once"
+    assert list(heard.given_up(110.0)) == [release(version=13)] and list(heard.given_up(111.0)) == [], (
+        "told once"
+    )
 
 
 def test_seventy_absurd_announcements_displace_nothing_that_is_held_and_cost_the_patience_once() -> None:
@@ -147,9 +154,13 @@ def test_seventy_absurd_announcements_displace_nothing_that_is_held_and_cost_the
     for k in range(70):
         heard.hear(release(version=10**15 + k, publisher=PeerId("liar")))
     assert heard.held == release(version=12) and heard.named(11, A) is not None
-    assert not [version for at, version in lookups(heard, rank(release(version=12)), 10.0) if version < 10**15]
+    assert not [
+        version for at, version in lookups(heard, rank(release(version=12)), 10.0) if version < 10**15
+    ]
     assert heard.awaited((13,), 10.0) is None, "none of them is waited for: their publisher had its time"
-    assert heard.hear(release(version=13)) and heard.wanted(rank(release(version=12)), 10.0) == release(version=13)
+    assert heard.hear(release(version=13)) and heard.wanted(rank(release(version=12)), 10.0) == release(
+        version=13
+    )
     heard.hear(release(version=10**15 + 100, publisher=PeerId("liar")))
     assert heard.awaited((13,), 10.0) == release(version=13)
 

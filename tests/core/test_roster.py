@@ -140,7 +140,9 @@ def test_bytes_are_asked_of_learners_first_and_only_of_those_who_have_them() -> 
 
 
 @given(st.integers(0, 50), st.integers(0, 30), st.integers())
-def test_a_share_of_credit_is_a_whole_number_next_to_the_fair_one(credit: int, takers: int, seed: int) -> None:
+def test_a_share_of_credit_is_a_whole_number_next_to_the_fair_one(
+    credit: int, takers: int, seed: int
+) -> None:
     mine = share(credit, takers, random.Random(seed))
     assert credit // max(1, takers) <= mine <= credit // max(1, takers) + 1
     assert mine == credit or takers > 1

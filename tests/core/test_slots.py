@@ -106,7 +106,9 @@ def test_a_service_that_is_full_keeps_no_other_one_out() -> None:
     peers = iter(STRANGERS)
     while call(table, next(peers), "history"):
         pass
-    assert call(table, HONEST, "newest") and call(table, HONEST, "groups") and not call(table, HONEST, "history")
+    assert (
+        call(table, HONEST, "newest") and call(table, HONEST, "groups") and not call(table, HONEST, "history")
+    )
 
 
 def test_strangers_leave_half_of_a_services_calls_to_regular_peers() -> None:

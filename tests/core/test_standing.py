@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from swarm.core.standing import FAR, ROUNDS, SLACK, Allowance, Claim, Standing, Usual, bound, standings
 
-CLAIMS = st.lists(st.builds(Claim, st.floats(0.1, 100), st.floats(0, 1e6), st.floats(0, 1e3)), min_size=2, max_size=9)
+CLAIMS = st.lists(
+    st.builds(Claim, st.floats(0.1, 100), st.floats(0, 1e6), st.floats(0, 1e3)), min_size=2, max_size=9
+)
 
 
 def shares(norms: list[float], usual: float = 0.0) -> list[float]:
@@ -45,7 +47,9 @@ def test_a_usual_norm_of_a_minority_moves_nothing() -> None:
     for lie in (1e-9, 1e9):
         judged = standings([*honest, Claim(1.0, 1000.0, lie)], 8)
         assert [one.share for one in judged] == pytest.approx([1.0, 1.0, FAR / 1000**2])
-    assert standings([Claim(1.0, 1.0, 1.0), Claim(1.0, 1000.0, 1e9)], 8)[1].share == pytest.approx(FAR / 1000**2)
+    assert standings([Claim(1.0, 1.0, 1.0), Claim(1.0, 1000.0, 1e9)], 8)[1].share == pytest.approx(
+        FAR / 1000**2
+    )
 
 
 def test_a_weight_is_at_most_the_share_of_the_batch_or_what_the_others_left_of_it() -> None:
@@ -59,7 +63,9 @@ def test_a_weight_is_at_most_the_share_of_the_batch_or_what_the_others_left_of_i
 
 
 @given(CLAIMS, st.integers(1, 64))
-def test_no_share_is_above_one_and_what_is_scaled_lands_at_most_at_the_reference(claims: list[Claim], groups: int) -> None:
+def test_no_share_is_above_one_and_what_is_scaled_lands_at_most_at_the_reference(
+    claims: list[Claim], groups: int
+) -> None:
     for claim, one in zip(claims, standings(claims, groups), strict=True):
         assert 0 <= one.share <= 1 and 0 < one.weight <= claim.weight
         assert one.share == 1 or one.share < 1 / FAR + 1e-9

@@ -16,15 +16,23 @@ NOW = 1_750_000_000.0
 OWNER, INVITE, OTHER, PEER, THIEF = (Keyring(Ed25519PrivateKey.generate()) for _ in range(5))
 
 
-def chain(role: Role = Role.LEARNER, *, run: str = "demo", owner: Keyring = OWNER, by: Keyring = INVITE) -> Membership:
+def chain(
+    role: Role = Role.LEARNER, *, run: str = "demo", owner: Keyring = OWNER, by: Keyring = INVITE
+) -> Membership:
     expires = int(NOW) + 100
     signature = owner.sign(delegation_bytes(run, role, expires, INVITE.public))
     delegation = Delegation(role=role, expires=expires, key=INVITE.public, signature=signature)
-    return Membership(peer=PEER.me, delegation=delegation, signature=by.sign(membership_bytes(PEER.me, delegation)))
+    return Membership(
+        peer=PEER.me, delegation=delegation, signature=by.sign(membership_bytes(PEER.me, delegation))
+    )
 
 
 def objection(
-    membership: Membership | None, peer: PeerId = PEER.me, role: Role = Role.LEARNER, private: bool = False, now: float = NOW
+    membership: Membership | None,
+    peer: PeerId = PEER.me,
+    role: Role = Role.LEARNER,
+    private: bool = False,
+    now: float = NOW,
 ) -> str | None:
     return Trust("demo", OWNER.public, private, verify).objection(peer, role, membership, now)
 

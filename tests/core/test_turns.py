@@ -19,11 +19,23 @@ def beats(**states: str) -> dict[PeerId, Beat]:
     idle: dict[str, Any] = {"done": 0, "refused": 0, "rate": 0.0, "tokens": 0.0, "busy": 0.0, "lag": Lag()}
     return {
         PeerId(name): Beat(
-            name=name, role=Role.LEARNER, incarnation=AGES[PeerId(name)], seq=1, version=3, weights=Digest("0" * 64), state=state,
-            credit=0, takers=1, inbox=0, addresses=(), hardware="", at=0.0, **idle,
+            name=name,
+            role=Role.LEARNER,
+            incarnation=AGES[PeerId(name)],
+            seq=1,
+            version=3,
+            weights=Digest("0" * 64),
+            state=state,
+            credit=0,
+            takers=1,
+            inbox=0,
+            addresses=(),
+            hardware="",
+            at=0.0,
+            **idle,
         )
         for name, state in states.items()
-    }  # fmt: skip
+    }
 
 
 def turns(keep: bool = False) -> Turns:
@@ -32,7 +44,10 @@ def turns(keep: bool = False) -> Turns:
 
 def test_the_oldest_learner_with_a_gradient_is_first_and_the_others_wait_for_as_many_as_are_older() -> None:
     assert turns().ask(beats(younger="matching"), 100.0)
-    for others, waits in ((beats(older="matching"), 5.0), (beats(older="matching", oldest="matching", younger="matching"), 10.0)):
+    for others, waits in (
+        (beats(older="matching"), 5.0),
+        (beats(older="matching", oldest="matching", younger="matching"), 10.0),
+    ):
         mine = turns()
         mine.begin(others)
         assert not mine.ask(others, 100.0)

@@ -1,4 +1,5 @@
-"""Strategies for any event that a window may be told, sane or hostile, and a reader that merges views as the page does."""
+"""Strategies for any event that a window may be told, sane or hostile, and a reader that merges views as the
+page does."""
 
 from __future__ import annotations
 
@@ -26,36 +27,68 @@ beats = st.builds(beat, peers, versions, times, words, versions)
 curves = st.sampled_from(["reward", "kl", "peers", "__proto__", "X", "constructor"])
 metrics = st.dictionaries(curves, numbers, max_size=3)
 bytes_by_purpose = st.dictionaries(
-    st.sampled_from(["rollouts", "weights", "gradients", "gossip", "other", "x"]), st.integers(-5, 2**62), max_size=3
+    st.sampled_from(["rollouts", "weights", "gradients", "gossip", "other", "x"]),
+    st.integers(-5, 2**62),
+    max_size=3,
 )
 links = st.dictionaries(
-    peers | strange, st.builds(Link, received=bytes_by_purpose, rtt=numbers, relayed=st.booleans()), max_size=3
+    peers | strange,
+    st.builds(Link, received=bytes_by_purpose, rtt=numbers, relayed=st.booleans()),
+    max_size=3,
 )
 figures = st.lists(numbers, max_size=3).map(tuple)
 
 
-def event(kind: type[happened.Event], /, **fields: st.SearchStrategy[object]) -> st.SearchStrategy[happened.Event]:
+def event(
+    kind: type[happened.Event], /, **fields: st.SearchStrategy[object]
+) -> st.SearchStrategy[happened.Event]:
     return st.builds(kind, at=times, peer=peers | strange, **fields)
 
 
 releases = st.builds(
-    Release, version=versions, weights=digests, manifest=st.just(digest(0)), size=st.integers(-1, 2**62),
-    parent=st.just(digest(0)), publisher=peers | strange, learners=st.just(1), groups=st.integers(0, 40), released=times,
-)  # fmt: skip
+    Release,
+    version=versions,
+    weights=digests,
+    manifest=st.just(digest(0)),
+    size=st.integers(-1, 2**62),
+    parent=st.just(digest(0)),
+    publisher=peers | strange,
+    learners=st.just(1),
+    groups=st.integers(0, 40),
+    released=times,
+)
 happenings = st.one_of(
     event(happened.Started, name=words, role=st.sampled_from(Role), version=versions, hardware=words),
     event(happened.Left, name=words, reason=words),
     event(happened.Heard, subject=peers | strange, beat=beats),
     event(happened.Lost, subject=peers | strange, silent=numbers),
     event(happened.Counted, verdicts=counts, versions=counts, seconds=counts, samplers=samplers),
-    event(happened.Judged, group=words, sampler=peers, verdict=verdicts, detail=words, versions=versions, seconds=numbers),
     event(
-        happened.Trained, version=versions, groups=st.integers(-1, 99), members=st.integers(0, 9), metrics=metrics,
-        gather=numbers, learn=numbers, average=numbers, step=numbers,
+        happened.Judged,
+        group=words,
+        sampler=peers,
+        verdict=verdicts,
+        detail=words,
+        versions=versions,
+        seconds=numbers,
+    ),
+    event(
+        happened.Trained,
+        version=versions,
+        groups=st.integers(-1, 99),
+        members=st.integers(0, 9),
+        metrics=metrics,
+        gather=numbers,
+        learn=numbers,
+        average=numbers,
+        step=numbers,
     ),
     event(happened.Moved, version=versions, state=states, cause=words),
     event(
-        happened.Averaged, version=versions, members=st.lists(peers | strange, max_size=3).map(tuple), seconds=numbers,
+        happened.Averaged,
+        version=versions,
+        members=st.lists(peers | strange, max_size=3).map(tuple),
+        seconds=numbers,
         scaled=st.dictionaries(peers | strange, numbers, max_size=3),
     ),
     event(happened.RoundBroke, version=versions, reason=words | peers.map("lost {}".format)),
@@ -65,14 +98,24 @@ happenings = st.one_of(
     event(happened.CaughtUp, version=versions, behind=versions),
     event(happened.Evaluated, version=versions, accuracy=numbers, tasks=st.integers(-1, 999)),
     event(
-        happened.Shown, group=words, sampler=peers, version=versions, prompt=words, answer=words,
-        completions=st.lists(words, max_size=3).map(tuple), rewards=figures, advantages=figures, weights=figures,
+        happened.Shown,
+        group=words,
+        sampler=peers,
+        version=versions,
+        prompt=words,
+        answer=words,
+        completions=st.lists(words, max_size=3).map(tuple),
+        rewards=figures,
+        advantages=figures,
+        weights=figures,
     ),
-    event(happened.Transferred, seconds=numbers, sent=bytes_by_purpose, received=bytes_by_purpose, links=links),
+    event(
+        happened.Transferred, seconds=numbers, sent=bytes_by_purpose, received=bytes_by_purpose, links=links
+    ),
     event(happened.Faulted, part=words, detail=words),
     event(happened.Rejected, sender=peers | strange, kind=words, reason=words),
     event(happened.Noted, level=words, text=words),
-)  # fmt: skip
+)
 
 
 def folded(*told: happened.Event) -> State:
@@ -83,7 +126,8 @@ def folded(*told: happened.Event) -> State:
 
 
 class Reader:
-    """What store.js does with views. What follows from the time or from others is left out: the page computes it anew."""
+    """What store.js does with views. What follows from the time or from others is left out: the page computes
+    it anew."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -103,12 +147,26 @@ class Reader:
         for gone in view.gone:
             self.peers.pop(gone, None)
         for row in view.peers:
-            self.peers[row.id] = (row.name, row.role, row.gone, row.heard, row.version, row.released, row.admitted, row.refused,
-                                  row.rtt, row.relayed, row.skew, row.claims)  # fmt: skip
+            self.peers[row.id] = (
+                row.name,
+                row.role,
+                row.gone,
+                row.heard,
+                row.version,
+                row.released,
+                row.admitted,
+                row.refused,
+                row.rtt,
+                row.relayed,
+                row.skew,
+                row.claims,
+            )
         for name, points in view.series.items():
             self.curves.setdefault(name, {}).update({x: (at, value) for x, at, value in points})
         self.lines |= {line.id: line for line in view.events}
-        self.releases |= {release.version: (release.groups, release.first, release.last) for release in view.releases}
+        self.releases |= {
+            release.version: (release.groups, release.first, release.last) for release in view.releases
+        }
         for sample in view.samples:
             self.samples.pop(sample.id, None)
             self.samples[sample.id] = sample
@@ -116,6 +174,22 @@ class Reader:
     def shows(self, most_samples: int) -> tuple[object, ...]:
         assert self.rest is not None
         rest = self.rest
-        whole = (rest.head, rest.round, rest.verdicts, rest.lag, rest.agreement, self.flows, rest.traffic, rest.problems)
+        whole = (
+            rest.head,
+            rest.round,
+            rest.verdicts,
+            rest.lag,
+            rest.agreement,
+            self.flows,
+            rest.traffic,
+            rest.problems,
+        )
         releases = dict(sorted(self.releases.items())[-64:])
-        return self.peers, self.curves, self.lines, releases, list(self.samples.items())[-most_samples:], whole
+        return (
+            self.peers,
+            self.curves,
+            self.lines,
+            releases,
+            list(self.samples.items())[-most_samples:],
+            whole,
+        )

@@ -1,4 +1,5 @@
-"""A small swarm whose events a test bends: two learners, three samplers, an evaluator, and the seed whose window it is."""
+"""A small swarm whose events a test bends: two learners, three samplers, an evaluator, and the seed whose
+window it is."""
 
 from __future__ import annotations
 
@@ -15,13 +16,27 @@ from swarm.identity import human_name
 from swarm.types import Beat, Lag, PeerId, Release, Role
 
 START = 1_750_000_000.0
-METRICS = {"reward": 0.5, "kl": 0.01, "ess": 0.9, "zero": 0.05, "flat": 0.3, "grad_norm": 0.4, "lag_versions": 3.0}
-STATES = {Role.LEARNER: "learning", Role.SAMPLER: "sampling", Role.EVALUATOR: "waiting for a release", Role.SEED: "serving"}
+METRICS = {
+    "reward": 0.5,
+    "kl": 0.01,
+    "ess": 0.9,
+    "zero": 0.05,
+    "flat": 0.3,
+    "grad_norm": 0.4,
+    "lag_versions": 3.0,
+}
+STATES = {
+    Role.LEARNER: "learning",
+    Role.SAMPLER: "sampling",
+    Role.EVALUATOR: "waiting for a release",
+    Role.SEED: "serving",
+}
 STATES[Role.OBSERVER] = "starting"
 
 
 class Swarm:
-    """`run` makes a version each `every` seconds and a heartbeat of every peer at the run's pace; the fields are what is bent."""
+    """`run` makes a version each `every` seconds and a heartbeat of every peer at the run's pace; the fields
+    are what is bent."""
 
     def __init__(self, pace: Pace | None = None, every: float = 0.5) -> None:
         self.state = State(Run(pace=pace or Pace(beat=1.0, patience=5.0)))
@@ -35,7 +50,13 @@ class Swarm:
         self.verdict: dict[PeerId, str] = {}
         self.lag: dict[PeerId, Lag] = {}
         self.metrics = dict(METRICS)
-        self.training, self.apart, self.snapping, self.breaking, self.listening = True, False, False, False, True
+        self.training, self.apart, self.snapping, self.breaking, self.listening = (
+            True,
+            False,
+            False,
+            False,
+            True,
+        )
         self.far = False
         self._seq, self._done, self._next_version, self._next_beat = 0, 0, START + every, START
         self._stuck: dict[PeerId, int] = {}
@@ -50,7 +71,9 @@ class Swarm:
     def problems(self) -> dict[str, Problem]:
         return {problem.key: problem for problem in diagnose(self.state, self.now)}
 
-    def run(self, seconds: float, look: Callable[[dict[str, Problem]], bool] = lambda _: False) -> float | None:
+    def run(
+        self, seconds: float, look: Callable[[dict[str, Problem]], bool] = lambda _: False
+    ) -> float | None:
         """Go on for so long, or until `look` is content with the problems: then the seconds that it took."""
         start = self.now
         while self.now < start + seconds:
@@ -78,11 +101,26 @@ class Swarm:
             if peer not in self.states:
                 self._stuck.pop(peer, None)
             beat = Beat(
-                name=human_name(peer), role=role, incarnation=1, seq=self._seq, state=state, credit=16 if learner else 0,
-                version=self._version_of(peer), weights=digest(self.version), takers=3, inbox=0,
-                done=done, refused=0, rate=4.0, tokens=900.0, busy=0.7, lag=self.lag.get(peer, Lag(generation=0.4, download=0.1)),
-                addresses=(), hardware="2 cores", at=self.now + self.skews.get(peer, 0.0),
-            )  # fmt: skip
+                name=human_name(peer),
+                role=role,
+                incarnation=1,
+                seq=self._seq,
+                state=state,
+                credit=16 if learner else 0,
+                version=self._version_of(peer),
+                weights=digest(self.version),
+                takers=3,
+                inbox=0,
+                done=done,
+                refused=0,
+                rate=4.0,
+                tokens=900.0,
+                busy=0.7,
+                lag=self.lag.get(peer, Lag(generation=0.4, download=0.1)),
+                addresses=(),
+                hardware="2 cores",
+                at=self.now + self.skews.get(peer, 0.0),
+            )
             self.emit(happened.Heard, SEED, subject=peer, beat=beat)
 
     def _version_of(self, peer: PeerId) -> int:
@@ -104,27 +142,72 @@ class Swarm:
         for learner in here:
             members = (learner,) if self.apart else tuple(here)
             if len(members) > 1 and not self.breaking:
-                self.emit(happened.Averaged, learner, version=self.version, members=members, seconds=0.1,
-                          scaled={LEARNERS[1]: 0.001} if self.far else {})  # fmt: skip
+                self.emit(
+                    happened.Averaged,
+                    learner,
+                    version=self.version,
+                    members=members,
+                    seconds=0.1,
+                    scaled={LEARNERS[1]: 0.001} if self.far else {},
+                )
             if self.breaking:
-                self.emit(happened.RoundBroke, learner, version=self.version, reason="a member sent no part within 5 s")
+                self.emit(
+                    happened.RoundBroke,
+                    learner,
+                    version=self.version,
+                    reason="a member sent no part within 5 s",
+                )
             if self.snapping:
                 self.emit(happened.Snapped, learner, version=self.version, mine=digest(1), theirs=digest(2))
-            counts = {str(sampler): {self.verdict.get(sampler, "admit"): 4} for sampler in SAMPLERS if sampler not in self.dead}
-            self.emit(happened.Counted, learner, verdicts={"admit": 12}, versions={"3": 12}, seconds={"2": 12}, samplers=counts)
+            counts = {
+                str(sampler): {self.verdict.get(sampler, "admit"): 4}
+                for sampler in SAMPLERS
+                if sampler not in self.dead
+            }
             self.emit(
-                happened.Trained, learner, version=self.version + 1, groups=12, members=len(members), metrics=self.metrics,
-                gather=0.2, learn=0.1, average=0.1, step=0.1,
-            )  # fmt: skip
+                happened.Counted,
+                learner,
+                verdicts={"admit": 12},
+                versions={"3": 12},
+                seconds={"2": 12},
+                samplers=counts,
+            )
+            self.emit(
+                happened.Trained,
+                learner,
+                version=self.version + 1,
+                groups=12,
+                members=len(members),
+                metrics=self.metrics,
+                gather=0.2,
+                learn=0.1,
+                average=0.1,
+                step=0.1,
+            )
         self._release(self.version + 1)
 
     def _release(self, version: int) -> None:
         self.version = version
         release = Release(
-            version=version, weights=digest(version), manifest=digest(version), size=200_000, parent=digest(version - 1),
-            publisher=LEARNERS[0] if version else SEED, learners=2, groups=24, released=self.now,
-        )  # fmt: skip
+            version=version,
+            weights=digest(version),
+            manifest=digest(version),
+            size=200_000,
+            parent=digest(version - 1),
+            publisher=LEARNERS[0] if version else SEED,
+            learners=2,
+            groups=24,
+            released=self.now,
+        )
         self.emit(happened.Released, SEED, release=release)
         for sampler in SAMPLERS if version and self.held is None else ():
             if not any(sampler in bent for bent in (self.dead, self.behind, self.states)):
-                self.emit(happened.Adopted, sampler, version=version, weights=release.weights, fetch=0.1, load=0.1, age=0.2)
+                self.emit(
+                    happened.Adopted,
+                    sampler,
+                    version=version,
+                    weights=release.weights,
+                    fetch=0.1,
+                    load=0.1,
+                    age=0.2,
+                )

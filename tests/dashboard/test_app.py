@@ -28,7 +28,9 @@ from dashboard.state import State
 from dashboard.views import InviteView
 from swarm.events import Bus
 
-INVITE = InviteView(role="sampler", word="swarm1" + "abcdefgh" * 12, command="swarm join swarm1...", expires=2e9)
+INVITE = InviteView(
+    role="sampler", word="swarm1" + "abcdefgh" * 12, command="swarm join swarm1...", expires=2e9
+)
 
 
 def fed(versions: int = 20) -> Feed:
@@ -47,13 +49,20 @@ def test_the_twins_show_one_state() -> None:
     client = web(fed(20))
     state = client.get("/api/state").json()
     assert state["full"] and state["head"]["version"] == 20
-    assert state["head"]["roles"] == {"learner": [2, 2], "sampler": [2, 3], "evaluator": [1, 1], "seed": [1, 1]}
+    assert state["head"]["roles"] == {
+        "learner": [2, 2],
+        "sampler": [2, 3],
+        "evaluator": [1, 1],
+        "seed": [1, 1],
+    }
     peers = client.get("/api/peers").json()
     assert [row["id"] for row in peers] == [row["id"] for row in state["peers"]]
     assert client.get("/api/series", params={"name": "reward"}).json()["points"] == state["series"]["reward"]
     assert [release["version"] for release in client.get("/api/releases").json()] == list(range(1, 21))
     assert client.get("/api/samples").json() == state["samples"]
-    assert {problem["key"] for problem in client.get("/api/problems").json()} == {problem["key"] for problem in state["problems"]}
+    assert {problem["key"] for problem in client.get("/api/problems").json()} == {
+        problem["key"] for problem in state["problems"]
+    }
     assert set(client.get("/api/heat").json()["rows"]) <= {row["id"] for row in peers}
     newer = client.get("/api/events", params={"after": state["revision"] - 1}).json()["events"]
     assert [line["text"] for line in newer] == [state["events"][-1]["text"]]
@@ -86,7 +95,10 @@ def test_curves_as_csv_are_the_curves_of_the_state() -> None:
     client = web(fed(20))
     series = client.get("/api/state").json()["series"]
     some = client.get("/api/series.csv", params={"name": ["kl", "reward"]})
-    assert some.headers["content-type"].startswith("text/csv") and "attachment" in some.headers["content-disposition"]
+    assert (
+        some.headers["content-type"].startswith("text/csv")
+        and "attachment" in some.headers["content-disposition"]
+    )
     rows = list(csv.reader(io.StringIO(some.text, newline="")))
     assert rows[0] == ["name", "x", "at", "value"]
     read = [[int(x), float(at), float(value)] for name, x, at, value in rows[1:] if name == "reward"]
@@ -98,14 +110,23 @@ def test_curves_as_csv_are_the_curves_of_the_state() -> None:
 @pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@SUM(A1)", "\tx", "\rx", 'a"b', "a,b\nc"])
 def test_a_spreadsheet_runs_nothing_from_a_csv(name: str) -> None:
     feed = fed(2)
-    feed.state.series[name] = feed.state.series["reward"]  # no event makes such a name: this is the second wall
-    rows = list(csv.reader(io.StringIO(web(feed).get("/api/series.csv", params={"name": name}).text, newline="")))
+    # no event makes such a name: this is the second wall
+    feed.state.series[name] = feed.state.series["reward"]
+    rows = list(
+        csv.reader(io.StringIO(web(feed).get("/api/series.csv", params={"name": name}).text, newline=""))
+    )
     assert all(len(row) == 4 and row[0][0] not in "=+-@\t\r" for row in rows)
 
 
 def test_a_csv_is_named_after_its_curve() -> None:
-    named = {query: web(fed(2)).get(f"/api/series.csv{query}").headers["content-disposition"] for query in ("", "?name=reward")}
-    assert named == {"": 'attachment; filename="swarm-curves.csv"', "?name=reward": 'attachment; filename="swarm-reward.csv"'}
+    named = {
+        query: web(fed(2)).get(f"/api/series.csv{query}").headers["content-disposition"]
+        for query in ("", "?name=reward")
+    }
+    assert named == {
+        "": 'attachment; filename="swarm-curves.csv"',
+        "?name=reward": 'attachment; filename="swarm-reward.csv"',
+    }
 
 
 def test_an_invite_is_a_command_and_a_code_to_scan() -> None:
@@ -116,7 +137,10 @@ def test_an_invite_is_a_command_and_a_code_to_scan() -> None:
     drawn = ElementTree.fromstring(answer.content)
     modules = len(segno.make_qr(INVITE.word, error="m").matrix) + 2 * 4
     assert drawn.attrib["viewBox"] == f"0 0 {modules} {modules}", "with the quiet zone"
-    assert [path.tag.rpartition("}")[2] for path in drawn] == ["path", "path"] and b"style" not in answer.content
+    assert [path.tag.rpartition("}")[2] for path in drawn] == [
+        "path",
+        "path",
+    ] and b"style" not in answer.content
     assert drawn[0].attrib["fill"] == "#fff" and drawn[1].attrib["stroke"] == "#000"
 
 
@@ -156,10 +180,20 @@ def test_a_live_window_has_no_other_time_than_now(path: str) -> None:
 
 def test_a_head_is_a_get_without_its_body() -> None:
     client = web(fed(3), INVITE)
-    paths = ("/", "/static/app.js", "/api/series?name=reward", "/api/peers/nobody", "/api/invite.svg", "/openapi.json")
+    paths = (
+        "/",
+        "/static/app.js",
+        "/api/series?name=reward",
+        "/api/peers/nobody",
+        "/api/invite.svg",
+        "/openapi.json",
+    )
     for path in paths:
         asked, got = client.head(path), client.get(path)
-        assert asked.status_code == got.status_code and asked.headers["content-type"] == got.headers["content-type"]
+        assert (
+            asked.status_code == got.status_code
+            and asked.headers["content-type"] == got.headers["content-type"]
+        )
     assert client.head("/stream").headers["content-type"].startswith("text/event-stream")
 
 
@@ -170,7 +204,10 @@ def test_a_stream_begins_with_everything_and_goes_on_with_differences(encoding: 
         server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
         accept = {"Accept-Encoding": encoding}
         try:
-            async with httpx2.AsyncClient(headers=accept) as client, client.stream("GET", server.url + "stream") as answer:
+            async with (
+                httpx2.AsyncClient(headers=accept) as client,
+                client.stream("GET", server.url + "stream") as answer,
+            ):
                 assert answer.headers.get("content-encoding", "identity") == encoding
                 views = _views(answer)
                 first = await anext(views)
@@ -189,7 +226,9 @@ def test_a_stream_begins_with_everything_and_goes_on_with_differences(encoding: 
     asyncio.run(scene())
 
 
-def test_one_address_cannot_take_all_seats_and_a_seat_left_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_cannot_take_all_seats_and_a_seat_left_is_free_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(page, "SEATS", 3)
 
     async def scene() -> None:

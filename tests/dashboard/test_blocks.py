@@ -1,4 +1,5 @@
-"""The blocks of peers, network, samples, events, invite and replay in a real browser, by keyboard wherever a person has one."""
+"""The blocks of peers, network, samples, events, invite and replay in a real browser, by keyboard wherever a
+person has one."""
 
 from __future__ import annotations
 
@@ -27,18 +28,19 @@ NAME = {peer: human_name(peer) for peer in (*LEARNERS, *SAMPLERS)}
 ROWS = "#peer-rows tr"
 DRAWER = "dialog.drawer"
 HELD = "document.activeElement === document.body || document.activeElement.closest('dialog') !== null"
-# The body has the focus while the keyboard is on the browser's own controls.
+"""The body has the focus while the keyboard is on the browser's own controls."""
+
 CROWD = 500
 JOURNAL = 1_700_000_000.0
-# When the replayed run began.
+"""When the replayed run began."""
 
 
 @asynccontextmanager
 async def opened(
     chromium: Browser, events: list[happened.AnyEvent], anchor: str = "", **how: object
 ) -> AsyncIterator[tuple[Page, Feed]]:
-    """A page on a swarm that these events tell of, at a moment that lasts: nobody is lost because this machine is slow. Its
-    console must stay clean."""
+    """A page on a swarm that these events tell of, at a moment that lasts: nobody is lost because this
+    machine is slow. Its console must stay clean."""
     moment = time.time()
     feed = Feed(State(), clock=lambda: moment)
     async with served(feed, events) as url:
@@ -59,23 +61,38 @@ async def replayed(chromium: Browser, events: list[happened.AnyEvent]) -> AsyncI
         await page.goto(server.url)
         await expect(page.locator("#replay")).to_be_visible()
         yield page
-        assert [complaint for complaint in complaints if "ERR_ABORTED" not in complaint] == []  # a seek leaves its stream
+        # a seek leaves its stream
+        assert [complaint for complaint in complaints if "ERR_ABORTED" not in complaint] == []
     finally:
         await server.close()
 
 
 def shown(number: int, completions: tuple[str, ...] = ("12345", "12346")) -> happened.Shown:
     return happened.Shown(
-        at=time.time(), peer=LEARNERS[0], group=f"{number:032x}", sampler=SAMPLERS[0], version=3, prompt=f"{number}=",
-        answer="12345", completions=completions, rewards=(1.0, 0.0), advantages=(0.5, -0.5), weights=(1.25, 0.0),
-    )  # fmt: skip
+        at=time.time(),
+        peer=LEARNERS[0],
+        group=f"{number:032x}",
+        sampler=SAMPLERS[0],
+        version=3,
+        prompt=f"{number}=",
+        answer="12345",
+        completions=completions,
+        rewards=(1.0, 0.0),
+        advantages=(0.5, -0.5),
+        weights=(1.25, 0.0),
+    )
 
 
 def transferred(receiver: PeerId, sender: PeerId, relayed: bool = False) -> happened.Transferred:
     link = Link(received={"weights": 500_000}, rtt=0.043, relayed=relayed)
     return happened.Transferred(
-        at=time.time(), peer=receiver, seconds=5.0, sent={}, received={"weights": 500_000}, links={sender: link}
-    )  # fmt: skip
+        at=time.time(),
+        peer=receiver,
+        seconds=5.0,
+        sent={},
+        received={"weights": 500_000},
+        links={sender: link},
+    )
 
 
 def row(page: Page, peer: PeerId) -> Locator:
@@ -142,7 +159,8 @@ def test_the_drawer_keeps_the_focus_closes_with_escape_and_gives_the_focus_back(
             for _ in range(30):
                 await page.keyboard.press("Tab")
                 assert await page.evaluate(HELD)
-            await page.locator(f"{DRAWER} .drawer-close").press("Tab")  # from wherever the keyboard was back into the dialog
+            # from wherever the keyboard was back into the dialog
+            await page.locator(f"{DRAWER} .drawer-close").press("Tab")
             assert page.url.endswith(f"#peer={SAMPLERS[0]}")
             await look(page, "drawer")
             await page.keyboard.press("Escape")
@@ -172,7 +190,9 @@ def test_what_only_the_peer_says_is_marked_and_what_others_counted_is_not(play: 
         async with opened(chromium, past(45)) as (page, _):
             await expect(page.locator(ROWS)).to_have_count(7)
             cells = row(page, SAMPLERS[0]).locator("td")
-            claimed = await cells.evaluate_all("cells => cells.map((cell) => cell.querySelector('.claimed') !== null)")
+            claimed = await cells.evaluate_all(
+                "cells => cells.map((cell) => cell.querySelector('.claimed') !== null)"
+            )
             heads = await page.locator("#peers thead th").all_inner_texts()
             marked = {head.strip("▴▾") for head, mark in zip(heads[1:], claimed, strict=True) if mark}
             assert marked == {"State", "Tokens/s", "Hardware", "Since"}
@@ -217,7 +237,9 @@ def test_five_hundred_peers_are_at_most_a_hundred_rows_and_each_is_in_reach(play
             await expect(page.locator("#peers-shown")).to_have_text(f"{CROWD} peers")
             seen: set[str] = set()
             while True:
-                names = await page.locator(f"{ROWS} .peer-link").evaluate_all("links => links.map((link) => link.title)")
+                names = await page.locator(f"{ROWS} .peer-link").evaluate_all(
+                    "links => links.map((link) => link.title)"
+                )
                 assert 0 < len(names) <= 100
                 seen |= set(names)
                 following = page.get_by_role("button", name="Next page")
@@ -236,7 +258,9 @@ def test_copying_falls_back_to_selecting_where_the_browser_has_no_clipboard(play
             await page.get_by_role("button", name="Copy command").click()
             assert await page.evaluate("getSelection().toString()") == INVITE.command
             await expect(page.locator("#invite .copy-done")).to_contain_text("Selected")
-            assert await page.locator("#invite img").evaluate("image => image.naturalWidth > 0"), "the QR code is drawn"
+            assert await page.locator("#invite img").evaluate("image => image.naturalWidth > 0"), (
+                "the QR code is drawn"
+            )
 
     play(scene)
 
@@ -248,7 +272,9 @@ def test_samples_show_reward_advantage_and_weight_of_each_completion(play: Play)
             await expect(rows).to_have_count(2)
             cells = [cell.strip() for cell in await rows.locator("td").all_inner_texts()]
             assert cells == ["12345", "1.00", "+0.50", "1.25", "12346", "0.00", "\N{MINUS SIGN}0.50", "0.00"]
-            bars = await rows.locator("rect.fill").evaluate_all("bars => bars.map((bar) => Number(bar.getAttribute('width')))")
+            bars = await rows.locator("rect.fill").evaluate_all(
+                "bars => bars.map((bar) => Number(bar.getAttribute('width')))"
+            )
             assert bars == [62.5, 0]
 
     play(scene)
@@ -276,7 +302,9 @@ def test_events_are_filtered_by_level_and_lead_to_their_peer(play: Play) -> None
             await page.locator("#events").get_by_text("Errors", exact=True).click()
             lines = page.locator("#events .event")
             await expect(lines.locator("visible=true").first).to_contain_text("error")
-            assert set(await lines.evaluate_all("lines => lines.map((line) => line.className)")) == {"event error"}
+            assert set(await lines.evaluate_all("lines => lines.map((line) => line.className)")) == {
+                "event error"
+            }
             await page.locator("#events").get_by_text("All", exact=True).click()
             link = lines.get_by_role("button", name=NAME[SAMPLERS[1]]).first
             await link.press("Enter")

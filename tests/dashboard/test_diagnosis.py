@@ -1,4 +1,5 @@
-"""What is wrong is said in time, with names, and not said any more when it is over; of a healthy swarm nothing is said."""
+"""What is wrong is said in time, with names, and not said any more when it is over; of a healthy swarm
+nothing is said."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from swarm.types import Lag, PeerId, Role
 
 WINDOW = PeerId("window")
 WARM = 35.0
-# Seconds until every peer of the made-up swarm has settled.
+"""Seconds until every peer of the made-up swarm has settled."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ def _metrics(**bad: float) -> tuple[Callable[[Swarm], object], Callable[[Swarm],
     return lambda swarm: swarm.metrics.update(bad), lambda swarm: swarm.metrics.update(METRICS)
 
 
-def _verdict(verdict: str, sampler: PeerId = SAMPLERS[0]) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
+def _verdict(
+    verdict: str, sampler: PeerId = SAMPLERS[0]
+) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
     return lambda swarm: swarm.verdict.update({sampler: verdict}), lambda swarm: swarm.verdict.clear()
 
 
@@ -72,7 +75,9 @@ def _late(cause: str) -> tuple[Callable[[Swarm], object], Callable[[Swarm], obje
     return wrong, lambda swarm: (swarm.lag.clear(), swarm.verdict.clear())
 
 
-def _emit(what: type[happened.Event], peer: PeerId, times: int = 1, **fields: object) -> Callable[[Swarm], object]:
+def _emit(
+    what: type[happened.Event], peer: PeerId, times: int = 1, **fields: object
+) -> Callable[[Swarm], object]:
     def emit(swarm: Swarm) -> None:
         for _ in range(times):
             swarm.emit(what, peer, **fields)
@@ -117,60 +122,124 @@ CASES = {
     "a killed sampler": Case("lost", *_dead(SAMPLERS[0]), 10, 3, (SAMPLERS[0],), "2 samplers go on"),
     "all samplers": Case("lost", *_dead(*SAMPLERS), 10, 3, SAMPLERS, "no new groups"),
     "a killed evaluator": Case("lost", *_dead(EVALUATOR), 10, 3, (EVALUATOR,), "held-out accuracy"),
-    "late by download": Case("late", *_late("download"), 10, 25, (SAMPLERS[1],), "download: 40 s, in which 80 versions came"),
+    "late by download": Case(
+        "late", *_late("download"), 10, 25, (SAMPLERS[1],), "download: 40 s, in which 80 versions came"
+    ),
     "late by queue": Case("late", *_late("queue"), 10, 25, (SAMPLERS[1],), "before it is used"),
     "late by generation": Case("late", *_late("generation"), 10, 25, (SAMPLERS[1],), "delay is sampling"),
     "late by upload": Case("late", *_late("upload"), 10, 25, (SAMPLERS[1],), "way to the learner"),
     "200 versions behind": Case(
-        "late", lambda swarm: swarm.behind.update({SAMPLERS[2]: 200}), lambda swarm: swarm.behind.clear(), 10, 3, (SAMPLERS[2],),
+        "late",
+        lambda swarm: swarm.behind.update({SAMPLERS[2]: 200}),
+        lambda swarm: swarm.behind.clear(),
+        10,
+        3,
+        (SAMPLERS[2],),
         "versions? behind; groups older than 64",
     ),
-    "malformed groups": Case("refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"),
+    "malformed groups": Case(
+        "refused", *_verdict("malformed"), 10, 25, (SAMPLERS[0],), "another version of swarm"
+    ),
     "untrusted groups": Case("refused", *_verdict("untrusted"), 10, 25, (SAMPLERS[0],), "do not believe"),
     "unscored groups": Case("refused", *_verdict("unscored"), 10, 25, (SAMPLERS[0],), "`swarm task try`"),
     "duplicate groups": Case("refused", *_verdict("duplicate"), 10, 25, (SAMPLERS[0],), "already judged"),
     "a full inbox": Case("refused", *_verdict("over-quota"), 10, 25, (SAMPLERS[0],), "no room"),
-    "no credit": Case("no credit", *_state(SAMPLERS[0], "waiting for credit"), 25, 3, (SAMPLERS[0],), "waited for credit"),
-    "no policy": Case("no policy", *_state(SAMPLERS[0], "waiting for a policy"), 25, 3, (SAMPLERS[0],), "could not be fetched"),
+    "no credit": Case(
+        "no credit", *_state(SAMPLERS[0], "waiting for credit"), 25, 3, (SAMPLERS[0],), "waited for credit"
+    ),
+    "no policy": Case(
+        "no policy",
+        *_state(SAMPLERS[0], "waiting for a policy"),
+        25,
+        3,
+        (SAMPLERS[0],),
+        "could not be fetched",
+    ),
     "a learner without groups": Case("waits", _waits, _calm, 40, 3, LEARNERS, "no group that it can use"),
-    "a round that hangs": Case("waits", *_state(LEARNERS[0], "matching"), 15, 3, (LEARNERS[0],), "where 0.1 s is usual"),
-    "a gradient that hangs": Case("waits", *_state(LEARNERS[1], "learning"), 70, 3, (LEARNERS[1],), "computed one gradient"),
+    "a round that hangs": Case(
+        "waits", *_state(LEARNERS[0], "matching"), 15, 3, (LEARNERS[0],), "where 0.1 s is usual"
+    ),
+    "a gradient that hangs": Case(
+        "waits", *_state(LEARNERS[1], "learning"), 70, 3, (LEARNERS[1],), "computed one gradient"
+    ),
     "training that stopped": Case("stopped", *_flag("training", False), 45, 3, (), "Training stands still"),
     "learners apart": Case("split", *_flag("apart"), 17, 3, LEARNERS, "train apart"),
     "broken rounds": Case("broken", *_flag("breaking"), 10, 70, LEARNERS, "a member sent no part"),
     "other weights": Case("differs", *_flag("snapping"), 5, 70, LEARNERS, "other weights"),
-    "a gradient that is scaled down": Case("far", *_flag("far"), 5, 70, (LEARNERS[1],), "far beyond the usual"),
+    "a gradient that is scaled down": Case(
+        "far", *_flag("far"), 5, 70, (LEARNERS[1],), "far beyond the usual"
+    ),
     "a release nobody takes": Case("unfetched", _hold, _calm, 15, 3, (), "no sampler has fetched"),
-    "a clock ahead": Case("clock", _clock(SAMPLERS[0], skew=6.5), _calm, 10, 10, (SAMPLERS[0],), "6.5 s ahead of"),
-    "a clock behind": Case("clock", _clock(LEARNERS[0], skew=-90.0), _calm, 10, 10, (LEARNERS[0],), "90 s behind"),
-    "this window's clock": Case("clock", _clock(*LEARNERS, *SAMPLERS, EVALUATOR), _calm, 10, 10, (), "this machine is off"),
+    "a clock ahead": Case(
+        "clock", _clock(SAMPLERS[0], skew=6.5), _calm, 10, 10, (SAMPLERS[0],), "6.5 s ahead of"
+    ),
+    "a clock behind": Case(
+        "clock", _clock(LEARNERS[0], skew=-90.0), _calm, 10, 10, (LEARNERS[0],), "90 s behind"
+    ),
+    "this window's clock": Case(
+        "clock", _clock(*LEARNERS, *SAMPLERS, EVALUATOR), _calm, 10, 10, (), "this machine is off"
+    ),
     "weights that collapsed": Case("weights", *_metrics(ess=0.13), 10, 10, (), "1 count"),
     "samples without weight": Case("weights", *_metrics(zero=0.97), 10, 10, (), "97% of the samples"),
     "policies apart": Case("kl", *_metrics(kl=6.0), 10, 10, (), "nats per token"),
     "groups without signal": Case("flat", *_metrics(flat=1.0), 10, 10, (), "equal rewards"),
     "an exploded gradient": Case("gradient", *_metrics(grad_norm=40.0), 5, 5, (), "exploded"),
-    "a run that unlearns": Case("accuracy", _evaluated(0.41, 0.20), _evaluated(0.41, 0.36, at=9_000), 5, 5, (),
-                                "20.0% at version 8000, and was 41.0% at version 0"),
+    "a run that unlearns": Case(
+        "accuracy",
+        _evaluated(0.41, 0.20),
+        _evaluated(0.41, 0.36, at=9_000),
+        5,
+        5,
+        (),
+        "20.0% at version 8000, and was 41.0% at version 0",
+    ),
     "a collapsed reward": Case("reward", *_metrics(reward=0.02), 30, 30, (), "reward collapsed"),
     "a broken part": Case(
-        "fault", _emit(happened.Faulted, LEARNERS[0], part="dht", detail="the child died"),
-        _emit(happened.Recovered, LEARNERS[0], part="dht", seconds=9.0), 10, 1, (LEARNERS[0],), "the child died",
+        "fault",
+        _emit(happened.Faulted, LEARNERS[0], part="dht", detail="the child died"),
+        _emit(happened.Recovered, LEARNERS[0], part="dht", seconds=9.0),
+        10,
+        1,
+        (LEARNERS[0],),
+        "the child died",
     ),
     "rewards that fail": Case(
-        "fault", _emit(happened.Faulted, SAMPLERS[0], part="rewards", detail="mine.py:f raised KeyError"),
-        _emit(happened.Recovered, SAMPLERS[0], part="rewards", seconds=9.0), 10, 1, (SAMPLERS[0],), "`swarm task try`",
+        "fault",
+        _emit(happened.Faulted, SAMPLERS[0], part="rewards", detail="mine.py:f raised KeyError"),
+        _emit(happened.Recovered, SAMPLERS[0], part="rewards", seconds=9.0),
+        10,
+        1,
+        (SAMPLERS[0],),
+        "`swarm task try`",
     ),
-    "a full disk": Case("disk", _emit(happened.Faulted, LEARNERS[0], part="disk", detail="no space left"), _nothing, 5, 65,
-                        (LEARNERS[0],), "Make room"),
+    "a full disk": Case(
+        "disk",
+        _emit(happened.Faulted, LEARNERS[0], part="disk", detail="no space left"),
+        _nothing,
+        5,
+        65,
+        (LEARNERS[0],),
+        "Make room",
+    ),
     "a membership that ends": Case(
-        "membership", _emit(happened.Faulted, LEARNERS[0], part="membership", detail="ends in 6 days: no seed is here"),
-        _emit(happened.Recovered, LEARNERS[0], part="membership", seconds=9.0), 5, 1, (LEARNERS[0],), "ends in 6 days",
+        "membership",
+        _emit(happened.Faulted, LEARNERS[0], part="membership", detail="ends in 6 days: no seed is here"),
+        _emit(happened.Recovered, LEARNERS[0], part="membership", seconds=9.0),
+        5,
+        1,
+        (LEARNERS[0],),
+        "ends in 6 days",
     ),
     "frames that nobody believes": Case(
-        "distrust", _emit(happened.Rejected, SEED, 12, sender=SAMPLERS[0], kind="beat", reason="wrong signature"), _nothing,
-        5, 65, (SAMPLERS[0],), "wrong signature",
+        "distrust",
+        _emit(happened.Rejected, SEED, 12, sender=SAMPLERS[0], kind="beat", reason="wrong signature"),
+        _nothing,
+        5,
+        65,
+        (SAMPLERS[0],),
+        "wrong signature",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -184,7 +253,9 @@ def test_each_fault_is_named_in_time_and_not_after_it_is_over(what: str) -> None
         ours = [problem for key, problem in problems.items() if key.split()[0] == case.key.split()[0]]
         return bool(ours) and all(any(peer in problem.peers for problem in ours) for peer in case.names)
 
-    assert swarm.run(case.within, told) is not None, f"{what} is not told within {case.within} s: {list(swarm.problems())}"
+    assert swarm.run(case.within, told) is not None, (
+        f"{what} is not told within {case.within} s: {list(swarm.problems())}"
+    )
     found = [problem for key, problem in swarm.problems().items() if key.startswith(case.key)]
     assert any(re.search(case.says, " ".join((p.text, p.cause, p.todo))) for p in found), found
     assert all(p.text and p.cause and p.todo for p in found)
@@ -212,7 +283,11 @@ def test_of_the_story_only_its_silent_sampler_is_told() -> None:
     state, keys = State(), set()
     for event in story(300, START):
         fold(state, event)
-        keys |= {problem.key for problem in diagnose(state, event.at)} if isinstance(event, happened.Released) else set()
+        keys |= (
+            {problem.key for problem in diagnose(state, event.at)}
+            if isinstance(event, happened.Released)
+            else set()
+        )
     assert keys == {f"lost {SAMPLERS[1]}"}
 
 
@@ -292,7 +367,9 @@ def test_who_leaves_cleanly_is_not_missed_unless_it_was_the_last() -> None:
     swarm.leave(LEARNERS[1])
     swarm.run(10.0)
     (problem,) = swarm.problems().values()
-    assert problem.text == "No learner is here: nothing is trained." and human_name(LEARNERS[1]) in problem.cause
+    assert (
+        problem.text == "No learner is here: nothing is trained." and human_name(LEARNERS[1]) in problem.cause
+    )
 
 
 def test_a_complete_run_ends_without_a_word() -> None:
@@ -341,19 +418,34 @@ def test_the_same_state_and_time_give_the_same_problems() -> None:
 _ids = st.integers(0, 2000).map(lambda number: PeerId(f"peer{number}"))
 _words = st.text(max_size=20)
 _hostile = st.one_of(
-    st.builds(happened.Moved, at=st.floats(0, 1e9), peer=_ids, version=st.integers(), state=_words, cause=_words),
+    st.builds(
+        happened.Moved, at=st.floats(0, 1e9), peer=_ids, version=st.integers(), state=_words, cause=_words
+    ),
     st.builds(happened.Faulted, at=st.floats(0, 1e9), peer=_ids, part=_words, detail=_words),
     st.builds(happened.Rejected, at=st.floats(0, 1e9), peer=_ids, sender=_ids, kind=_words, reason=_words),
     st.builds(
-        happened.Trained, at=st.floats(0, 1e9), peer=_ids, version=st.integers(), groups=st.integers(), members=st.integers(),
-        metrics=st.dictionaries(st.sampled_from(sorted(METRICS)), st.floats(-1e308, 1e308)), gather=st.just(0.0),
-        learn=st.floats(-1e308, 1e308), average=st.just(0.0), step=st.just(0.0),
+        happened.Trained,
+        at=st.floats(0, 1e9),
+        peer=_ids,
+        version=st.integers(),
+        groups=st.integers(),
+        members=st.integers(),
+        metrics=st.dictionaries(st.sampled_from(sorted(METRICS)), st.floats(-1e308, 1e308)),
+        gather=st.just(0.0),
+        learn=st.floats(-1e308, 1e308),
+        average=st.just(0.0),
+        step=st.just(0.0),
     ),
     st.builds(
-        happened.Counted, at=st.floats(0, 1e9), peer=_ids, verdicts=st.just({}), versions=st.just({}), seconds=st.just({}),
+        happened.Counted,
+        at=st.floats(0, 1e9),
+        peer=_ids,
+        verdicts=st.just({}),
+        versions=st.just({}),
+        seconds=st.just({}),
         samplers=st.dictionaries(_ids, st.dictionaries(_words, st.integers())),
     ),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -373,8 +465,20 @@ def test_memory_is_bounded_whatever_comes() -> None:
         recent.take(happened.Faulted(at=number, peer=peer, part=f"part{number}", detail="x" * 1000))
         recent.take(happened.Rejected(at=number, peer=SEED, sender=peer, kind="beat", reason="y" * 1000))
         recent.take(happened.RoundBroke(at=number, peer=peer, version=number, reason="z" * 1000))
-        recent.take(happened.Trained(at=number, peer=peer, version=number, groups=1, members=1, metrics={f"m{number}": 1.0},
-                                     gather=0, learn=0, average=0, step=0))  # fmt: skip
+        recent.take(
+            happened.Trained(
+                at=number,
+                peer=peer,
+                version=number,
+                groups=1,
+                members=1,
+                metrics={f"m{number}": 1.0},
+                gather=0,
+                learn=0,
+                average=0,
+                step=0,
+            )
+        )
     assert len(recent.traces) <= TRACES and max(len(recent.faults), len(recent.distrust)) <= SENDERS
     assert len(recent.steps) <= VERSIONS and len(recent.broken) <= VERSIONS
     assert all(len(trace.steps) <= MARKS for trace in recent.traces.values())

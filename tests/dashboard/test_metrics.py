@@ -29,7 +29,11 @@ def fed(versions: int = 30) -> Feed:
         feed(event)
     metrics = dict.fromkeys(EVERYTHING, 0.5)
     phases = {"gather": 0.1, "learn": 0.1, "average": 0.1, "step": 0.1}
-    feed(happened.Trained(at=time.time(), peer=who(2), version=versions + 1, groups=1, members=1, metrics=metrics, **phases))
+    feed(
+        happened.Trained(
+            at=time.time(), peer=who(2), version=versions + 1, groups=1, members=1, metrics=metrics, **phases
+        )
+    )
     moved = {"rollouts": 1000, "weights": 2000}
     feed(happened.Transferred(at=time.time(), peer=who(2), seconds=1.0, sent={}, received=moved, links={}))
     return feed
@@ -90,19 +94,28 @@ def test_peers_are_labels_of_one_metric_alone() -> None:
     for name, samples in scrape(feed).items():
         if name != "swarm_peer_up":
             assert LABELS.issuperset(label for sample in samples for label in sample.labels), name
-            assert not set(feed.state.peers).intersection(*(sample.labels.values() for sample in samples)), name
+            assert not set(feed.state.peers).intersection(*(sample.labels.values() for sample in samples)), (
+                name
+            )
 
 
 def test_an_empty_swarm_leaves_figures_out_instead_of_saying_zero() -> None:
     samples = scrape(Feed(State()))
-    assert "swarm_reward" not in samples and "swarm_release_age_seconds" not in samples and "swarm_peer_up" not in samples
+    assert (
+        "swarm_reward" not in samples
+        and "swarm_release_age_seconds" not in samples
+        and "swarm_peer_up" not in samples
+    )
     assert value(samples, "swarm_problems", level="error") == 0
 
 
 def test_grafana_draws_what_there_is() -> None:
     samples = set(scrape(fed()))
     asked = {
-        name for panel in GRAFANA["panels"] for target in panel["targets"] for name in re.findall(r"swarm_\w+", target["expr"])
+        name
+        for panel in GRAFANA["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"swarm_\w+", target["expr"])
     }
     assert len(asked) > 25 and asked <= samples, asked - samples
     drawn = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
@@ -117,6 +130,11 @@ def test_every_panel_says_what_it_shows(panel: dict) -> None:  # type: ignore[ty
 
 def test_the_panels_tile_the_board() -> None:
     places = [panel["gridPos"] for panel in GRAFANA["panels"]]
-    taken = [(x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+    taken = [
+        (x, y)
+        for at in places
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
     assert len(taken) == len(set(taken)) and max(x for x, _ in taken) < 24
     assert len({panel["id"] for panel in GRAFANA["panels"]}) == len(places)

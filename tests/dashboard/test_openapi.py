@@ -1,4 +1,5 @@
-"""The description of the twins is true: schemathesis asks for what it allows and forbids, of a live window and of a replay."""
+"""The description of the twins is true: schemathesis asks for what it allows and forbids, of a live window
+and of a replay."""
 
 from __future__ import annotations
 
@@ -19,9 +20,13 @@ from dashboard.feed import Feed
 from dashboard.replay import Replay
 from dashboard.state import State
 
-INVITE = views.InviteView(role="sampler", word="swarm1abcdefgh", command="swarm join swarm1abcdefgh", expires=2e9)
-FEW = settings(max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
-# Examples of each operation: both windows together take some seconds.
+INVITE = views.InviteView(
+    role="sampler", word="swarm1abcdefgh", command="swarm join swarm1abcdefgh", expires=2e9
+)
+FEW = settings(
+    max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+)
+"""Examples of each operation: both windows together take some seconds."""
 
 
 def live() -> FastAPI:
@@ -73,12 +78,20 @@ def test_only_a_replay_has_a_time(app: FastAPI) -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("state", views.StateView), ("peers", tuple[views.Row, ...]), ("releases", tuple[views.ReleaseView, ...]),
-        ("heat", views.HeatView), ("problems", tuple[views.Problem, ...]), ("samples", tuple[views.Sample, ...]),
-        ("events", views.EventsView), ("series?name=reward", views.SeriesView), ("invite", views.InviteView),
+        ("state", views.StateView),
+        ("peers", tuple[views.Row, ...]),
+        ("releases", tuple[views.ReleaseView, ...]),
+        ("heat", views.HeatView),
+        ("problems", tuple[views.Problem, ...]),
+        ("samples", tuple[views.Sample, ...]),
+        ("events", views.EventsView),
+        ("series?name=reward", views.SeriesView),
+        ("invite", views.InviteView),
     ],
-)  # fmt: skip
+)
 def test_a_twin_answers_with_the_view_that_it_names(path: str, kind: type) -> None:
     answer = TestClient(LIVE, base_url="http://localhost").get(f"/api/{path}")
     view = msgspec.json.decode(answer.content, type=kind)
-    assert msgspec.json.decode(msgspec.json.encode(view)) == answer.json(), "every field of the view, and no other"
+    assert msgspec.json.decode(msgspec.json.encode(view)) == answer.json(), (
+        "every field of the view, and no other"
+    )

@@ -1,4 +1,5 @@
-"""The page in a real browser: what the stream says is on it, what peers wrote stays text, the console stays clean."""
+"""The page in a real browser: what the stream says is on it, what peers wrote stays text, the console stays
+clean."""
 
 from __future__ import annotations
 
@@ -23,9 +24,15 @@ from dashboard.views import InviteView
 from swarm import events as happened
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
 PURPOSES = ("rollouts", "weights", "gradients", "other")
@@ -34,7 +41,9 @@ WIDE = """width => document.documentElement.scrollWidth <= width ? [] : [...docu
 THERE = "element => element.scrollIntoView({behavior: 'instant'})"
 BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
     .reduce((sum, value, place) => place % 4 < 3 ? sum + value : sum, 0)"""
-# Sum over all pixels: other words or cells change it too, but while the swarm is silent only the theme does.
+"""Sum over all pixels: other words or cells change it too, but while the swarm is silent only the theme
+does."""
+
 PHONE: ViewportSize = {"width": 390, "height": 844}
 SMALL = """[...document.querySelectorAll("a, button, select, input, label")].filter((element) => element.offsetParent)
     .filter((element) => !element.matches(".sr, .skip") && element.getBoundingClientRect().height < 40)
@@ -43,11 +52,15 @@ SHIFTS = """window.shifted = 0;
 new PerformanceObserver((list) => list.getEntries().forEach((entry) => window.shifted += entry.value))
     .observe({type: "layout-shift", buffered: true})"""
 STILL = 0.05
-# Of the browser's measure of what moved; up to 0.1 counts as good on the web, and the page needs a tenth of that.
+"""Of the browser's measure of what moved; up to 0.1 counts as good on the web, and the page needs a tenth of
+that."""
+
 TABS = 400
-# Key presses until somebody who only has a keyboard has passed every control of a page with eight peers.
+"""Key presses until somebody who only has a keyboard has passed every control of a page with eight peers."""
+
 PATIENCE = 20_000
-# Milliseconds that something may take to appear where other programs use the machine too.
+"""Milliseconds that something may take to appear where other programs use the machine too."""
+
 INVITE = InviteView(role="sampler", word="swarm1qqqq", command="swarm join swarm1qqqq", expires=2e9)
 
 Scene = Callable[[Browser], Awaitable[None]]
@@ -59,7 +72,9 @@ def play() -> Iterator[Play]:
     """Runs a scene with the browser, which starts once: a start takes longer than most scenes."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.fail("this test drives a real browser and there is none: `make chromium` installs it", pytrace=False)
+        pytest.fail(
+            "this test drives a real browser and there is none: `make chromium` installs it", pytrace=False
+        )
     expect.set_options(timeout=PATIENCE)
     loop = asyncio.new_event_loop()
     playwright = loop.run_until_complete(async_playwright().start())
@@ -96,7 +111,10 @@ def past(versions: int = 120) -> list[happened.AnyEvent]:
 
 def listen(page: Page) -> list[str]:
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
     return complaints
@@ -109,7 +127,8 @@ async def look(page: Page, name: str) -> None:
 
 
 async def census(page: Page) -> dict[str, int]:
-    """How many elements there are of each kind that the hostile name tries to make, and with a handler in their markup."""
+    """How many elements there are of each kind that the hostile name tries to make, and with a handler in
+    their markup."""
     kinds = ["img", "script", "td", "tr", "a", "[onerror]"]
     return {kind: await page.locator(kind).count() for kind in kinds}
 
@@ -150,7 +169,9 @@ def test_the_curves_are_drawn_and_can_be_taken_home(play: Play) -> None:
             await page.locator("#learning").evaluate(THERE)
             await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
             reward = page.locator("[data-curve=reward]")
-            await expect(reward.locator(".plot")).to_have_attribute("aria-label", re.compile("at version 120.* over 120 points"))
+            await expect(reward.locator(".plot")).to_have_attribute(
+                "aria-label", re.compile("at version 120.* over 120 points")
+            )
             await expect(reward.locator(".value")).to_have_text(re.compile(r"^0\.\d\d$"))
             await reward.locator(".plot").focus()
             await page.keyboard.press("ArrowLeft")
@@ -174,19 +195,29 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
         start = time.time()
         for name in ("plain", HOSTILE):
             events = [
-                *past(30), heard(who(9), 30, time.time(), name=name),
+                *past(30),
+                heard(who(9), 30, time.time(), name=name),
                 happened.Noted(at=start, peer=who(9), level="info", text=name),
                 happened.Shown(
-                    at=start, peer=LEARNERS[0], group="g", sampler=who(9), version=29, prompt=name, answer=name,
-                    completions=(name, name), rewards=(0.0, 1.0),
+                    at=start,
+                    peer=LEARNERS[0],
+                    group="g",
+                    sampler=who(9),
+                    version=29,
+                    prompt=name,
+                    answer=name,
+                    completions=(name, name),
+                    rewards=(0.0, 1.0),
                 ),
-            ]  # fmt: skip
+            ]
             async with served(Feed(State()), events) as url:
                 page = await chromium.new_page(viewport={"width": 1280, "height": 900})
                 complaints = listen(page)
                 await page.goto(url)
                 await expect(page.locator("#peer-rows tr")).to_have_count(8)
-                await expect(page.locator("#events")).to_contain_text("plain" if name == "plain" else "<script>")
+                await expect(page.locator("#events")).to_contain_text(
+                    "plain" if name == "plain" else "<script>"
+                )
                 await page.locator("#learning").evaluate(THERE)
                 await expect(page.locator("#curves .plot canvas")).to_have_count(CURVES)
                 await expect(page.locator("canvas.heat-canvas")).to_have_count(1)
@@ -345,7 +376,9 @@ def test_the_arrow_keys_read_the_cells_of_the_heat_map(play: Play) -> None:
             await expect(readout).to_contain_text("with a policy")
             await page.locator(".heat-box").focus()
             await page.keyboard.press("Home")
-            await expect(readout).to_have_text(re.compile(r"the .* after: (nothing heard|\d+ versions? behind)"))
+            await expect(readout).to_have_text(
+                re.compile(r"the .* after: (nothing heard|\d+ versions? behind)")
+            )
             await page.locator(".heat-box").blur()
             await expect(readout).to_contain_text("with a policy")
 
@@ -358,19 +391,27 @@ def test_canvases_follow_the_theme(play: Play) -> None:
         async with served(Feed(State()), past()) as url:
             page = await chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             await page.goto(url)
-            for place, canvas in (("#staleness", ".heat-canvas"), ("#learning", "[data-curve=reward] canvas")):
+            for place, canvas in (
+                ("#staleness", ".heat-canvas"),
+                ("#learning", "[data-curve=reward] canvas"),
+            ):
                 await page.emulate_media(color_scheme="light")
                 await page.locator(place).evaluate(THERE)
                 light = await page.locator(canvas).evaluate(BRIGHT)
                 await page.emulate_media(color_scheme="dark")
-                await page.wait_for_function(f"light => ({BRIGHT})(document.querySelector('{canvas}')) != light", arg=light)
+                await page.wait_for_function(
+                    f"light => ({BRIGHT})(document.querySelector('{canvas}')) != light", arg=light
+                )
             await look(page, "desktop-dark")
 
     play(scene)
 
 
 def test_colours_contrast_in_both_themes() -> None:
-    light, dark = (palette(block) for block in re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)[:2])
+    light, dark = (
+        palette(block)
+        for block in re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)[:2]
+    )
     for theme in (light, light | dark):
         for ground in ("paper", "card"):
             for ink in ("ink", "muted", "accent", "warning", "error", "ok"):
@@ -393,5 +434,7 @@ def contrast(one: str, other: str) -> float:
 
 def luminance(colour: str) -> float:
     parts = [int(colour[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -26,7 +26,9 @@ stamped = st.lists(st.tuples(happenings, st.integers(0, 4)), max_size=30)
 
 @settings(max_examples=100, deadline=None)
 @given(stamped, st.lists(st.floats(0, 60), min_size=1, max_size=5))
-def test_a_moment_is_the_fold_of_what_had_come(told: list[tuple[happened.Event, int]], moments: list[float]) -> None:
+def test_a_moment_is_the_fold_of_what_had_come(
+    told: list[tuple[happened.Event, int]], moments: list[float]
+) -> None:
     at, journal = 0.0, []
     for event, later in told:
         at += later
@@ -63,7 +65,9 @@ def test_a_file_shows_what_its_events_show_and_a_torn_line_is_left_out(tmp_path:
     with open(journal.path, "ab") as file:
         file.write(b'{"event":"no')
     for moment in (1000.0, 1007.3, 1018.0):
-        assert Replay(journal.path).moment(moment).state.view(moment) == Replay(told).moment(moment).state.view(moment)
+        assert Replay(journal.path).moment(moment).state.view(moment) == Replay(told).moment(
+            moment
+        ).state.view(moment)
 
 
 def test_an_empty_journal_is_an_empty_state(tmp_path: Path) -> None:
@@ -95,7 +99,10 @@ def test_each_reader_has_a_place_of_its_own() -> None:
     async def scene() -> None:
         replay = Replay(list(story(60, start=1000.0)))
         slow, fast = replay.updates(at=1000.0, speed=0.0), replay.updates(at=1030.0, speed=2.0)
-        first = [json.loads(await anext(slow))["head"]["version"], json.loads(await anext(fast))["head"]["version"]]
+        first = [
+            json.loads(await anext(slow))["head"]["version"],
+            json.loads(await anext(fast))["head"]["version"],
+        ]
         assert first == [1, 50]
         assert json.loads(await anext(fast))["head"]["version"] > 50
         assert json.loads(await anext(slow))["head"]["version"] == 1

@@ -41,7 +41,9 @@ def client(*hosts: str) -> TestClient:
 
 
 def serving(feed: Feed, *hosts: str) -> TestClient:
-    return TestClient(create_app(feed, hosts=hosts), base_url="http://localhost", raise_server_exceptions=False)
+    return TestClient(
+        create_app(feed, hosts=hosts), base_url="http://localhost", raise_server_exceptions=False
+    )
 
 
 @cache
@@ -51,7 +53,17 @@ def broken() -> TestClient:
     return serving(feed)
 
 
-PATHS = ("/", "/static/app.js", "/api/state", "/api/peers", "/openapi.json", "/metrics", "/healthz", "/nothing", "/api/series")
+PATHS = (
+    "/",
+    "/static/app.js",
+    "/api/state",
+    "/api/peers",
+    "/openapi.json",
+    "/metrics",
+    "/healthz",
+    "/nothing",
+    "/api/series",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -63,7 +75,11 @@ def test_every_answer_carries_the_security_headers_and_none_for_other_origins(pa
 
 
 def test_our_own_errors_and_refusals_carry_them_too() -> None:
-    for answer in (broken().get("/api/state"), client().get("/", headers={"Host": "evil.example"}), client().post("/")):
+    for answer in (
+        broken().get("/api/state"),
+        client().get("/", headers={"Host": "evil.example"}),
+        client().post("/"),
+    ):
         assert answer.status_code in (500, 421, 405)
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
@@ -71,7 +87,9 @@ def test_our_own_errors_and_refusals_carry_them_too() -> None:
 def test_the_policy_allows_no_inline_code_and_the_page_has_none() -> None:
     assert "unsafe" not in str(HEADERS) and "default-src 'none'" in HEADERS["Content-Security-Policy"]
     page = client().get("/").text
-    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\ssrc=)|(src|href)=\"(https?:)?//", page)
+    assert not re.search(
+        r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\ssrc=)|(src|href)=\"(https?:)?//", page
+    )
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
@@ -81,15 +99,25 @@ def test_the_page_can_only_be_read(method: str, path: str) -> None:
     assert answer.status_code == 405 and answer.headers["allow"] == "GET, HEAD"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9999", "[::1]:8080", "LocalHost.", "window.example:443"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:9999", "[::1]:8080", "LocalHost.", "window.example:443"]
+)
 def test_the_page_answers_to_its_names_at_any_port(host: str) -> None:
     assert client("Window.Example").get("/healthz", headers={"Host": host}).status_code == 200
 
 
-STRANGE = ["[127.0.0.1]x.evil.example", "[localhost]", "localhost:evil.example", "127.0.0.1:80@evil.example", "localhost/x"]
+STRANGE = [
+    "[127.0.0.1]x.evil.example",
+    "[localhost]",
+    "localhost:evil.example",
+    "127.0.0.1:80@evil.example",
+    "localhost/x",
+]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", *STRANGE])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", *STRANGE]
+)
 def test_a_foreign_name_is_refused_and_told_what_to_do(host: str) -> None:
     answer = client().get("/api/state", headers={"Host": host})
     assert answer.status_code == 421 and "peer.page.hosts" in answer.json()["detail"]
@@ -118,7 +146,9 @@ def test_an_error_of_ours_does_not_show_its_text() -> None:
     assert "division" not in answer.text and "Zero" not in answer.text and "log" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("path", ["series", "series?name=" + "x" * 99, "events?after=-1", "events?after=zzyzx", "state?at=zzyzx"])
+@pytest.mark.parametrize(
+    "path", ["series", "series?name=" + "x" * 99, "events?after=-1", "events?after=zzyzx", "state?at=zzyzx"]
+)
 def test_a_bad_query_is_refused_without_echoing_it(path: str) -> None:
     answer = client().get(f"/api/{path}")
     assert answer.status_code == 422
@@ -127,7 +157,9 @@ def test_a_bad_query_is_refused_without_echoing_it(path: str) -> None:
     assert f"`{name}`" in answer.json()["detail"], "the sentence names the parameter"
 
 
-@pytest.mark.parametrize("path", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "vendor/../../app.py", "/etc/passwd", "vendor"])
+@pytest.mark.parametrize(
+    "path", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "vendor/../../app.py", "/etc/passwd", "vendor"]
+)
 def test_static_serves_its_folder_and_nothing_else(path: str) -> None:
     assert client().get(f"/static/{path}").status_code == 404
 
@@ -136,9 +168,17 @@ def test_scripts_and_styles_have_the_types_that_browsers_insist_on_and_are_asked
     web = client()
     for path in sorted(STATIC.rglob("*.*")):
         answer = web.get(f"/static/{path.relative_to(STATIC)}")
-        kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html", ".txt": "text/plain"}
+        kind = {
+            ".js": "text/javascript",
+            ".css": "text/css",
+            ".svg": "image/svg+xml",
+            ".html": "text/html",
+            ".txt": "text/plain",
+        }
         assert answer.headers["content-type"].partition(";")[0] == kind[path.suffix]
-        again = web.get(f"/static/{path.relative_to(STATIC)}", headers={"If-None-Match": answer.headers["etag"]})
+        again = web.get(
+            f"/static/{path.relative_to(STATIC)}", headers={"If-None-Match": answer.headers["etag"]}
+        )
         assert again.status_code == 304 and again.content == b""
 
 
@@ -160,12 +200,20 @@ def test_beyond_the_limit_a_reader_is_told_so() -> None:
 
 def test_the_vendored_files_are_those_that_were_read() -> None:
     folder = STATIC / "vendor"
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.name not in LICENCES}
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name not in LICENCES
+    }
     assert found == VENDORED
-    assert all(re.fullmatch(r"[a-z-]+-\d+\.\d+\.\d+\.(js|css)", name) for name in found), "the name carries the version"
+    assert all(re.fullmatch(r"[a-z-]+-\d+\.\d+\.\d+\.(js|css)", name) for name in found), (
+        "the name carries the version"
+    )
 
 
 @pytest.mark.parametrize("name", LICENCES)
 def test_each_vendored_library_has_its_licence_beside_it(name: str) -> None:
     text = Path(STATIC / "vendor" / name).read_text(encoding="utf-8")
-    assert "opyright" in text and ("MIT" in text or "Apache License" in text or "Permission is hereby granted" in text)
+    assert "opyright" in text and (
+        "MIT" in text or "Apache License" in text or "Permission is hereby granted" in text
+    )

@@ -62,7 +62,9 @@ def test_a_host_that_is_no_address_of_this_machine_is_said_so() -> None:
 def test_a_taken_port_moves_on_only_when_asked() -> None:
     async def scene() -> None:
         async with page() as first:
-            with pytest.raises(PortTaken, match=f"port {first.port} of 127.0.0.1 is in use: .*peer.page.port=0") as refused:
+            with pytest.raises(
+                PortTaken, match=f"port {first.port} of 127.0.0.1 is in use: .*peer.page.port=0"
+            ) as refused:
                 await serve(create_app(fed()), "127.0.0.1", first.port, free=False)
             assert refused.value.errno == errno.EADDRINUSE
             second = await serve(create_app(fed()), "127.0.0.1", first.port, free=True)
@@ -90,13 +92,17 @@ def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again() -> Non
         for _ in range(2):
             server = await serve(create_app(feed), "127.0.0.1", 0, free=False)
             async with httpx2.AsyncClient() as client, client.stream("GET", server.url + "stream") as answer:
-                views = (json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: "))
+                views = (
+                    json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: ")
+                )
                 assert (await anext(views))["full"]
                 before = time.monotonic()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(server.close())
                     assert [view async for view in views] == []
-                assert time.monotonic() - before < 1.5, "streams end by themselves, not by the server's patience"
+                assert time.monotonic() - before < 1.5, (
+                    "streams end by themselves, not by the server's patience"
+                )
 
     run(scene)
 
@@ -148,14 +154,18 @@ async def fate(port: int, *parts: bytes, pause: float = 0.0) -> tuple[bytes, flo
 @pytest.mark.slow
 def test_a_connection_without_a_whole_request_is_closed_after_five_seconds_while_others_are_served() -> None:
     async def scene() -> None:
-        trickle = [bytes([letter]) for letter in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 200]
+        trickle = [
+            bytes([letter]) for letter in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 200
+        ]
         async with page() as server:
             silent = asyncio.create_task(fate(server.port))
             half = asyncio.create_task(fate(server.port, ASK[:-2]))
             slow = asyncio.create_task(fate(server.port, *trickle, pause=0.1))
             idle = asyncio.create_task(fate(server.port, ASK))
             drip = asyncio.create_task(fate(server.port, ASK, *trickle, pause=0.1))
-            endless = asyncio.create_task(fate(server.port, ASK[:-2] + b"Content-Length: 99999\r\n\r\n", *trickle, pause=0.1))
+            endless = asyncio.create_task(
+                fate(server.port, ASK[:-2] + b"Content-Length: 99999\r\n\r\n", *trickle, pause=0.1)
+            )
             while not silent.done():
                 answer = await ask(server)
                 assert answer.status_code == 200 and answer.elapsed.total_seconds() < 2
@@ -173,7 +183,10 @@ def test_a_connection_without_a_whole_request_is_closed_after_five_seconds_while
 def test_half_open_connections_do_not_keep_anybody_out() -> None:
     async def scene() -> None:
         async with page() as server:
-            held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * serving.CONNECTIONS)]
+            held = [
+                await asyncio.open_connection("127.0.0.1", server.port)
+                for _ in range(2 * serving.CONNECTIONS)
+            ]
             for _, writer in held:
                 writer.write(ASK[:20])
             await asyncio.sleep(0.2)
@@ -209,7 +222,9 @@ async def deaf(server: Server) -> socket.socket:
 
 
 @pytest.mark.slow
-def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene() -> None:
         feed, made = fed(300), 0
         plain = feed.updates

@@ -86,7 +86,9 @@ def test_a_damaged_state_is_refused_or_fit_to_be_shown(data: st.DataObject) -> N
     for event in story(4, start=5.0):
         fold(state, event)
     msgspec.json.encode(state.view(9.0))
-    assert len(state.peers) <= SMALL.peers and all(len(curve.xs) <= SMALL.points for curve in state.series.values())
+    assert len(state.peers) <= SMALL.peers and all(
+        len(curve.xs) <= SMALL.points for curve in state.series.values()
+    )
 
 
 def test_a_state_that_unpacks_to_more_than_any_state_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

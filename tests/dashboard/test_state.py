@@ -10,7 +10,19 @@ import unicodedata
 import msgspec
 import pytest
 from dashboard_happenings import Reader, folded, happenings, strange
-from dashboard_story import EVALUATOR, HOSTILE, LEARNERS, SAMPLERS, SEED, beat, digest, heard, released, story, who
+from dashboard_story import (
+    EVALUATOR,
+    HOSTILE,
+    LEARNERS,
+    SAMPLERS,
+    SEED,
+    beat,
+    digest,
+    heard,
+    released,
+    story,
+    who,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +43,9 @@ def test_folding_a_journal_equals_folding_the_live_feed(told: list[happened.Even
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(happenings, min_size=1, max_size=40), st.data())
-def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(told: list[happened.Event], data: st.DataObject) -> None:
+def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(
+    told: list[happened.Event], data: st.DataObject
+) -> None:
     history = History(points=6, events=20, peers=4, samples=2, columns=4)
     state, reader = State(history=history), Reader()
     for one in told:
@@ -50,7 +64,9 @@ def test_a_reader_of_differences_ends_where_a_reader_of_everything_is(told: list
 def test_a_reader_of_differences_survives_thinned_curves_and_dropped_peers() -> None:
     state, reader = State(), Reader()
     for number in range(LIMIT + 300):
-        fold(state, happened.Evaluated(at=1.0, peer=EVALUATOR, version=number, accuracy=number / 9999, tasks=1))
+        fold(
+            state, happened.Evaluated(at=1.0, peer=EVALUATOR, version=number, accuracy=number / 9999, tasks=1)
+        )
         if number % 70 == 0 or number == LIMIT + 299:
             reader.take(state.view(2.0, reader.revision))
     assert reader.curves["accuracy"].keys() >= {x for x, _, _ in state.series["accuracy"].points()[-140:]}
@@ -81,7 +97,10 @@ def test_memory_is_bounded_after_twenty_thousand_events() -> None:
         if number in (10_000, 19_999):
             sizes.append(_deep_size(state))
     assert len(state.peers) <= history.peers and len(state.events()) <= history.events
-    assert len(state.series) <= CURVES + 5 and max(len(curve.xs) for curve in state.series.values()) <= history.points
+    assert (
+        len(state.series) <= CURVES + 5
+        and max(len(curve.xs) for curve in state.series.values()) <= history.points
+    )
     assert len(state.releases) <= history.releases and len(state.samples.view(0)) <= history.samples
     assert state.heat_view().columns <= history.columns and len(state.heat_view().rows) <= history.peers
     assert sizes[1] < sizes[0] * 1.1 and sizes[1] < 20e6
@@ -98,25 +117,48 @@ def _ever_new(number: int) -> happened.Event:
     makes = (
         lambda: heard(peer, number, at, role=Role.LEARNER if number % 2 else Role.SAMPLER),
         lambda: happened.Trained(
-            at=at, peer=LEARNERS[0], version=number, groups=1, members=1, metrics={f"m{number}": 1.0, "kl": 0.1},
-            gather=0, learn=0, average=0, step=0,
+            at=at,
+            peer=LEARNERS[0],
+            version=number,
+            groups=1,
+            members=1,
+            metrics={f"m{number}": 1.0, "kl": 0.1},
+            gather=0,
+            learn=0,
+            average=0,
+            step=0,
         ),
         lambda: happened.Noted(at=at, peer=SEED, level="info", text=f"{number} " * 400),
-        lambda: happened.Counted(at=at, peer=SEED, verdicts=ones, versions=ones, seconds=ones, samplers={f"s{number}": ones}),
-        lambda: happened.Adopted(at=at, peer=peer, version=number, weights=digest(number), fetch=0, load=0, age=number),
+        lambda: happened.Counted(
+            at=at, peer=SEED, verdicts=ones, versions=ones, seconds=ones, samplers={f"s{number}": ones}
+        ),
+        lambda: happened.Adopted(
+            at=at, peer=peer, version=number, weights=digest(number), fetch=0, load=0, age=number
+        ),
         lambda: happened.Released(at=at, peer=SEED, release=released(version, at, publisher=peer)),
         lambda: happened.Moved(at=at, peer=peer, version=number, state="learning", cause=""),
         lambda: happened.Averaged(at=at, peer=peer, version=number, members=MANY, seconds=1.0),
         lambda: happened.Shown(
-            at=at, peer=peer, group=f"{number}", sampler=peer, version=1, prompt=texts[0], answer="", completions=texts,
+            at=at,
+            peer=peer,
+            group=f"{number}",
+            sampler=peer,
+            version=1,
+            prompt=texts[0],
+            answer="",
+            completions=texts,
             rewards=(),
         ),
         lambda: happened.Transferred(
-            at=at, peer=peer, seconds=1.0, sent={}, received=received,
+            at=at,
+            peer=peer,
+            seconds=1.0,
+            sent={},
+            received=received,
             links={f"peer{number + other}": Link(received=received) for other in range(80)},
         ),
         lambda: happened.CaughtUp(at=at, peer=peer, version=version + 2, behind=1),
-    )  # fmt: skip
+    )
     return makes[number % len(makes)]()
 
 
@@ -135,9 +177,18 @@ def _deep_size(root: object) -> int:
 def test_judged_and_counted_of_one_learner_are_counted_once() -> None:
     learner, sampler, stale = LEARNERS[0], SAMPLERS[0], {"stale": 3}
     judged = happened.Judged(
-        at=1, peer=learner, group="g", sampler=sampler, verdict=Verdict.STALE, detail="", versions=70, seconds=9.0
+        at=1,
+        peer=learner,
+        group="g",
+        sampler=sampler,
+        verdict=Verdict.STALE,
+        detail="",
+        versions=70,
+        seconds=9.0,
     )
-    counted = happened.Counted(at=2, peer=learner, verdicts=stale, versions={}, seconds={}, samplers={sampler: stale})
+    counted = happened.Counted(
+        at=2, peer=learner, verdicts=stale, versions={}, seconds={}, samplers={sampler: stale}
+    )
     state = folded(heard(sampler, 1, 0.5), judged, judged, judged, counted)
     assert state.tally.verdicts == {"stale": 3}
     assert state.peers[SAMPLERS[0]].verdicts == {"stale": 3}
@@ -169,7 +220,10 @@ def test_a_silent_peer_is_lost_and_a_new_heartbeat_brings_it_back() -> None:
 
 
 def test_a_late_heartbeat_does_not_bring_back_a_peer_that_left_but_a_new_start_does() -> None:
-    state = folded(heard(SAMPLERS[0], 1, 1.0, seq=1, start=1), happened.Left(at=2, peer=SAMPLERS[0], name="", reason="asked"))
+    state = folded(
+        heard(SAMPLERS[0], 1, 1.0, seq=1, start=1),
+        happened.Left(at=2, peer=SAMPLERS[0], name="", reason="asked"),
+    )
     fold(state, heard(SAMPLERS[0], 1, 3.0, seq=2, start=1))
     assert state.peers[SAMPLERS[0]].gone == "left"
     fold(state, heard(SAMPLERS[0], 1, 4.0, seq=1, start=4))
@@ -191,17 +245,31 @@ def test_one_version_trained_by_two_learners_is_one_point_weighted_by_groups() -
     def trained(learner: PeerId, groups: int, reward: float) -> happened.Trained:
         metrics = {"reward": reward}
         return happened.Trained(
-            at=1, peer=learner, version=7, groups=groups, members=2, metrics=metrics, gather=0, learn=0, average=0, step=0
+            at=1,
+            peer=learner,
+            version=7,
+            groups=groups,
+            members=2,
+            metrics=metrics,
+            gather=0,
+            learn=0,
+            average=0,
+            step=0,
         )
 
     state = folded(trained(LEARNERS[0], 30, 1.0), trained(LEARNERS[1], 10, 0.0))
     assert state.series["reward"].points() == ((7, 1.0, 0.75),)
     assert state.tally.trained == 40
     rows = {row.id: row.share for row in state.rows(now=1.0)}
-    assert state.peers[LEARNERS[0]].trained == 30 and set(rows.values()) == {None}, "an unknown role has no share"
+    assert state.peers[LEARNERS[0]].trained == 30 and set(rows.values()) == {None}, (
+        "an unknown role has no share"
+    )
 
 
-@given(st.lists(st.tuples(st.integers(0, 5000), st.floats(-10, 10)), min_size=1, max_size=300), st.integers(1, 20))
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.floats(-10, 10)), min_size=1, max_size=300),
+    st.integers(1, 20),
+)
 @settings(max_examples=30, deadline=None)
 def test_a_thinned_curve_keeps_order_range_and_limit(points: list[tuple[int, float]], times: int) -> None:
     curve = Series()
@@ -226,7 +294,9 @@ def test_a_hostile_name_keeps_its_letters_and_loses_its_tricks() -> None:
 
 
 def test_accuracy_before_and_after_are_those_of_the_first_and_the_last_version() -> None:
-    state = folded(*story(30, start=0.0), happened.Evaluated(at=99, peer=EVALUATOR, version=20, accuracy=0.1, tasks=256))
+    state = folded(
+        *story(30, start=0.0), happened.Evaluated(at=99, peer=EVALUATOR, version=20, accuracy=0.1, tasks=256)
+    )
     assert state.accuracies["first"] == (0, 0.352)
     assert state.accuracies["last"][0] == 30
 
@@ -248,7 +318,9 @@ def test_an_event_of_an_impossible_peer_changes_nothing(told: list[happened.Even
 def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
     state = State()
     for second in range(6):
-        ahead = msgspec.structs.replace(beat(SAMPLERS[0], 1, 1000.0 + second, seq=second), at=1000.0 + second + 7200)
+        ahead = msgspec.structs.replace(
+            beat(SAMPLERS[0], 1, 1000.0 + second, seq=second), at=1000.0 + second + 7200
+        )
         fold(state, happened.Heard(at=1000.0 + second, peer=SEED, subject=SAMPLERS[0], beat=ahead))
         row = state.row(SAMPLERS[0], 1006.0)
         assert row is not None and row.skew == (7200.0 if second >= 4 else None)
@@ -260,7 +332,8 @@ def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
 def test_a_sentence_about_a_broken_round_names_its_members_and_is_about_them() -> None:
     reason = f"{LEARNERS[1]} sent no part within 5 s"
     state = folded(
-        heard(LEARNERS[1], 1, 1.0, name="calm-owl"), happened.RoundBroke(at=1.5, peer=LEARNERS[0], version=2, reason=reason)
+        heard(LEARNERS[1], 1, 1.0, name="calm-owl"),
+        happened.RoundBroke(at=1.5, peer=LEARNERS[0], version=2, reason=reason),
     )
     line = state.events()[-1]
     assert "calm-owl sent no part" in line.text and "12D3" not in line.text
@@ -272,7 +345,12 @@ def test_shares_are_parts_of_all_groups() -> None:
     state = folded(*story(9, start=0.0))
     for sampler, groups in ((SAMPLERS[0], 0), (SAMPLERS[1], 9 * 32)):
         counts = {"admit": groups, "expired": 4, "stale": 2}
-        fold(state, happened.Counted(at=9, peer=SEED, verdicts=counts, versions={}, seconds={}, samplers={sampler: counts}))
+        fold(
+            state,
+            happened.Counted(
+                at=9, peer=SEED, verdicts=counts, versions={}, seconds={}, samplers={sampler: counts}
+            ),
+        )
     rows = {row.id: row for row in state.rows(9.0)}
     assert rows[SAMPLERS[0]].share == rows[SAMPLERS[1]].share == rows[LEARNERS[0]].share == 0.5
     assert rows[SAMPLERS[1]].admitted == 9 * 32 and rows[SAMPLERS[1]].refused == {"expired": 4, "stale": 2}
@@ -291,7 +369,16 @@ def test_the_pulse_is_taken_once_a_slot_and_not_while_nobody_speaks() -> None:
 def test_a_learner_cannot_draw_a_curve_of_a_strange_name(name: str) -> None:
     state = folded(
         happened.Trained(
-            at=1, peer=LEARNERS[0], version=7, groups=1, members=1, metrics={name: 9.0}, gather=0, learn=0, average=0, step=0
+            at=1,
+            peer=LEARNERS[0],
+            version=7,
+            groups=1,
+            members=1,
+            metrics={name: 9.0},
+            gather=0,
+            learn=0,
+            average=0,
+            step=0,
         )
     )
     assert name not in state.series

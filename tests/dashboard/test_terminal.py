@@ -52,7 +52,9 @@ def test_the_summary_has_what_a_demo_ends_with() -> None:
     assert "out/model" in text and "out/journal.jsonl" in text
     assert f"{state.tally.verdicts['stale']} stale" in text
     bars = [int(line.split()[-1].replace(",", "")) for line in text.splitlines() if "█" in line]
-    assert sum(bars) <= 1920 <= sum(bars) + 60, "the histogram holds the trained groups; bins too small for a bar are left"
+    assert sum(bars) <= 1920 <= sum(bars) + 60, (
+        "the histogram holds the trained groups; bins too small for a bar are left"
+    )
 
 
 def test_a_hostile_name_is_no_markup_and_no_escape() -> None:
@@ -67,10 +69,20 @@ def test_a_sparkline_rises_with_its_curve_and_keeps_its_width() -> None:
     for version in range(500):
         curve.add(version, 0.0, version / 500, 1.0, 1)
     line = sparkline(curve, 40)
-    assert len(line) == 40 and list(line) == sorted(line, key=SPARKS.index) and line[0] == SPARKS[0] and line[-1] == SPARKS[-1]
+    assert (
+        len(line) == 40
+        and list(line) == sorted(line, key=SPARKS.index)
+        and line[0] == SPARKS[0]
+        and line[-1] == SPARKS[-1]
+    )
 
 
 def test_the_terminal_imports_no_heavy_library() -> None:
     heavy = {"torch", "hivemind", "fastapi", "numpy", "transformers"}
     script = f"import sys, dashboard.terminal; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -1,4 +1,5 @@
-"""Strangers for tests: one real node that gossips heartbeats under many keys, which anybody may do in a public run.
+"""Strangers for tests: one real node that gossips heartbeats under many keys, which anybody may do in a
+public run.
 
     python tests/e2e/strangers.py INVITE FOLDER
     <- [{"name": "...", "version": 3, "download": 90.0}, ...]
@@ -27,9 +28,11 @@ from swarm.net.hive import Node
 from swarm.types import Beat, Digest, Lag, Role
 
 EVERY = 1.0
-# Seconds between two heartbeats of each, the pace of the tests' runs.
+"""Seconds between two heartbeats of each, the pace of the tests' runs."""
+
 PAUSE = 0.01
-# Seconds between two messages: GossipSub drops what comes in one burst.
+"""Seconds between two messages: GossipSub drops what comes in one burst."""
+
 BORN = int(1000 * time.time())
 
 
@@ -59,24 +62,46 @@ class Strangers:
             await self.tell(key, "event", [left], wire.EVENT_LIMIT)
 
     async def tell(self, key: Keyring, topic: str, noun: object, limit: wire.Limit) -> None:
-        await self.node.gossip.publish(wire.topic(self.run, topic), wire.seal(noun, self.run, key, limit=limit))
+        await self.node.gossip.publish(
+            wire.topic(self.run, topic), wire.seal(noun, self.run, key, limit=limit)
+        )
         await asyncio.sleep(PAUSE)
 
     def beat(self, name: str, version: int, download: float = 0.0) -> Beat:
         return Beat(
-            name=name, role=Role.SAMPLER, incarnation=BORN, seq=self.seq, version=version, weights=Digest(""), state="sampling",
-            credit=0, takers=1, inbox=0, done=self.seq, refused=0, rate=1.0, tokens=100.0, busy=0.9,
-            lag=Lag(download=download, generation=0.5), addresses=(), hardware=name[:40], at=time.time(),
-        )  # fmt: skip
+            name=name,
+            role=Role.SAMPLER,
+            incarnation=BORN,
+            seq=self.seq,
+            version=version,
+            weights=Digest(""),
+            state="sampling",
+            credit=0,
+            takers=1,
+            inbox=0,
+            done=self.seq,
+            refused=0,
+            rate=1.0,
+            tokens=100.0,
+            busy=0.9,
+            lag=Lag(download=download, generation=0.5),
+            addresses=(),
+            hardware=name[:40],
+            at=time.time(),
+        )
 
 
 async def main(word: str, folder: Path) -> None:
     known = invite.read(word, time.time())
     key = folder / "stranger"
     node = await Node.start(
-        keyring=open_key(key), key_path=key, run=known.run, listen=Listen(host="127.0.0.1", dial_only=True),
-        bootstrap=known.addresses, report=lambda *_: None,
-    )  # fmt: skip
+        keyring=open_key(key),
+        key_path=key,
+        run=known.run,
+        listen=Listen(host="127.0.0.1", dial_only=True),
+        bootstrap=known.addresses,
+        report=lambda *_: None,
+    )
     strangers = Strangers(node, known.run)
     beats = asyncio.create_task(strangers.beat_forever())
     try:

@@ -1,9 +1,11 @@
-"""Real swarms for tests: every peer is a process, started by the command that a person types, watched through its journal.
+"""Real swarms for tests: every peer is a process, started by the command that a person types, watched through
+its journal.
 
     SwarmProcesses(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
     wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up
 
-Whatever a household started is gone at its end, with all that it forked. Not handled here: what a test wants to see.
+Whatever a household started is gone at its end, with all that it forked. Not handled here: what a test wants
+to see.
 """
 
 from __future__ import annotations
@@ -57,10 +59,12 @@ host = "127.0.0.1"
 [peer.page]
 port = 0
 """
-# Small batches: a round every fraction of a second, so that a fault meets one. The seed is the demo's: one cached model.
+"""Small batches: a round every fraction of a second, so that a fault meets one. The seed is the demo's: one
+cached model."""
 
 UNHURRIED = ("peer.delay.upload.law=constant", "peer.delay.upload.seconds=0.3", "peer.engine.tasks=2")
-"""Settings of a sampler that leaves the machine's cores to the test: one swarm must not be slowed by another one's zeal."""
+"""Settings of a sampler that leaves the machine's cores to the test: one swarm must not be slowed by another
+one's zeal."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -80,9 +84,15 @@ def command(*words: str) -> list[str]:
 def swarm(*words: str, timeout: float = 60.0, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without a terminal."""
     return subprocess.run(
-        command(*words), cwd=ROOT, env=environment(**more), capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        timeout=timeout, check=False,
-    )  # fmt: skip
+        command(*words),
+        cwd=ROOT,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        check=False,
+    )
 
 
 @dataclass
@@ -130,7 +140,9 @@ class Program:
     def saw(self, kind: type[Kind], since: float = 0.0, **fields: object) -> list[Kind]:
         """Events of a kind since a time, whose fields have these values."""
         found = (event for event in self.journal() if isinstance(event, kind) and event.at >= since)
-        return [event for event in found if all(getattr(event, name) == value for name, value in fields.items())]
+        return [
+            event for event in found if all(getattr(event, name) == value for name, value in fields.items())
+        ]
 
     @property
     def peer(self) -> PeerId:
@@ -144,7 +156,11 @@ class Program:
 
     def child(self, what: str) -> psutil.Process:
         """The p2pd, or a forked child of python, by a word of its command line or its name."""
-        (found,) = [process for process in self.tree()[1:] if what in " ".join(process.cmdline()) or what in process.name()]
+        (found,) = [
+            process
+            for process in self.tree()[1:]
+            if what in " ".join(process.cmdline()) or what in process.name()
+        ]
         return found
 
     def kill(self) -> None:
@@ -174,9 +190,15 @@ class SwarmProcesses:
         log = self.home / f"{len(self.programs)}-{name}.log"
         with open(log, "wb") as out:
             process = subprocess.Popen(
-                [*wrap, *command(*words)], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True, preexec_fn=_die_with_tests,  # noqa: PLW1509 (no threads in a test run)
-            )  # fmt: skip
+                [*wrap, *command(*words)],
+                cwd=ROOT,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=_die_with_tests,  # noqa: PLW1509 (no threads in a test run)
+            )
         program = Program(name, folder or self.folder, log, process)
         self.programs.append(program)
         return program
@@ -187,7 +209,11 @@ class SwarmProcesses:
         before = time.time()
         seed = self.run("seed", *words, wrap=wrap)
         observer = self.folder / "invites" / "observer"
-        self.wait_until(lambda: observer.exists() and observer.stat().st_mtime >= before - 0.1, 90, "the seed did not begin")
+        self.wait_until(
+            lambda: observer.exists() and observer.stat().st_mtime >= before - 0.1,
+            90,
+            "the seed did not begin",
+        )
         return seed
 
     def invite(self, role: str) -> str:
@@ -195,7 +221,15 @@ class SwarmProcesses:
 
     def join(self, role: str, *sets: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
         """`swarm join`; returns at once."""
-        words = ["join", self.invite(role), "--as", role, "--folder", str(folder or self.folder), *_sets(sets)]
+        words = [
+            "join",
+            self.invite(role),
+            "--as",
+            role,
+            "--folder",
+            str(folder or self.folder),
+            *_sets(sets),
+        ]
         return self.run(role, *words, folder=folder, wrap=wrap)
 
     # --- waiting --------------------------------------------------------------------------------------------------------
@@ -211,7 +245,8 @@ class SwarmProcesses:
 
     def tails(self) -> str:
         return "\n".join(
-            f"--- {program.name} (process {program.pid}, {_fate(program)})\n{program.tail()}\n{_last_events(program)}"
+            f"--- {program.name} (process {program.pid},"
+            f" {_fate(program)})\n{program.tail()}\n{_last_events(program)}"
             for program in self.programs
         )
 
@@ -266,7 +301,11 @@ def differing(seed: Program) -> list[tuple[PeerId, int]]:
     """(peer, version) of heartbeats whose weights are not the release's and that were not snapped to it."""
     truth = released(seed)
     snapped = {(event.peer, event.version) for event in seed.saw(events.Snapped)}
-    told = {(event.subject, event.beat.version, event.beat.weights) for event in seed.saw(events.Heard) if event.beat.weights}
+    told = {
+        (event.subject, event.beat.version, event.beat.weights)
+        for event in seed.saw(events.Heard)
+        if event.beat.weights
+    }
     wrong = [(peer, number) for peer, number, weights in told if truth.get(number, weights) != weights]
     return [one for one in wrong if one not in snapped]
 

@@ -1,7 +1,8 @@
-"""The page of a real swarm in a real browser: it names what is wrong soon, stops when it is over, and believes no name.
+"""The page of a real swarm in a real browser: it names what is wrong soon, stops when it is over, and
+believes no name.
 
-The tests share one swarm and one browser and run in order. `SWARM_SHOTS=folder` keeps what the browser shows: the README's
-pictures come from there.
+The tests share one swarm and one browser and run in order. `SWARM_SHOTS=folder` keeps what the browser shows:
+the README's pictures come from there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from strangers import EVERY
-from swarm_processes import ROOT, SETTINGS, UNHURRIED, Program, SwarmProcesses, environment, get, household, version
+from swarm_processes import (
+    ROOT,
+    SETTINGS,
+    UNHURRIED,
+    Program,
+    SwarmProcesses,
+    environment,
+    get,
+    household,
+    version,
+)
 
 from benchmarks.browser import chromium, complaints
 from swarm import events
@@ -37,19 +48,30 @@ lr = 3e-4
 kl = 0.01
 """
 )
-# Batches as small as those of SETTINGS for hundreds of versions: the pictures are of a model that learns.
+"""Batches as small as those of SETTINGS for hundreds of versions: the pictures are of a model that learns."""
+
 SOON = 10.0
-# Seconds until a fault is named; the promise of the page.
+"""Seconds until a fault is named; the promise of the page."""
+
 AGAIN = 60.0
-# Seconds until a peer that is started again is heard, on a busy machine.
+"""Seconds until a peer that is started again is heard, on a busy machine."""
+
 BEHIND = 200
 SIZES = {"desktop": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
 HOSTILE = (
-    '<img src=x onerror="window.hacked={0}">', "</td></tr></table><script>window.hacked={0}</script>", "<b>{0}</b>",
-    "\u202e\u2066{0} txt.exe\u2069", "\x1b]0;{0}\x07\x1b[31mred", "javascript:window.hacked={0}", "' onfocus=window.hacked={0} '",
-    "{0}" + "a" * 300, "${{window.hacked={0}}}", "\u0000\ufeff\u200b{0}\u2028", "<svg/onload=window.hacked={0}>",
+    '<img src=x onerror="window.hacked={0}">',
+    "</td></tr></table><script>window.hacked={0}</script>",
+    "<b>{0}</b>",
+    "\u202e\u2066{0} txt.exe\u2069",
+    "\x1b]0;{0}\x07\x1b[31mred",
+    "javascript:window.hacked={0}",
+    "' onfocus=window.hacked={0} '",
+    "{0}" + "a" * 300,
+    "${{window.hacked={0}}}",
+    "\u0000\ufeff\u200b{0}\u2028",
+    "<svg/onload=window.hacked={0}>",
     "{0}\U0001f600" * 20,
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -77,7 +99,8 @@ class Scene:
         return self.page.locator("#problems li[data-key]").filter(has_text=name)
 
     def well(self, seconds: float) -> None:
-        """Nothing is wrong, on the page and in its twin, before `seconds` are over and for two heartbeats more."""
+        """Nothing is wrong, on the page and in its twin, before `seconds` are over and for two heartbeats
+        more."""
         expect(self.page.locator("#problems li[data-key]")).to_have_count(0, timeout=1000 * seconds)
         self.page.wait_for_timeout(2000 * EVERY)
         assert self.problems() == []
@@ -112,14 +135,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
     with household(folder, CALM) as house:
         seed = house.seed()
         with Strangers(house.invite("sampler"), folder) as strangers:
-            url = house.wait_until(lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no page")[0]
+            url = house.wait_until(
+                lambda: re.findall(r"http://\S+", seed.log.read_text()), 30, "the seed served no page"
+            )[0]
             page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             it = Scene(house, url, browser, page, complaints(page), strangers)
             page.goto(url)
             it.learners = [house.join("learner"), house.join("learner")]
             it.samplers = [house.join("sampler", *UNHURRIED), house.join("sampler", *UNHURRIED)]
             house.join("evaluator")
-            house.wait_until(lambda: all(version(one) >= 3 for one in it.learners), 90, "the swarm did not train")
+            house.wait_until(
+                lambda: all(version(one) >= 3 for one in it.learners), 90, "the swarm did not train"
+            )
             yield it
             page.close()
 
@@ -137,9 +164,14 @@ class Strangers:
         words = [sys.executable, str(Path(__file__).with_name("strangers.py")), word, str(folder)]
         self.log = open(folder / "strangers.log", "w+")  # noqa: SIM115 (as long as the process)
         self.process = subprocess.Popen(
-            words, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, text=True,
-        )  # fmt: skip
+            words,
+            cwd=ROOT,
+            env=environment(PYTHONPATH=str(ROOT)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
 
     def __enter__(self) -> Strangers:
         return self
@@ -171,7 +203,9 @@ def test_a_healthy_swarm_has_nothing_wrong(scene: Scene) -> None:
 
 
 def test_a_sampler_200_versions_behind_is_named_until_it_is_not(scene: Scene, strangers: Strangers) -> None:
-    scene.house.wait_until(lambda: version(scene.learners[0]) > BEHIND + 5, 200, f"{BEHIND} versions were not trained")
+    scene.house.wait_until(
+        lambda: version(scene.learners[0]) > BEHIND + 5, 200, f"{BEHIND} versions were not trained"
+    )
     name, newest = "slow-grey-snail", version(scene.learners[0])
     began = time.monotonic()
     strangers.are([{"name": name, "version": newest - BEHIND, "download": 120.0}])
@@ -215,7 +249,9 @@ def test_hostile_names_of_real_peers_stay_text(scene: Scene, strangers: Stranger
     page = scene.page
     kinds, known = elements(page), len(scene.ask("api/peers"))
     strangers.are([{"name": HOSTILE[i % len(HOSTILE)].format(i), "version": 0} for i in range(100)])
-    scene.house.wait_until(lambda: len(scene.ask("api/peers")) == known + 100, 30, "the strangers were not heard")
+    scene.house.wait_until(
+        lambda: len(scene.ask("api/peers")) == known + 100, 30, "the strangers were not heard"
+    )
     for _ in range(10):
         shown = page.locator("#peers").inner_text()
         assert elements(page) <= kinds

@@ -1,4 +1,5 @@
-"""What a person is told when something is wrong, and the exit code: a sentence with cause and next step, never a traceback.
+"""What a person is told when something is wrong, and the exit code: a sentence with cause and next step,
+never a traceback.
 
 One seed serves all tests that need a swarm to be refused by.
 """
@@ -39,7 +40,13 @@ def refused(ran: subprocess.CompletedProcess[str], code: int, *said: str) -> Non
 
 
 def start(house: SwarmProcesses, folder: Path, *sets: str) -> subprocess.CompletedProcess[str]:
-    return swarm("start", str(house.config), "--folder", str(folder), *[word for one in sets for word in ("--set", one)])
+    return swarm(
+        "start",
+        str(house.config),
+        "--folder",
+        str(folder),
+        *[word for one in sets for word in ("--set", one)],
+    )
 
 
 def word(run: Digest, address: str, role: Role = Role.SAMPLER, expires: int = invite.FOREVER) -> str:
@@ -60,7 +67,9 @@ def test_an_expired_invite_is_refused(house: SwarmProcesses, tmp_path: Path) -> 
     refused(ran, 5, "expired 2 hours ago", "ask the swarm's owner for a new one")
 
 
-def test_an_invite_of_another_protocol_is_refused(house: SwarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invite_of_another_protocol_is_refused(
+    house: SwarmProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(invite, "PROTOCOL", 7)
     newer = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
     said = f"speaks protocol 7, this program {PROTOCOL}: upgrade this program"
@@ -70,13 +79,24 @@ def test_an_invite_of_another_protocol_is_refused(house: SwarmProcesses, tmp_pat
 def test_an_invite_to_another_run_than_the_one_on_the_disk_is_refused(house: SwarmProcesses) -> None:
     other = word(Digest("ab" * 32), "/ip4/127.0.0.1/tcp/9")
     ran = swarm("join", other, "--folder", str(house.folder))
-    refused(ran, 5, f"{house.folder} belongs to run ", "the invite is for abababababab", "name another folder with --folder")
+    refused(
+        ran,
+        5,
+        f"{house.folder} belongs to run ",
+        "the invite is for abababababab",
+        "name another folder with --folder",
+    )
 
 
 @pytest.mark.slow
 def test_a_samplers_invite_does_not_make_a_learner(house: SwarmProcesses, tmp_path: Path) -> None:
     ran = swarm("join", house.invite("sampler"), "--as", "learner", "--folder", str(tmp_path / "new"))
-    refused(ran, 5, "this invite does not admit a learner", "ask the run's owner for one (`swarm invite --role learner`)")
+    refused(
+        ran,
+        5,
+        "this invite does not admit a learner",
+        "ask the run's owner for one (`swarm invite --role learner`)",
+    )
 
 
 @pytest.mark.slow
@@ -92,7 +112,9 @@ def test_another_tokenizer_is_refused(house: SwarmProcesses, tmp_path: Path) -> 
 # --- bootstraps ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
+def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
@@ -103,7 +125,9 @@ def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(house: Swarm
 
 
 @pytest.mark.slow
-def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
+def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
         started = time.monotonic()
@@ -112,7 +136,9 @@ def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(house: SwarmP
     assert time.monotonic() - started < 20
 
 
-def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(house: SwarmProcesses, tmp_path: Path) -> None:
+def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
     address = f"/ip4/127.0.0.1/tcp/{(house.folder / 'peers' / 'seed' / 'port').read_text()}"
     ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
     refused(ran, 4, address, "another peer answers there")
@@ -137,7 +163,12 @@ def test_a_listen_port_in_use_is_named(house: SwarmProcesses, tmp_path: Path) ->
 
 
 def test_an_unknown_key_is_refused_with_the_nearest(house: SwarmProcesses, tmp_path: Path) -> None:
-    refused(start(house, tmp_path / "new", "run.pace.beet=2"), 2, "there is no key run.pace.beet", "did you mean run.pace.beat?")
+    refused(
+        start(house, tmp_path / "new", "run.pace.beet=2"),
+        2,
+        "there is no key run.pace.beet",
+        "did you mean run.pace.beat?",
+    )
 
 
 def test_a_key_file_that_others_can_read_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
@@ -146,13 +177,20 @@ def test_a_key_file_that_others_can_read_is_refused(house: SwarmProcesses, tmp_p
     shutil.copy(house.folder / "peers" / "seed" / "key", peer_folder / "key")
     os.chmod(peer_folder / "key", 0o644)
     ran = swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new"))
-    refused(ran, 3, f"{peer_folder / 'key'} can be read by others (mode 0644)", f"run `chmod 600 {peer_folder / 'key'}`")
+    refused(
+        ran,
+        3,
+        f"{peer_folder / 'key'} can be read by others (mode 0644)",
+        f"run `chmod 600 {peer_folder / 'key'}`",
+    )
 
 
 @pytest.mark.slow
 def test_a_file_where_the_folder_should_be_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("a file")
-    refused(swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new")), 3, str(tmp_path / "new"))
+    refused(
+        swarm("join", house.invite("sampler"), "--folder", str(tmp_path / "new")), 3, str(tmp_path / "new")
+    )
     refused(start(house, tmp_path / "new"), 3, str(tmp_path / "new"))
 
 
@@ -162,7 +200,12 @@ def test_a_folder_that_another_seed_holds_is_refused(house: SwarmProcesses) -> N
 
 
 def test_other_settings_than_those_of_the_run_on_the_disk_are_refused(house: SwarmProcesses) -> None:
-    refused(start(house, house.folder, "run.optimizer.lr=0.5"), 5, "holds a run with other settings (optimizer)", "--folder")
+    refused(
+        start(house, house.folder, "run.optimizer.lr=0.5"),
+        5,
+        "holds a run with other settings (optimizer)",
+        "--folder",
+    )
 
 
 @pytest.mark.slow
@@ -170,7 +213,13 @@ def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: SwarmProce
     (tmp_path / "rows.jsonl").write_text('{"frage": "1+1=", "answer": "2"}\n' * 20)
     words = ("--set", f"run.task.name=data:{tmp_path}/rows.jsonl", "--model", str(house.folder / "model"))
     ran = swarm("up", str(house.config), "--folder", str(tmp_path / "new"), *words)
-    refused(ran, 2, "seed cannot run: data:", "none of the columns prompt, question", "it has frage, answer: set run.task")
+    refused(
+        ran,
+        2,
+        "seed cannot run: data:",
+        "none of the columns prompt, question",
+        "it has frage, answer: set run.task",
+    )
 
 
 # --- disks --------------------------------------------------------------------------------------------------------------
@@ -216,7 +265,9 @@ def test_a_read_only_disk_is_named(house: SwarmProcesses, mounted: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(tmp_path: Path, mounted: Path) -> None:
+def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(
+    tmp_path: Path, mounted: Path
+) -> None:
     with household(mounted, SETTINGS) as it:
         seed = it.seed()
         learner = it.join("learner", folder=tmp_path / "learner")
@@ -231,7 +282,9 @@ def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(tm
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_training(tmp_path: Path, mounted: Path) -> None:
+def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_training(
+    tmp_path: Path, mounted: Path
+) -> None:
     with household(tmp_path, SETTINGS) as it:
         it.seed()
         learner = it.join("learner", folder=mounted / "learner")
@@ -240,7 +293,14 @@ def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_traini
         fill(mounted)
         seed = it.programs[0]
         it.wait_until(lambda: seed.saw(events.Faulted, part="disk"), 30, "nobody was told of the full disk")
-        told, goal = seed.saw(events.Faulted, part="disk")[0], max(e.release.version for e in seed.saw(events.Released)) + 3
+        told, goal = (
+            seed.saw(events.Faulted, part="disk")[0],
+            max(e.release.version for e in seed.saw(events.Released)) + 3,
+        )
         assert "checkpoint" in told.detail
         assert "No space left on device" in told.detail
-        it.wait_until(lambda: max(e.release.version for e in seed.saw(events.Released)) >= goal, 20, "the training stopped")
+        it.wait_until(
+            lambda: max(e.release.version for e in seed.saw(events.Released)) >= goal,
+            20,
+            "the training stopped",
+        )

@@ -1,4 +1,5 @@
-"""`swarm dashboard`, `swarm replay` and `swarm status INVITE` over a real swarm: what a late window shows, keeps, and refuses."""
+"""`swarm dashboard`, `swarm replay` and `swarm status INVITE` over a real swarm: what a late window shows,
+keeps, and refuses."""
 
 import json
 import os
@@ -27,12 +28,16 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
         seed = it.seed()
         it.join("learner")
         it.join("sampler", *UNHURRIED)
-        it.wait_until(lambda: any(e.release.version >= 4 for e in seed.saw(events.Released)), 90, "nothing was learned")
+        it.wait_until(
+            lambda: any(e.release.version >= 4 for e in seed.saw(events.Released)), 90, "nothing was learned"
+        )
         yield it
 
 
 def window(house: SwarmProcesses, word: str, folder: Path, *more: str) -> Program:
-    return house.run("dashboard", "dashboard", word, "--port", "0", "--folder", str(folder), *more, folder=folder)
+    return house.run(
+        "dashboard", "dashboard", word, "--port", "0", "--folder", str(folder), *more, folder=folder
+    )
 
 
 def page(house: SwarmProcesses, program: Program, seconds: float = 30) -> str:
@@ -64,7 +69,9 @@ def end(program: Program) -> int:
 # --- a late window ------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: SwarmProcesses, tmp_path: Path) -> None:
+def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
     seed = house.programs[0]
     everybody = {program.peer for program in house.programs[:3]}
     before = {event.version for program in house.programs[:2] for event in program.saw(events.Trained)}
@@ -81,7 +88,9 @@ def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(house: S
     assert before <= set(versions(url))
     assert state["head"]["version"] >= max(before)
     newest = max(event.release.version for event in seed.saw(events.Released))
-    house.wait_until(lambda: get(url, "api/state")["head"]["version"] > newest, 30, "the window does not go on")
+    house.wait_until(
+        lambda: get(url, "api/state")["head"]["version"] > newest, 30, "the window does not go on"
+    )
     assert end(late) == 130
 
 
@@ -121,7 +130,9 @@ def test_a_damaged_history_does_not_stop_a_window(house: SwarmProcesses, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_windows_invite_makes_samplers_whatever_word_opened_it(house: SwarmProcesses, tmp_path: Path) -> None:
+def test_a_windows_invite_makes_samplers_whatever_word_opened_it(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
     late = window(house, house.invite("learner"), tmp_path / "late")
     shown = get(page(house, late), "api/invite")
     said = invite.read(shown["word"], time.time())
@@ -145,7 +156,9 @@ def test_a_page_that_others_reach_says_that_it_has_no_password(house: SwarmProce
 def test_a_port_that_was_asked_for_and_is_taken_is_named(house: SwarmProcesses, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ran = swarm("dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late"))
+        ran = swarm(
+            "dashboard", house.invite("observer"), "--port", str(port), "--folder", str(tmp_path / "late")
+        )
     assert ran.returncode == 3, ran.stderr
     assert f"port {port} of 127.0.0.1 is in use" in ran.stderr
 
@@ -155,7 +168,12 @@ def test_a_swarm_that_does_not_answer_is_named(house: SwarmProcesses, tmp_path: 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{peer}"
-    ran = swarm("dashboard", invite.make(Digest("ab" * 32), [address], Role.OBSERVER), "--folder", str(tmp_path / "late"))
+    ran = swarm(
+        "dashboard",
+        invite.make(Digest("ab" * 32), [address], Role.OBSERVER),
+        "--folder",
+        str(tmp_path / "late"),
+    )
     assert ran.returncode == 4, ran.stderr
     assert "connection refused" in ran.stderr
 
@@ -183,7 +201,9 @@ def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: 
         late = window(house, house.invite("observer"), tmp_path / "late")
         url = page(house, late)
         house.wait_until(
-            lambda: {seed.peer, learner.peer} <= {row["id"] for row in get(url, "api/state")["peers"]}, 10, "not everybody"
+            lambda: {seed.peer, learner.peer} <= {row["id"] for row in get(url, "api/state")["peers"]},
+            10,
+            "not everybody",
         )
         assert get(url, "api/state")["run"]["private"]
         assert get(url, "api/invite") is None
@@ -252,6 +272,8 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no journal\n")
     ran = swarm("replay", str(tmp_path / "file"))
     assert ran.returncode == 2
-    assert ran.stderr.startswith(f"swarm: {tmp_path / 'file'} is no journal of this program: line 1 is no event")
+    assert ran.stderr.startswith(
+        f"swarm: {tmp_path / 'file'} is no journal of this program: line 1 is no event"
+    )
     assert not ran.stdout
     assert os.listdir(tmp_path) == ["file"]

@@ -1,8 +1,10 @@
-"""Two network namespaces where only one direction can connect: a sampler behind a firewall that lets nothing in contributes.
+"""Two network namespaces where only one direction can connect: a sampler behind a firewall that lets nothing
+in contributes.
 
     [hub: seed, learner] 10.213.7.1 ---veth--- 10.213.7.2 [far: the sampler; INPUT drops all but answers]
 
-Needs root, `ip` and `iptables` (Debian: iproute2, iptables). Not handled here: loss and delay, which the simulator has.
+Needs root, `ip` and `iptables` (Debian: iproute2, iptables). Not handled here: loss and delay, which the
+simulator has.
 """
 
 import os
@@ -58,7 +60,12 @@ def firewalled() -> Iterator[tuple[str, str]]:
 
 def dials(namespace: str, address: str, port: str) -> bool:
     script = f"import socket; socket.create_connection(({address!r}, {port}), 2)"
-    return subprocess.run([*inside(namespace), "python3", "-c", script], check=False, capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            [*inside(namespace), "python3", "-c", script], check=False, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.slow
@@ -69,12 +76,16 @@ def test_a_sampler_that_nobody_can_dial_contributes(firewalled: tuple[str, str],
         seed = house.seed(wrap=inside(hub))
         learner = house.join("learner", f"peer.listen.host={NEAR}", wrap=inside(hub))
         sampler = house.join("sampler", folder=tmp_path / "far", wrap=inside(far))
-        house.wait_until(lambda: sampler.saw(events.Started) and learner.saw(events.Started), 60, "not everybody started")
+        house.wait_until(
+            lambda: sampler.saw(events.Started) and learner.saw(events.Started), 60, "not everybody started"
+        )
 
         port = (tmp_path / "far" / "peers" / "sampler-1" / "port").read_text()
         assert dials(far, FAR, port), "the sampler listens"
         assert not dials(hub, FAR, port), "nobody from outside can dial it"
         house.wait_until(lambda: admitted(learner, sampler.peer) >= 16, 30, "its groups were not admitted")
         house.wait_until(
-            lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)), 30, "nothing was learned of them"
+            lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)),
+            30,
+            "nothing was learned of them",
         )

@@ -1,4 +1,5 @@
-"""A private run: the invited train as in a public one; who only knows the run and an address is turned away."""
+"""A private run: the invited train as in a public one; who only knows the run and an address is turned
+away."""
 
 import time
 from pathlib import Path
@@ -16,10 +17,21 @@ pytestmark = pytest.mark.timeout(180)
 def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing(tmp_path: Path) -> None:
     with household(tmp_path) as house:
         seed = house.seed("run.private=true")
-        learner, sampler = house.join("learner"), house.join("sampler", *UNHURRIED, folder=tmp_path / "elsewhere")
-        house.wait_until(lambda: learner.saw(events.Started) and sampler.saw(events.Started), 60, "the invited did not start")
-        house.wait_until(lambda: admitted(learner, sampler.peer) >= 8, 40, "the sampler's groups were not admitted")
-        house.wait_until(lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)), 30, "nothing was learned")
+        learner, sampler = (
+            house.join("learner"),
+            house.join("sampler", *UNHURRIED, folder=tmp_path / "elsewhere"),
+        )
+        house.wait_until(
+            lambda: learner.saw(events.Started) and sampler.saw(events.Started),
+            60,
+            "the invited did not start",
+        )
+        house.wait_until(
+            lambda: admitted(learner, sampler.peer) >= 8, 40, "the sampler's groups were not admitted"
+        )
+        house.wait_until(
+            lambda: any(e.release.version >= 2 for e in seed.saw(events.Released)), 30, "nothing was learned"
+        )
 
         said = invite.read(house.invite("sampler"), time.time())
         unsigned = invite.make(said.run, said.addresses, Role.SAMPLER)

@@ -1,4 +1,5 @@
-"""A model, a data set and a reward function that a person brings along: trained by real peers, exported, loaded again."""
+"""A model, a data set and a reward function that a person brings along: trained by real peers, exported,
+loaded again."""
 
 import json
 from collections.abc import Iterator
@@ -56,7 +57,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def settings(folder: Path, training: str = "full", versions: int = 0) -> str:
-    return SETTINGS.replace("tasks = 32", "tasks = 4") + OWN.format(folder=folder, training=training, versions=versions)
+    return SETTINGS.replace("tasks = 32", "tasks = 4") + OWN.format(
+        folder=folder, training=training, versions=versions
+    )
 
 
 def loaded(exported: Path) -> str:
@@ -64,7 +67,9 @@ def loaded(exported: Path) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
-    ids = tokenizer.apply_chat_template([{"role": "user", "content": "1 + 2 ="}], add_generation_prompt=True, return_tensors="pt")
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "1 + 2 ="}], add_generation_prompt=True, return_tensors="pt"
+    )
     text: str = tokenizer.decode(model.generate(**ids, max_new_tokens=4)[0])
     return text
 
@@ -77,12 +82,16 @@ def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Pa
         learner = house.join("learner")
         sampler = house.join("sampler", folder=folder / "elsewhere")
         house.wait_until(lambda: learner.saw(events.Trained), 120, "nobody trained")
-        (judged, *_) = learner.saw(events.Judged)
+        judged, *_ = learner.saw(events.Judged)
         assert judged.verdict == "admit" and judged.sampler == sampler.peer
         brought = {path.name for path in (folder / "elsewhere" / "task").iterdir()}
         assert brought == {"data.parquet", "rewards-0.py"}
-        assert any("bwrap" in process.name() for process in sampler.tree()), "rewards are not scored in a sandbox"
-        assert not any("bwrap" in process.name() for process in learner.tree()), "the owner's code is the owner's"
+        assert any("bwrap" in process.name() for process in sampler.tree()), (
+            "rewards are not scored in a sandbox"
+        )
+        assert not any("bwrap" in process.name() for process in learner.tree()), (
+            "the owner's code is the owner's"
+        )
         house.wait_until(lambda: learner.saw(events.Released), 30, "nothing was released")
         out = swarm("export", str(folder / "mine"), "--folder", str(house.folder))
         assert out.returncode == 0, out.stderr
@@ -94,8 +103,17 @@ def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Pa
 def test_every_family_and_kind_of_training_runs_to_its_end(folder: Path, family: str, training: str) -> None:
     tiny.make(folder / "model", family)
     with household(folder, settings(folder, training, versions=3)) as house:
-        up = house.run("up", "up", str(house.config), "--folder", str(house.folder), "--set", "peer.swarm.learners=1",
-                       "--set", "peer.swarm.samplers=1")  # fmt: skip
+        up = house.run(
+            "up",
+            "up",
+            str(house.config),
+            "--folder",
+            str(house.folder),
+            "--set",
+            "peer.swarm.learners=1",
+            "--set",
+            "peer.swarm.samplers=1",
+        )
         house.wait_until(lambda: up.process.poll() is not None, 200, "the run did not complete")
         assert up.process.returncode == 0, up.log.read_text()
         assert loaded(house.folder / "exported")

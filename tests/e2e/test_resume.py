@@ -1,4 +1,5 @@
-"""Everything is killed at once, as by a power cut; the same commands on the same folder go on where the swarm was."""
+"""Everything is killed at once, as by a power cut; the same commands on the same folder go on where the swarm
+was."""
 
 from pathlib import Path
 
@@ -11,7 +12,8 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def on_disk(seed: Program) -> int:
-    """What the seed says it has is on its disk; its journal may have heard of a release more when the power goes."""
+    """What the seed says it has is on its disk; its journal may have heard of a release more when the power
+    goes."""
     return max((heard.beat.version for heard in seed.saw(events.Heard, subject=seed.peer)), default=-1)
 
 
@@ -20,7 +22,9 @@ def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_pa
     with household(tmp_path) as house:
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]
         house.join("sampler", *UNHURRIED)
-        house.wait_until(lambda: all(learner.saw(events.Started) for learner in learners), 60, "the learners did not start")
+        house.wait_until(
+            lambda: all(learner.saw(events.Started) for learner in learners), 60, "the learners did not start"
+        )
         house.wait_until(lambda: averaged(learners[0], learners), 60, "no round")
         house.wait_until(lambda: on_disk(seed) >= 8, 60, "no versions came")
         last = on_disk(seed)
@@ -29,7 +33,9 @@ def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_pa
 
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]
         house.join("sampler", *UNHURRIED)
-        house.wait_until(lambda: all(learner.saw(events.Trained) for learner in learners), 60, "the learners did not go on")
+        house.wait_until(
+            lambda: all(learner.saw(events.Trained) for learner in learners), 60, "the learners did not go on"
+        )
         assert {learner.peer_folder() for learner in learners} == names
         first = [learner.saw(events.Trained)[0].version for learner in learners]
         assert min(first) > last, f"went on from {min(first)}, the last release was {last}"
@@ -37,5 +43,9 @@ def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_pa
         newcomer = house.join("learner", folder=tmp_path / "newcomer")
         house.wait_until(lambda: newcomer.saw(events.Started), 60, "the newcomer did not start")
         everybody = [*learners, newcomer]
-        house.wait_until(lambda: all(averaged(one, everybody) for one in everybody), 30, "there was no round with the newcomer")
+        house.wait_until(
+            lambda: all(averaged(one, everybody) for one in everybody),
+            30,
+            "there was no round with the newcomer",
+        )
         assert differing(seed) == []

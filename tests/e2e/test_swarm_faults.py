@@ -1,6 +1,8 @@
-"""One real swarm through everything that happens to a swarm: newcomers, kill -9 of each kind of process, signals.
+"""One real swarm through everything that happens to a swarm: newcomers, kill -9 of each kind of process,
+signals.
 
-The tests share it and run in order; each leaves a swarm that trains. What a person is promised stands in the names.
+The tests share it and run in order; each leaves a swarm that trains. What a person is promised stands in the
+names.
 """
 
 import signal
@@ -31,7 +33,7 @@ from swarm.types import Role
 pytestmark = pytest.mark.timeout(180)
 
 BACK = 15.0
-# Seconds until everybody who lives is in a correct round again; the promise of the project.
+"""Seconds until everybody who lives is in a correct round again; the promise of the project."""
 
 
 @dataclass
@@ -55,7 +57,9 @@ class Swarm:
     def all_in_a_round(self, seconds: float, why: str) -> float:
         """A round of all learners that live, and of nobody else; how long that took."""
         since = time.time()
-        self.house.wait_until(lambda: all(averaged(one, self.learners, since) for one in self.learners), seconds, why)
+        self.house.wait_until(
+            lambda: all(averaged(one, self.learners, since) for one in self.learners), seconds, why
+        )
         return time.time() - since
 
 
@@ -67,7 +71,9 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
         it.samplers = [house.join("sampler", *UNHURRIED), house.join("sampler", *UNHURRIED)]
         evaluator = house.join("evaluator")
         everybody = [*it.learners, *it.samplers, evaluator]
-        house.wait_until(lambda: all(one.saw(events.Started) for one in everybody), 90, "not everybody started")
+        house.wait_until(
+            lambda: all(one.saw(events.Started) for one in everybody), 90, "not everybody started"
+        )
         yield it
 
 
@@ -78,7 +84,11 @@ def test_both_learners_train_in_rounds_together(swarm: Swarm) -> None:
 
 def test_the_weights_of_each_version_are_the_same_everywhere(swarm: Swarm) -> None:
     swarm.goes_on(30, "no versions came")
-    told = {(event.subject, event.beat.version) for event in swarm.seed.saw(events.Heard) if event.beat.role is Role.LEARNER}
+    told = {
+        (event.subject, event.beat.version)
+        for event in swarm.seed.saw(events.Heard)
+        if event.beat.role is Role.LEARNER
+    }
     truth = released(swarm.seed)
     assert len({peer for peer, number in told if number in truth}) == 2
     assert differing(swarm.seed) == []
@@ -98,7 +108,9 @@ def test_groups_of_a_sampler_from_a_fresh_folder_are_admitted(swarm: Swarm, tmp_
     swarm.house.wait_until(lambda: newcomer.saw(events.Started), 60, "the third sampler did not start")
     swarm.samplers.append(newcomer)
     swarm.house.wait_until(
-        lambda: sum(admitted(learner, newcomer.peer) for learner in swarm.learners) > 3, 30, "its groups were not admitted"
+        lambda: sum(admitted(learner, newcomer.peer) for learner in swarm.learners) > 3,
+        30,
+        "its groups were not admitted",
     )
 
 
@@ -107,7 +119,9 @@ def test_training_goes_on_after_a_killed_sampler(swarm: Swarm) -> None:
     family = sampler.tree()
     sampler.kill()
     swarm.goes_on(BACK, "training stopped with a sampler")
-    swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the killed sampler are left: {family}")
+    swarm.house.wait_until(
+        lambda: not alive(family), 5, f"processes of the killed sampler are left: {family}"
+    )
 
 
 def test_the_others_are_in_a_round_soon_after_a_killed_learner_and_the_page_names_it(swarm: Swarm) -> None:
@@ -115,8 +129,12 @@ def test_the_others_are_in_a_round_soon_after_a_killed_learner_and_the_page_name
     family, name = learner.tree(), learner.saw(events.Started)[0].name
     learner.kill()
     swarm.all_in_a_round(BACK, "the learners that live were not in a round")
-    swarm.house.wait_until(lambda: name in " ".join(swarm.problems()), BACK, "the page does not name the killed learner")
-    swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the killed learner are left: {family}")
+    swarm.house.wait_until(
+        lambda: name in " ".join(swarm.problems()), BACK, "the page does not name the killed learner"
+    )
+    swarm.house.wait_until(
+        lambda: not alive(family), 5, f"processes of the killed learner are left: {family}"
+    )
 
 
 def test_a_learner_replaces_its_killed_p2pd(swarm: Swarm) -> None:
@@ -133,7 +151,9 @@ def test_a_frozen_averager_costs_a_round_and_no_learner(swarm: Swarm) -> None:
     frozen = averager_of(learner)
     since = time.time()
     frozen.suspend()
-    swarm.house.wait_until(lambda: learner.saw(events.Recovered, since, part="averager"), 45, "the averager was not replaced")
+    swarm.house.wait_until(
+        lambda: learner.saw(events.Recovered, since, part="averager"), 45, "the averager was not replaced"
+    )
     swarm.all_in_a_round(BACK, "no round of all after the averager was replaced")
     assert not alive([frozen])
     assert len(learner.saw(events.RoundBroke, since)) == 1
@@ -150,15 +170,23 @@ def test_training_goes_on_without_the_seed_and_with_it_again(swarm: Swarm) -> No
     assert (house.folder / "peers" / "seed" / "port").read_text() == port
     everybody = {one.peer for one in [*swarm.learners, *swarm.samplers]}
     house.wait_until(
-        lambda: everybody <= {event.subject for event in swarm.seed.saw(events.Heard)}, 30, "not everybody found the seed again"
+        lambda: everybody <= {event.subject for event in swarm.seed.saw(events.Heard)},
+        30,
+        "not everybody found the seed again",
     )
     now = version(swarm.learners[0])
-    house.wait_until(lambda: max(released(swarm.seed), default=-1) >= now, BACK, "the seed does not know the newest release")
+    house.wait_until(
+        lambda: max(released(swarm.seed), default=-1) >= now,
+        BACK,
+        "the seed does not know the newest release",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_lets_a_sampler_finish_and_leave(swarm: Swarm, tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_lets_a_sampler_finish_and_leave(
+    swarm: Swarm, tmp_path: Path, number: int, code: int
+) -> None:
     sampler = swarm.house.join("sampler", *UNHURRIED, folder=tmp_path / "leaver")
     swarm.house.wait_until(lambda: sampler.saw(events.Sampled), 60, "the sampler did not sample")
     family, sockets = sampler.tree(), sockets_of(sampler)
@@ -169,7 +197,9 @@ def test_a_signal_lets_a_sampler_finish_and_leave(swarm: Swarm, tmp_path: Path, 
     swarm.house.wait_until(lambda: not alive(family), 5, f"processes of the sampler are left: {family}")
     assert not [path for path in sockets if path.exists()]
     swarm.house.wait_until(
-        lambda: swarm.seed.saw(events.Left, peer=sampler.peer), 5, "the seed did not hear that the sampler left"
+        lambda: swarm.seed.saw(events.Left, peer=sampler.peer),
+        5,
+        "the seed did not hear that the sampler left",
     )
 
 
@@ -186,7 +216,9 @@ def test_a_second_signal_ends_a_learner_at_once(swarm: Swarm) -> None:
 def test_a_lone_learner_steps_alone_and_nobodys_weights_ever_differed(swarm: Swarm) -> None:
     (last,) = swarm.learners
     since = time.time()
-    swarm.house.wait_until(lambda: last.saw(events.Trained, since, members=1), BACK, "the last learner did not step alone")
+    swarm.house.wait_until(
+        lambda: last.saw(events.Trained, since, members=1), BACK, "the last learner did not step alone"
+    )
     assert differing(swarm.seed) == []
 
 

@@ -1,4 +1,5 @@
-"""`swarm up` from the first word to the exported model, and what becomes of its processes when it or one of them is killed."""
+"""`swarm up` from the first word to the exported model, and what becomes of its processes when it or one of
+them is killed."""
 
 import hashlib
 import json
@@ -41,7 +42,9 @@ def journal(house: SwarmProcesses) -> list[events.AnyEvent]:
 
 
 def trains(house: SwarmProcesses, version: int = 1) -> bool:
-    return any(isinstance(event, events.Released) and event.release.version >= version for event in journal(house))
+    return any(
+        isinstance(event, events.Released) and event.release.version >= version for event in journal(house)
+    )
 
 
 @pytest.fixture
@@ -85,7 +88,9 @@ def check_model(house: SwarmProcesses, exported: Path) -> None:
 
     seed = house.folder / "peers" / "seed"
     run = hashlib.sha256((house.folder / "spec").read_bytes()).hexdigest()
-    kept = [wire.unseal(path.read_bytes(), run, open_key(seed / "key")) for path in (seed / "releases").iterdir()]
+    kept = [
+        wire.unseal(path.read_bytes(), run, open_key(seed / "key")) for path in (seed / "releases").iterdir()
+    ]
     release = max((wire.decode(opened.body, Release) for opened in kept), key=rank)
     assert release.version >= 6
     model = AutoModelForCausalLM.from_pretrained(exported)
@@ -99,12 +104,20 @@ def test_a_killed_child_is_started_again(endless: tuple[SwarmProcesses, Program]
     peer_folder = house.folder / "peers" / "sampler-1"
     pid = int((peer_folder / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
-    house.wait_until(lambda: (peer_folder / "pid").read_text() not in ("", str(pid)), 20, "the sampler was not started again")
+    house.wait_until(
+        lambda: (peer_folder / "pid").read_text() not in ("", str(pid)),
+        20,
+        "the sampler was not started again",
+    )
     since = time.time()
     house.wait_until(
-        lambda: any(isinstance(e, events.Sampled) and e.at > since for e in events.read_journal(peer_folder / "journal.jsonl")), 40,
+        lambda: any(
+            isinstance(e, events.Sampled) and e.at > since
+            for e in events.read_journal(peer_folder / "journal.jsonl")
+        ),
+        40,
         "the new sampler did not sample",
-    )  # fmt: skip
+    )
     assert "sampler-1 died (signal SIGKILL) and is started again" in house.programs[0].log.read_text()
 
 

@@ -1,9 +1,10 @@
-"""The surrogates of the papers, written out for `test_methods`: one completion and one token at a time, in plain lists.
+"""The surrogates of the papers, written out for `test_methods`: one completion and one token at a time, in
+plain lists.
 
     LITERALS[method](world) -> the objective that is ascended; differentiable in `world.logp`
 
-Where a paper stops the gradient, `held` is read, the log-probabilities before the step, so that finite differences in `logp`
-see what autograd sees. Written from the papers, not from `swarm.learn`.
+Where a paper stops the gradient, `held` is read, the log-probabilities before the step, so that finite
+differences in `logp` see what autograd sees. Written from the papers, not from `swarm.learn`.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def others(w: World, i: int) -> float:
 
 
 def baseline(weight: Callable[[World, int], float]) -> Advantage:
-    return lambda w, i: w.reward[i] - sum(weight(w, j) * w.reward[j] for j in w.mates(i)) / sum(weight(w, j) for j in w.mates(i))
+    return lambda w, i: (
+        w.reward[i]
+        - sum(weight(w, j) * w.reward[j] for j in w.mates(i)) / sum(weight(w, j) for j in w.mates(i))
+    )
 
 
 def live(w: World, i: int) -> bool:
@@ -110,7 +114,8 @@ def live(w: World, i: int) -> bool:
 
 
 def alive(w: World, i: int) -> float:
-    """B / (B - M); groups or completions is the same ratio where groups have one size. The batch's share of completions here."""
+    """B / (B - M); groups or completions is the same ratio where groups have one size. The batch's share of
+    completions here."""
     return centred(w, i) * len(w.all) / max(sum(live(w, j) for j in w.all), 1)
 
 
@@ -157,7 +162,10 @@ def soft(r: Tensor, a: float) -> Tensor:
 def hazard(w: World, i: int, a: float) -> list[Tensor]:
     ys = [1.5 * math.tanh(x / 1.5) for x in w.logs(i)]
     zetas = [math.log1p(math.exp(y)) ** 1.5 + (math.log1p(math.exp(-y)) / 0.8) ** 2 for y in ys]
-    return [(1.5 * ((p - q) / 1.5).tanh() - z).exp() * a for p, q, z in zip(w.logp[i], w.logq[i], zetas, strict=True)]
+    return [
+        (1.5 * ((p - q) / 1.5).tanh() - z).exp() * a
+        for p, q, z in zip(w.logp[i], w.logq[i], zetas, strict=True)
+    ]
 
 
 def held(weight: Callable[[World, int, float], list[float]]) -> Terms:
@@ -185,7 +193,9 @@ def kept(keep: Callable[[float, float, float], bool], top: float = INF) -> Terms
 
     def terms(w: World, i: int, a: float) -> list[Tensor]:
         pairs = [(math.exp(p), math.exp(q)) for p, q in zip(w.held[i], w.logq[i], strict=True)]
-        return [min(p / q, top) * keep(p, q, a) * a * logp for (p, q), logp in zip(pairs, w.logp[i], strict=True)]
+        return [
+            min(p / q, top) * keep(p, q, a) * a * logp for (p, q), logp in zip(pairs, w.logp[i], strict=True)
+        ]
 
     return terms
 
@@ -194,8 +204,10 @@ def decoupled(prox: Callable[[World, int, int], float], highest: float = 5.0) ->
     def terms(w: World, i: int, a: float) -> list[Tensor]:
         anchors = [prox(w, i, t) for t in range(w.length(i))]
         behaviour = [math.exp(x - q) for x, q in zip(anchors, w.logq[i], strict=True)]
-        return [inside(b, 0, highest) * ppo((p - x).exp(), a, 0.2, 0.2)
-                for b, x, p in zip(behaviour, anchors, w.logp[i], strict=True)]  # fmt: skip
+        return [
+            inside(b, 0, highest) * ppo((p - x).exp(), a, 0.2, 0.2)
+            for b, x, p in zip(behaviour, anchors, w.logp[i], strict=True)
+        ]
 
     return terms
 
@@ -241,13 +253,18 @@ def tempered(w: World, i: int, a: float) -> list[float]:
         means = [mean(at(tau, j)) for j in w.mates(i)]
         return sum(means) ** 2 / sum(m * m for m in means) / len(means)
 
-    return [min(r, 2.0) for r in at(max([k / 16 for k in range(1, 17) if effective(k / 16) >= 0.5], default=0.0), i)]
+    return [
+        min(r, 2.0)
+        for r in at(max([k / 16 for k in range(1, 17) if effective(k / 16) >= 0.5], default=0.0), i)
+    ]
 
 
 # --- the group's expectation ---------------------------------------------------------------------------------------------------
 
 
-def gepo(over: str = "q", mix: float = 0.0, full: bool = False, f: Callable[[Tensor, float], Tensor] | None = None) -> Terms:
+def gepo(
+    over: str = "q", mix: float = 0.0, full: bool = False, f: Callable[[Tensor, float], Tensor] | None = None
+) -> Terms:
     def probability(logs: list, n: int) -> Tensor:  # type: ignore[type-arg]
         return torch.as_tensor(sum(logs) / (1 if full else n), dtype=torch.float64).exp()
 
@@ -255,7 +272,11 @@ def gepo(over: str = "q", mix: float = 0.0, full: bool = False, f: Callable[[Ten
         q = {j: probability(w.logq[j], w.length(j)) for j in w.mates(i)}
         share = {j: q[j] / sum(q.values()) for j in q}
         p = {j: probability(w.held[j], w.length(j)) for j in w.mates(i)}
-        expected = {"q": sum(share[j] * q[j] for j in q), "mean": sum(q.values()) / len(q), "p": sum(share[j] * p[j] for j in q)}
+        expected = {
+            "q": sum(share[j] * q[j] for j in q),
+            "mean": sum(q.values()) / len(q),
+            "p": sum(share[j] * p[j] for j in q),
+        }
         weight = probability(w.logp[i], w.length(i)) / (mix * q[i] + (1 - mix) * expected[over])
         if f is not None:
             return [f(weight, a)]
@@ -325,22 +346,37 @@ LITERALS: dict[str, Callable[[World], Tensor]] = {
     "m2po": of(grpo, second_moment, "tokens"),
     "dppo": of(centred, kept(towards), "constant"),
     "prime_rl": of(centred, kept(lambda p, q, a: abs(p - q) <= 0.3), "live tokens"),
-    "deepseek_v3": of(centred, lambda w, i, a: token(clip())(w, i, a * (a >= 0 or -mean(w.logs(i)) <= 0.5)), "mean"),
+    "deepseek_v3": of(
+        centred, lambda w, i, a: token(clip())(w, i, a * (a >= 0 or -mean(w.logs(i)) <= 0.5)), "mean"
+    ),
     "mhpo": of(grpo, hazard, "mean"),
     "ctpo": of(grpo, cumulative, "mean"),
     "vtrace": of(centred, held(traces), "constant"),
     "gspo": of(grpo, sequence(near), "mean"),
     "luspo": of(grpo, sequence(clip(2e-3, 2.5e-3)), "sequence x length"),
-    "gspo_token": of(grpo, lambda w, i, a: [ppo((p - h + mean(w.logs(i))).exp(), a, 3e-4, 4e-4)
-                                            for p, h in zip(w.logp[i], w.held[i], strict=True)], "mean"),
+    "gspo_token": of(
+        grpo,
+        lambda w, i, a: [
+            ppo((p - h + mean(w.logs(i))).exp(), a, 3e-4, 4e-4)
+            for p, h in zip(w.logp[i], w.held[i], strict=True)
+        ],
+        "mean",
+    ),
     "gmpo": of(grpo, geometric_mean, "mean"),
     "seq_is": of(others, sequence(plain, full=True), "sum"),
     "seq_tis": of(centred, of_product(lambda p, a: min(p, 2.0)), "sum"),
     "seq_mis": of(centred, of_product(lambda p, a: inside(p, 0.5, 2)), "sum"),
-    "snis": of(baseline(product), held(lambda w, i, a: [product(w, i) / mean([product(w, j) for j in w.mates(i)])] * w.length(i)),
-               "sum"),
+    "snis": of(
+        baseline(product),
+        held(lambda w, i, a: [product(w, i) / mean([product(w, j) for j in w.mates(i)])] * w.length(i)),
+        "sum",
+    ),
     "topr": of(centred, of_product(lambda p, a: 1.0 if a >= 0 else min(p, 1.0)), "mean"),
-    "vespo": of(grpo, of_product(lambda p, a: p**2 * math.exp(3 - 3 * p) if a >= 0 else p**3 * math.exp(2 - 2 * p)), "tokens"),
+    "vespo": of(
+        grpo,
+        of_product(lambda p, a: p**2 * math.exp(3 - 3 * p) if a >= 0 else p**3 * math.exp(2 - 2 * p)),
+        "tokens",
+    ),
     "gepo": of(centred, gepo(), "mean"),
     "gepo_noclip": of(centred, gepo(f=plain), "mean"),
     "gepo_paper": of(centred, gepo(f=clip()), "mean"),
@@ -351,16 +387,29 @@ LITERALS: dict[str, Callable[[World], Tensor]] = {
     "seq_tis_wb": of(capped, of_product(lambda p, a: min(p, 2.0)), "sum"),
     "gepo_defensive": of(centred, gepo(mix=0.9, full=True, f=plain), "sum"),
     "tempered": of(centred, held(tempered), "sum"),
-}  # fmt: skip
+}
 
 # What no method has by default.
 VARIANTS: list[tuple[str, dict[str, float | str | bool], Callable[[World], Tensor]]] = [
     ("grpo", {"scale": "group-mean"}, of(over_mean, token(clip()), "mean")),
     ("grpo", {"reduce": "prompt-mean", "dual": 1.5}, of(grpo, token(clip(dual=1.5)), "prompts")),
     ("bnpo", {"against": "prox"}, of(grpo, decoupled(lambda w, i, t: w.prox[i][t], INF), "tokens")),
-    ("tis", {"veto": "token", "edge": 0.7},
-     of(grpo, held(lambda w, i, a: [min(math.exp(x), 2) * (min(w.logs(i)) >= math.log(0.7)) for x in w.logs(i)]), "tokens")),
+    (
+        "tis",
+        {"veto": "token", "edge": 0.7},
+        of(
+            grpo,
+            held(
+                lambda w, i, a: [min(math.exp(x), 2) * (min(w.logs(i)) >= math.log(0.7)) for x in w.logs(i)]
+            ),
+            "tokens",
+        ),
+    ),
     ("dppo", {"dual": 1.2}, of(centred, kept(towards, 1.2), "constant")),
     ("luspo", {"score": "full", "eps": 0.5}, of(grpo, sequence(clip(0.5, 0.5), full=True), "sum")),
-    ("gepo_full", {"over": "p", "mix": 0.25, "trust": "free"}, of(centred, gepo("p", 0.25, True, plain), "sum")),
-]  # fmt: skip
+    (
+        "gepo_full",
+        {"over": "p", "mix": 0.25, "trust": "free"},
+        of(centred, gepo("p", 0.25, True, plain), "sum"),
+    ),
+]

@@ -20,22 +20,32 @@ Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]
 KINDS = ("full", "lora", "qlora")
 
 
-def settings(training: Any = "full", optimizer: Any = "adamw", micro: int = 32, lr: float = 1e-3, rank: int = 4) -> Run:
+def settings(
+    training: Any = "full", optimizer: Any = "adamw", micro: int = 32, lr: float = 1e-3, rank: int = 4
+) -> Run:
     return Run(
-        model=Model(training=training), lora=Lora(rank=rank, alpha=8.0), batch=BatchSize(micro=micro),
+        model=Model(training=training),
+        lora=Lora(rank=rank, alpha=8.0),
+        batch=BatchSize(micro=micro),
         optimizer=Optimizer(name=optimizer, lr=lr, warmup=1),
-    )  # fmt: skip
+    )
 
 
 def policy(folder: Path, run: Run, dtype: str = "float32") -> LanguageModel:
     kind = run.model.training
     model = load_policy(
-        folder, "cpu", dtype, quantize="nf4" if kind == "qlora" else "none", lora=None if kind == "full" else run.lora
+        folder,
+        "cpu",
+        dtype,
+        quantize="nf4" if kind == "qlora" else "none",
+        lora=None if kind == "full" else run.lora,
     )
     return LanguageModel(model, speech.load(folder))
 
 
-def learner(folder: Path, run: Run, training: Training | None = None, dtype: str = "float32", ram: Any = None) -> Learner:
+def learner(
+    folder: Path, run: Run, training: Training | None = None, dtype: str = "float32", ram: Any = None
+) -> Learner:
     return Learner(policy(folder, run, dtype), run, training, ram)
 
 
@@ -45,7 +55,8 @@ def model(target: Path, family: str) -> Path:
 
 @torch.no_grad()
 def batch(of: LanguageModel, groups: int, seed: int = 0, completions: int = 4, longest: int = 5) -> Batch:
-    """Random tokens, of which the policy says how likely it finds them; every group has right and wrong ones."""
+    """Random tokens, of which the policy says how likely it finds them; every group has right and wrong
+    ones."""
     rng = np.random.default_rng(seed)
     out: Batch = ([], [], [])
     for index in range(groups):
@@ -56,11 +67,19 @@ def batch(of: LanguageModel, groups: int, seed: int = 0, completions: int = 4, l
         logprobs = scored.logp[scored.mask].float().numpy().astype("<f4")
         rewards = tuple(float(i % 2) for i in range(completions))
         group = Group(
-            id=str(index), sampler=PeerId("s"), task=index, version=0, weights=Digest(""), lease="", seed=index,
-            lengths=tuple(map(len, rows)), tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
-            logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()), rewards=rewards,
+            id=str(index),
+            sampler=PeerId("s"),
+            task=index,
+            version=0,
+            weights=Digest(""),
+            lease="",
+            seed=index,
+            lengths=tuple(map(len, rows)),
+            tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
+            logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()),
+            rewards=rewards,
             times=Times(released=100.0, fetched=100.0, used=100.0, finished=101.0, sent=101.0),
-        )  # fmt: skip
+        )
         out[0].append(group)
         out[1].append(prompt)
         out[2].append(rewards)

@@ -37,7 +37,9 @@ def trained(folders: dict[str, Path]) -> bytes:
 def test_the_first_adapter_follows_from_the_seed_alone(folders: dict[str, Path], family: str) -> None:
     genesis = adapters.genesis(folders[family], LORA, 5)
     torch.manual_seed(123)  # nothing else that is drawn matters
-    wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, 5)
+    wrapped = adapters.wrap(
+        AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, 5
+    )
     assert weights.of(wrapped) == genesis == adapters.genesis(folders[family], LORA, 5)
     assert adapters.genesis(folders[family], LORA, 6) != genesis
 
@@ -50,7 +52,9 @@ def test_drawing_the_first_adapter_leaves_the_random_state_alone(folders: dict[s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_release_has_the_names_that_peft_gives_and_the_head_has_no_adapter(folders: dict[str, Path], family: str) -> None:
+def test_a_release_has_the_names_that_peft_gives_and_the_head_has_no_adapter(
+    folders: dict[str, Path], family: str
+) -> None:
     from peft import get_peft_model_state_dict
 
     wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders[family]), LORA, 5)
@@ -70,13 +74,17 @@ def test_the_first_adapter_changes_nothing(folders: dict[str, Path], family: str
 
 
 def test_adapters_are_in_the_models_precision_and_alone_require_gradients(folders: dict[str, Path]) -> None:
-    wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.bfloat16), LORA, 5)
+    wrapped = adapters.wrap(
+        AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.bfloat16), LORA, 5
+    )
     trained = {name for name, parameter in wrapped.named_parameters() if parameter.requires_grad}
     assert trained and all(".lora_" in name for name in trained)
     assert {parameter.dtype for parameter in wrapped.parameters()} == {torch.bfloat16}
 
 
-def test_what_is_written_for_peft_is_the_policy(folders: dict[str, Path], trained: bytes, tmp_path: Path) -> None:
+def test_what_is_written_for_peft_is_the_policy(
+    folders: dict[str, Path], trained: bytes, tmp_path: Path
+) -> None:
     from peft import PeftModel
 
     adapters.folder(tmp_path / "adapter", trained, LORA, str(folders["qwen3"]))
@@ -86,7 +94,15 @@ def test_what_is_written_for_peft_is_the_policy(folders: dict[str, Path], traine
     ids = torch.arange(5, 25)[None]
     torch.testing.assert_close(loaded(input_ids=ids).logits, ours(input_ids=ids).logits)
     written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert set(written["target_modules"]) == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert set(written["target_modules"]) == {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
     assert (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes() == trained
 
 
@@ -95,7 +111,9 @@ def test_merged_weights_are_the_adapted_policy(folders: dict[str, Path], family:
     one = learner(folders[family], settings("lora", lr=0.05))
     one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
     data = one.weights()
-    whole = adapters.merged(AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, data)
+    whole = adapters.merged(
+        AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, data
+    )
     ids = torch.arange(5, 25)[None]
     adapted = load_policy(folders[family], data=data, lora=LORA)(input_ids=ids).logits
     plain = load_policy(folders[family])(ids).logits
@@ -103,7 +121,9 @@ def test_merged_weights_are_the_adapted_policy(folders: dict[str, Path], family:
     assert (alone - adapted).abs().max() < 0.25 * (plain - adapted).abs().max()  # what bfloat16 rounds away
 
 
-def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(folders: dict[str, Path], trained: bytes) -> None:
+def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(
+    folders: dict[str, Path], trained: bytes
+) -> None:
     wider = policy(folders["qwen3"], settings("lora", rank=8)).module
     before = weights.of(wider)
     with pytest.raises(ValueError, match="another model"):
@@ -115,12 +135,17 @@ def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(folders: dict[
         adapters.folder(folders["qwen3"] / "x", weights.to_bytes({"a": torch.zeros(2)}), LORA, "base")
 
 
-@pytest.mark.parametrize(("targets", "says"), [
-    ("nonesuch", "does not fit this model"),
-    ("q_proj,nonesuch", "names nonesuch, which this model does not have"),
-    ("q_proj,embed_tokens", "a layer that is not linear"),
-])  # fmt: skip
-def test_targets_that_a_model_does_not_have_are_told(folders: dict[str, Path], targets: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [
+        ("nonesuch", "does not fit this model"),
+        ("q_proj,nonesuch", "names nonesuch, which this model does not have"),
+        ("q_proj,embed_tokens", "a layer that is not linear"),
+    ],
+)
+def test_targets_that_a_model_does_not_have_are_told(
+    folders: dict[str, Path], targets: str, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         adapters.genesis(folders["llama"], Lora(targets=targets), 1)
 

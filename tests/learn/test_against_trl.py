@@ -1,13 +1,15 @@
-"""Our gradients and advantages against those of TRL's own GRPOTrainer, on batches in which every trust region is at work.
+"""Our gradients and advantages against those of TRL's own GRPOTrainer, on batches in which every trust region
+is at work.
 
     rewards, log-probabilities, masks -> a real trainer, its rollout, advantages and loss -> d loss / d logp == ours
 
-Of TRL, one method is replaced: the forward pass, which gives the batch's log-probabilities instead of a model's (policy with
-gradient, sampler without, reference for the reference model). Everything after it runs as installed: configuration, group
-statistics, `num_items_in_batch`, the loss. TRL's groups all have one size; ours may differ, which tests of objectives cover.
+Of TRL, one method is replaced: the forward pass, which gives the batch's log-probabilities instead of a
+model's (policy with gradient, sampler without, reference for the reference model). Everything after it runs
+as installed: configuration, group statistics, `num_items_in_batch`, the loss. TRL's groups all have one size;
+ours may differ, which tests of objectives cover.
 
-Left out: TRL's bias-corrected KL at sequence level, which multiplies k3 by the whole sequence's ratio where DeepSeek-V3.2 (arXiv
-2512.02556) has the token's, as ours has.
+Left out: TRL's bias-corrected KL at sequence level, which multiplies k3 by the whole sequence's ratio where
+DeepSeek-V3.2 (arXiv 2512.02556) has the token's, as ours has.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ class Case:
     trl: dict[str, Any]
     options: dict[str, float | str] = field(default_factory=dict)
     drift: float = 0.4
-    """Spread of logp - logq in nats, half of it shared by a completion's tokens: enough to leave the trust region."""
+    """Spread of logp - logq in nats, half of it shared by a completion's tokens: enough to leave the trust
+    region."""
     off: dict[str, float | str] = field(default_factory=lambda: {"trust": "free"})
-    """Options that turn off what the case is about: they must change the weights, or the batch has not tried it."""
+    """Options that turn off what the case is about: they must change the weights, or the batch has not tried
+    it."""
 
     @property
     def title(self) -> str:
@@ -53,7 +57,9 @@ CASES = (
     Case("grpo", {"loss_type": "grpo"}),
     Case("grpo", {"loss_type": "grpo", "delta": 1.4}, {"dual": 1.4}, off={"dual": 1e9}),
     Case("grpo", {"loss_type": "grpo", "scale_rewards": "batch"}, {"scale": "batch-std"}),
-    Case("grpo", {"loss_type": "grpo", "scale_rewards": "none", "epsilon": 0.1}, {"scale": "none", "eps": 0.1}),
+    Case(
+        "grpo", {"loss_type": "grpo", "scale_rewards": "none", "epsilon": 0.1}, {"scale": "none", "eps": 0.1}
+    ),
     Case("dr_grpo", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
     Case("bnpo", {"loss_type": "bnpo"}),
     Case("ppo_clip", {"loss_type": "bnpo", "scale_rewards": "batch"}),
@@ -67,15 +73,20 @@ CASES = (
     Case("sapo", {"loss_type": "sapo"}),
     Case("vespo", {"loss_type": "vespo"}, drift=0.2),
     Case(
-        "deepseek_v3", {"loss_type": "grpo", "scale_rewards": "none", "off_policy_mask_threshold": 0.5},
-        drift=0.8, off={"trust": "free", "veto": "none"},
+        "deepseek_v3",
+        {"loss_type": "grpo", "scale_rewards": "none", "off_policy_mask_threshold": 0.5},
+        drift=0.8,
+        off={"trust": "free", "veto": "none"},
     ),
     # Wide enough for the clip to leave something to the veto.
     Case(
-        "deepseek_v3", {"loss_type": "grpo", "scale_rewards": "none", "epsilon": 0.9, "off_policy_mask_threshold": 0.5},
-        {"eps": 0.9}, drift=1.2, off={"veto": "none"},
+        "deepseek_v3",
+        {"loss_type": "grpo", "scale_rewards": "none", "epsilon": 0.9, "off_policy_mask_threshold": 0.5},
+        {"eps": 0.9},
+        drift=1.2,
+        off={"veto": "none"},
     ),
-)  # fmt: skip
+)
 TOKEN_CASES = tuple(case for case in CASES if "importance_sampling_level" not in case.trl)
 BIASED = {"beta": 0.1, "use_bias_correction_kl": False}
 CORRECTED = {"beta": 0.1, "use_bias_correction_kl": True}
@@ -85,8 +96,8 @@ CORRECTED = {"beta": 0.1, "use_bias_correction_kl": True}
 
 
 def draw(seed: int, drift: float) -> Batch:
-    """Whole groups of ragged completions, the last with equal rewards. Rewards are eighths, so that TRL's float32 mean of equal
-    ones is exact: what rounding would leave of them, it divides by 1e-4."""
+    """Whole groups of ragged completions, the last with equal rewards. Rewards are eighths, so that TRL's
+    float32 mean of equal ones is exact: what rounding would leave of them, it divides by 1e-4."""
     gen = torch.Generator().manual_seed(seed)
     rows = MEMBERS * GROUPS
     logq = -0.5 - 3 * torch.rand(rows, TOKENS, generator=gen)
@@ -126,7 +137,9 @@ def trl() -> Iterator[Any]:
     except ModuleNotFoundError as error:
         if error.name != "trl":
             raise
-        pytest.fail("TRL is not installed, and these tests compare with it: run `make test-slow`, which installs it")
+        pytest.fail(
+            "TRL is not installed, and these tests compare with it: run `make test-slow`, which installs it"
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -144,15 +157,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).save_pretrained(where / "model")
     LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=3, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
-            bos_token_id=0, eos_token_id=0, pad_token_id=0,
+            vocab_size=3,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=0,
         )
-    ).save_pretrained(where / "model")  # fmt: skip
+    ).save_pretrained(where / "model")
     return where
 
 
 class Theirs:
-    """A GRPOTrainer of the installed TRL in the configuration of a case. Whatever it raises names TRL's version."""
+    """A GRPOTrainer of the installed TRL in the configuration of a case. Whatever it raises names TRL's
+    version."""
 
     def __init__(self, trl: Any, folder: Path, options: dict[str, Any]) -> None:
         self.version = f"trl {trl.__version__} with {options}"
@@ -170,15 +190,23 @@ class Theirs:
         outside = self
 
         class Trainer(trl.GRPOTrainer):
-            def _get_per_token_logps_and_entropies(self, model: Any, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
+            def _get_per_token_logps_and_entropies(
+                self, model: Any, *_: Any, **__: Any
+            ) -> tuple[Tensor, Tensor, None]:
                 return (*outside._forward(model is self.ref_model), None)
 
         args = trl.GRPOConfig(
-            output_dir=str(folder / "out"), per_device_train_batch_size=MEMBERS * GROUPS, num_generations=MEMBERS,
-            gradient_accumulation_steps=1, max_completion_length=2 * TOKENS, use_cpu=True, bf16=False, report_to="none",
+            output_dir=str(folder / "out"),
+            per_device_train_batch_size=MEMBERS * GROUPS,
+            num_generations=MEMBERS,
+            gradient_accumulation_steps=1,
+            max_completion_length=2 * TOKENS,
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
             num_iterations=2,  # with one, TRL takes the policy for the sampler, and every ratio is 1
             **options,
-        )  # fmt: skip
+        )
         trainer = Trainer(
             model=str(folder / "model"),
             reward_funcs=self._reward,
@@ -257,7 +285,9 @@ def test_dapo_gives_what_trl_gives_for_the_groups_that_teach_alone(trl: Any, fol
     live = MEMBERS * (GROUPS - 1)
     for seed in SEEDS:
         batch = draw(seed, 0.4)
-        fields = {name: getattr(batch, name)[:live] for name in ("logp", "logq", "mask", "reward", "group", "ref")}
+        fields = {
+            name: getattr(batch, name)[:live] for name in ("logp", "logq", "mask", "reward", "group", "ref")
+        }
         _, expected = theirs.step(replace(batch, **fields))
         mine = gradient(objective("dapo"), batch)
         assert_equal(mine[:live], expected, f"seed {seed}, {theirs.version}")

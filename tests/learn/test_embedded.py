@@ -46,7 +46,9 @@ def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
     assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSource(name="digit-sums"), 1)) < 0.5
 
 
-def test_one_seed_makes_the_same_bytes_and_another_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_seed_makes_the_same_bytes_and_another_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 20)
     source = tasks.source(TaskSource(name="digit-sums"), 1)
     made = []
@@ -82,7 +84,9 @@ def test_weights_as_bytes_make_the_same_policy_as_the_folder(folder: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["digit-sums", "sorting", "brackets"])
-def test_every_character_of_a_task_is_a_token_of_its_policy(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_character_of_a_task_is_a_token_of_its_policy(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 1)
     source = tasks.source(TaskSource(name=name), 1)
     embedded.make(tmp_path / name, 1, source.characters, source.example, quiet)
@@ -94,7 +98,9 @@ def test_every_character_of_a_task_is_a_token_of_its_policy(tmp_path: Path, name
 
 def test_a_character_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="each has to be there once"):
-        embedded.make(tmp_path / "policy", 1, "()(", tasks.source(TaskSource(name="brackets"), 1).example, quiet)
+        embedded.make(
+            tmp_path / "policy", 1, "()(", tasks.source(TaskSource(name="brackets"), 1).example, quiet
+        )
 
 
 def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
@@ -111,10 +117,13 @@ def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)  # 30 seconds of CPU, on a machine that may be shared by ten
 @pytest.mark.parametrize(("lag", "seed"), [(0, 1), (8, 2)])
 def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int) -> None:
-    """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last policies at random."""
+    """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last
+    policies at random."""
     run, source = Run(), tasks.source(TaskSource(name="digit-sums"), seed)
     embedded.make(tmp_path / "policy", seed, source.characters, source.example, quiet)
-    learner = Learner(LanguageModel(model.load_policy(tmp_path / "policy"), speech.load(tmp_path / "policy")), run)
+    learner = Learner(
+        LanguageModel(model.load_policy(tmp_path / "policy"), speech.load(tmp_path / "policy")), run
+    )
     engine, rng = engine_of(tmp_path / "policy"), np.random.default_rng(seed)
     released = deque([learner.weights()], maxlen=lag + 1)
     before, began, figures = accuracy(engine, source), time.process_time(), {}
@@ -129,17 +138,26 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
                 prompts.append(task.prompt)
                 groups.append(
                     Group(
-                        id=str(task.index), sampler=PeerId("s"), task=task.index, version=learner.version - behind,
-                        weights=Digest(""), lease="", seed=task.index, lengths=c.lengths,
+                        id=str(task.index),
+                        sampler=PeerId("s"),
+                        task=task.index,
+                        version=learner.version - behind,
+                        weights=Digest(""),
+                        lease="",
+                        seed=task.index,
+                        lengths=c.lengths,
                         tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),
                         logprobs=Array(dtype="float32", shape=c.logprobs.shape, data=c.logprobs.tobytes()),
-                        rewards=rewards[-1], times=Times(released=0, fetched=0, used=0, finished=0, sent=0),
+                        rewards=rewards[-1],
+                        times=Times(released=0, fetched=0, used=0, finished=0, sent=0),
                     )
-                )  # fmt: skip
+                )
         learner.step(learner.gradient(groups, prompts, rewards, 0.0).vector)
         released.append(learner.weights())
         if step + 1 in (150, 300):
             engine.load(released[-1], learner.version, Digest(""))
             figures[step + 1] = accuracy(engine, source)
-    print(f"lag up to {lag}: held out {before:.2f} -> {figures}, {time.process_time() - began:.0f} CPU seconds")
+    print(
+        f"lag up to {lag}: held out {before:.2f} -> {figures}, {time.process_time() - began:.0f} CPU seconds"
+    )
     assert figures[300] >= 0.90

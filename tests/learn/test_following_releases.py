@@ -1,4 +1,5 @@
-"""At a real learning rate most steps do not show in bfloat16: a learner that takes releases keeps its training all the same."""
+"""At a real learning rate most steps do not show in bfloat16: a learner that takes releases keeps its
+training all the same."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
 
 STEPS = 40
-KINDS = [("full", "float32"), ("full", "bfloat16"), ("lora", "float32"), ("lora", "bfloat16"), ("qlora", "bfloat16")]
+KINDS = [
+    ("full", "float32"),
+    ("full", "bfloat16"),
+    ("lora", "float32"),
+    ("lora", "bfloat16"),
+    ("qlora", "bfloat16"),
+]
 Either = Learner | ShardedLearner
 
 
@@ -26,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def begun(folder: Path, training: str, dtype: str, ranks: int = 0) -> Either:
-    """A learner at version 0 of its run, with the base's own values or those of its first adapter as masters."""
+    """A learner at version 0 of its run, with the base's own values or those of its first adapter as
+    masters."""
     run = settings(training, lr=1e-6)
     one: Either = ShardedLearner(folder, run, ["cpu"] * ranks) if ranks else learner(folder, run, dtype=dtype)
     one.load(one.weights() if training == "full" else adapters.genesis(folder, run.lora, 1), 0, fresh=True)
@@ -35,11 +43,14 @@ def begun(folder: Path, training: str, dtype: str, ranks: int = 0) -> Either:
 
 def masters(of: Either) -> Tensor:
     tensors, _ = checkpoint.unpack(of.state())
-    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors) if name.startswith("weight/")])
+    return torch.cat(
+        [tensors[name].double().flatten() for name in sorted(tensors) if name.startswith("weight/")]
+    )
 
 
 def gradients(size: int, seed: int) -> Iterator[Tensor]:
-    """(size,) each: the same for every step and learner in one half, noise in the other. The first is without noise."""
+    """(size,) each: the same for every step and learner in one half, noise in the other. The first is without
+    noise."""
     signal = torch.randn(size, generator=torch.Generator().manual_seed(0))
     yield signal
     noise = torch.Generator().manual_seed(seed)
@@ -48,7 +59,8 @@ def gradients(size: int, seed: int) -> Iterator[Tensor]:
 
 
 def trained(one: Either, loads: bool) -> Tensor:
-    """How far the masters come from where they are, with one's own release taken after every step or never."""
+    """How far the masters come from where they are, with one's own release taken after every step or
+    never."""
     start = masters(one)
     for vector in gradients(one.size, 1):
         one.step(vector)
@@ -85,8 +97,11 @@ def test_so_does_one_whose_model_is_split_over_two_devices(folder: Path, trainin
 
 
 @pytest.mark.parametrize(("training", "dtype"), KINDS)
-def test_two_learners_that_take_turns_in_whose_release_counts_come_as_far_as_one(folder: Path, training: str, dtype: str) -> None:
-    """What a swarm does whose rounds break: each learner steps alone, and one of the two releases becomes everybody's."""
+def test_two_learners_that_take_turns_in_whose_release_counts_come_as_far_as_one(
+    folder: Path, training: str, dtype: str
+) -> None:
+    """What a swarm does whose rounds break: each learner steps alone, and one of the two releases becomes
+    everybody's."""
     pair, coin = [begun(folder, training, dtype) for _ in range(2)], random.Random(3)
     start = masters(pair[0])
     for vectors in zip(*(gradients(pair[0].size, seed) for seed in (1, 2)), strict=True):

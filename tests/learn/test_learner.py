@@ -1,4 +1,5 @@
-"""The torch side of a learner on the tabular policy, and on the embedded one where a real model is what is tested."""
+"""The torch side of a learner on the tabular policy, and on the embedded one where a real model is what is
+tested."""
 
 from __future__ import annotations
 
@@ -21,15 +22,22 @@ from swarm.types import Array, Digest, Group, PeerId, Task, Times
 
 RATE = Optimizer(lr=1e-3)
 
+
 def sealed(task: Task, c: Completions, version: int, rewards: tuple[float, ...]) -> Group:
     return Group(
-        id=f"{task.index}", sampler=PeerId("s"), task=task.index, version=version, weights=Digest(""), lease="", seed=task.index,
+        id=f"{task.index}",
+        sampler=PeerId("s"),
+        task=task.index,
+        version=version,
+        weights=Digest(""),
+        lease="",
+        seed=task.index,
         lengths=c.lengths,
         tokens=Array(dtype="int32", shape=c.tokens.shape, data=c.tokens.tobytes()),
         logprobs=Array(dtype="float32", shape=c.logprobs.shape, data=c.logprobs.tobytes()),
         rewards=rewards,
         times=Times(released=100.0, fetched=100.0, used=100.0, finished=101.0, sent=101.0),
-    )  # fmt: skip
+    )
 
 
 Sampled = tuple[list[Group], list[str], list[tuple[float, ...]]]
@@ -65,7 +73,11 @@ def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: 
     learner, engine, source = toy(Run(optimizer=RATE, objective=Objective(name=name, options={"kl": 0.01})))
     learner.step(torch.randn(learner.size))  # the learner has moved on: ratios are not 1
     batch = sampled(source, engine, range(12))
-    union, first, second = gradient(learner, batch), gradient(learner, batch, slice(0, 5)), gradient(learner, batch, slice(5, 12))
+    union, first, second = (
+        gradient(learner, batch),
+        gradient(learner, batch, slice(0, 5)),
+        gradient(learner, batch, slice(5, 12)),
+    )
     mean = (first.vector * first.groups + second.vector * second.groups) / 12
     assert union.vector.abs().max() > 1e-4
     torch.testing.assert_close(mean, union.vector, rtol=1e-4, atol=1e-8)
@@ -81,11 +93,15 @@ def test_micro_batches_do_not_change_the_gradient() -> None:
 
 @pytest.mark.parametrize("name", ["gepo", "grpo", "ppo_clip", "cispo"])
 def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: str) -> None:
-    learner, engine, source = toy(Run(optimizer=RATE, objective=Objective(name=name), batch=BatchSize(micro=3)))
+    learner, engine, source = toy(
+        Run(optimizer=RATE, objective=Objective(name=name), batch=BatchSize(micro=3))
+    )
     learner.step(torch.randn(learner.size))
     groups, prompts, rewards = batch = sampled(source, engine, range(7))
     told = gradient(learner, batch)
-    whole, _ = learner._batch(Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards)))
+    whole, _ = learner._batch(
+        Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+    )
     advantage, phi = objectives.weights(learner.objective, whole)
     assert told.advantages == pytest.approx(advantage[:8].tolist(), rel=1e-4, abs=1e-6)
     assert told.weights == pytest.approx((phi.sum(-1) / whole.mask.sum(-1))[:8].tolist(), rel=1e-4, abs=1e-6)
@@ -104,7 +120,9 @@ def test_a_toy_swarm_learns_within_a_hundred_steps() -> None:
     rewards = []
     for step in range(100):
         engine.load(learner.weights(), learner.version, Digest(""))
-        outcome = gradient(learner, sampled(source, engine, range(step * 16, step * 16 + 16), learner.version))
+        outcome = gradient(
+            learner, sampled(source, engine, range(step * 16, step * 16 + 16), learner.version)
+        )
         learner.step(outcome.vector)
         rewards.append(outcome.metrics["reward"])
     assert np.mean(rewards[:5]) < 0.25 and np.mean(rewards[-5:]) > 0.8
@@ -168,10 +186,15 @@ def test_a_restored_learner_goes_on_exactly_where_it_was(tmp_path: Path) -> None
     for vector in vectors[2:]:
         assert one.step(vector) == two.step(vector)
     assert one.version == two.version == 4
-    assert all(torch.equal(a, b) for a, b in zip(one.policy.module.parameters(), two.policy.module.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.policy.module.parameters(), two.policy.module.parameters(), strict=True)
+    )
 
 
-def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner, _, _ = toy()
     learner.save(tmp_path, {"n": 1})
 

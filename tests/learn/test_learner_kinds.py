@@ -1,4 +1,5 @@
-"""Full, LoRA and QLoRA learners on tiny models of three architectures: they learn, and what they keep is all that is needed."""
+"""Full, LoRA and QLoRA learners on tiny models of three architectures: they learn, and what they keep is all
+that is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def some(of: Learner, groups: int = 6, seed: int = 0) -> Batch:
 
 @pytest.mark.parametrize("training", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_kind_of_training_makes_rewarded_completions_likelier(folders: dict[str, Path], family: str, training: str) -> None:
+def test_every_kind_of_training_makes_rewarded_completions_likelier(
+    folders: dict[str, Path], family: str, training: str
+) -> None:
     one = begun(folders[family], training, lr=3e-3)
     made = some(one)
     before = preference(one, made)
@@ -58,7 +61,9 @@ def test_bfloat16_learns_as_well(folders: dict[str, Path], training: str) -> Non
 
 def test_only_an_adapter_is_trained_averaged_and_released(folders: dict[str, Path]) -> None:
     one = begun(folders["qwen3"], "lora")
-    frozen = {name: value.clone() for name, value in one.policy.module.named_parameters() if not value.requires_grad}
+    frozen = {
+        name: value.clone() for name, value in one.policy.module.named_parameters() if not value.requires_grad
+    }
     found = gradient(one, some(one))
     assert found.vector.shape == (one.size,)
     assert one.size == sum(value.numel() for value in weights.from_bytes(one.weights()).values())
@@ -69,13 +74,17 @@ def test_only_an_adapter_is_trained_averaged_and_released(folders: dict[str, Pat
 
 
 def test_an_adapters_gradient_is_autograds(folders: dict[str, Path]) -> None:
-    """GEPO where nothing has moved, written out: advantages times weights times the mean log-probability of a completion."""
+    """GEPO where nothing has moved, written out: advantages times weights times the mean log-probability of a
+    completion."""
     one = begun(folders["llama"], "lora")
     one.step(torch.ones(one.size))  # B is not 0: both matrices have a gradient
     made = some(one, 3)
     value = torch.zeros(())
     for group, prompt, rewards in zip(*made, strict=True):
-        rows = [row.tolist() for row in np.split(np.frombuffer(group.tokens.data, "<i4"), np.cumsum(group.lengths)[:-1])]
+        rows = [
+            row.tolist()
+            for row in np.split(np.frombuffer(group.tokens.data, "<i4"), np.cumsum(group.lengths)[:-1])
+        ]
         scored = one.policy.logprobs([prompt] * len(rows), rows, 1.0)
         lengths = scored.mask.sum(-1)
         score = (scored.logp * scored.mask).sum(-1) / lengths
@@ -92,9 +101,15 @@ def test_an_adapters_gradient_is_autograds(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
-@pytest.mark.parametrize(("training", "dtype"), [
-    ("full", "float32"), ("full", "bfloat16"), ("lora", "bfloat16"), ("qlora", "float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("training", "dtype"),
+    [
+        ("full", "float32"),
+        ("full", "bfloat16"),
+        ("lora", "bfloat16"),
+        ("qlora", "float32"),
+    ],
+)
 def test_a_restored_learner_of_any_kind_goes_on_exactly_where_it_was(
     folders: dict[str, Path], tmp_path: Path, training: str, dtype: str, optimizer: str
 ) -> None:
@@ -119,10 +134,13 @@ def test_an_adapters_checkpoint_holds_the_adapter_and_its_moments_alone(folders:
     assert all(".lora_" in name for name in tensors)
 
 
-@pytest.mark.parametrize(("training", "optimizer", "says"), [
-    ("lora", "adamw", "its training is full, here it is lora"),
-    ("full", "adamw8bit", "its optimizer is adamw, here it is adamw8bit"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("training", "optimizer", "says"),
+    [
+        ("lora", "adamw", "its training is full, here it is lora"),
+        ("full", "adamw8bit", "its optimizer is adamw, here it is adamw8bit"),
+    ],
+)
 def test_a_checkpoint_of_another_kind_is_refused_in_a_sentence(
     folders: dict[str, Path], tmp_path: Path, training: str, optimizer: str, says: str
 ) -> None:
@@ -139,8 +157,14 @@ def test_masters_are_what_is_released_and_small_steps_are_not_lost(folders: dict
     first = one.weights()
     for _ in range(100):
         one.step(torch.ones(one.size))
-    masters, before, after = one._optimizer.masters, weights.from_bytes(first), weights.from_bytes(one.weights())
-    assert after.keys() == masters.keys() and all(torch.equal(after[name], masters[name].bfloat16()) for name in after)
+    masters, before, after = (
+        one._optimizer.masters,
+        weights.from_bytes(first),
+        weights.from_bytes(one.weights()),
+    )
+    assert after.keys() == masters.keys() and all(
+        torch.equal(after[name], masters[name].bfloat16()) for name in after
+    )
     moved = torch.cat([(after[name].float() - before[name].float()).flatten() for name in after])
     assert float(moved.mean()) == pytest.approx(-1e-3, rel=0.1)
 
@@ -159,7 +183,9 @@ def test_gradients_in_bfloat16_are_added_up_in_float32(folders: dict[str, Path])
     assert vector.dtype is torch.float32 and not torch.equal(vector, vector.bfloat16().float())
 
 
-def test_the_cosine_of_a_large_gradient_is_that_of_a_sample(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cosine_of_a_large_gradient_is_that_of_a_sample(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = begun(folders["llama"])
     made = some(one)
     whole = gradient(one, made)

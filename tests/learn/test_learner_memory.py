@@ -1,4 +1,5 @@
-"""A learner whose memory ends: smaller chunks of the same gradient, recomputed activations, a sentence, and never half a step."""
+"""A learner whose memory ends: smaller chunks of the same gradient, recomputed activations, a sentence, and
+never half a step."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def made(folder: Path) -> Batch:
     return batch(learner(folder, settings()).policy, 12, completions=COMPLETIONS)  # type: ignore[arg-type]
 
 
-def small(of: Learner, groups: int, where: str = "forward", unless: Callable[[], bool] = lambda: False) -> list[int]:
+def small(
+    of: Learner, groups: int, where: str = "forward", unless: Callable[[], bool] = lambda: False
+) -> list[int]:
     """From now on the model's memory holds so many groups; returns a list that every try is entered in."""
     tries: list[int] = []
     network: Any = of.policy
@@ -53,7 +56,9 @@ def small(of: Learner, groups: int, where: str = "forward", unless: Callable[[],
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("groups", [1, 2, 5])
-def test_the_gradient_after_stepping_down_is_the_one_without(folder: Path, made: Batch, groups: int, where: str) -> None:
+def test_the_gradient_after_stepping_down_is_the_one_without(
+    folder: Path, made: Batch, groups: int, where: str
+) -> None:
     plain, tight = learner(folder, settings()), learner(folder, settings())
     tries = small(tight, groups, where)
     wanted, found = gradient(plain, made), gradient(tight, made)
@@ -64,7 +69,9 @@ def test_the_gradient_after_stepping_down_is_the_one_without(folder: Path, made:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_stepping_down_gives_the_very_bits_of_chunks_of_that_size(folder: Path, made: Batch, where: str) -> None:
+def test_stepping_down_gives_the_very_bits_of_chunks_of_that_size(
+    folder: Path, made: Batch, where: str
+) -> None:
     plain, tight = learner(folder, settings(micro=3)), learner(folder, settings(micro=6))
     small(tight, 3, where)
     assert torch.equal(gradient(plain, made).vector, gradient(tight, made).vector)
@@ -95,10 +102,25 @@ def test_activations_are_recomputed_when_single_groups_are_too_much(folder: Path
     torch.testing.assert_close(found.vector, wanted.vector, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize(("checkpointing", "says"), [
-    ("auto", r"not even one group of 4 completions with \d+ tokens goes through the model: peer.learner.dtype = 'bfloat16' or"),
-    ("off", r": peer.learner.checkpointing = 'auto' or peer.learner.dtype = 'bfloat16' or another device may do"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("checkpointing", "says"),
+    [
+        (
+            "auto",
+            (
+                r"not even one group of 4 completions with \d+ tokens goes through the model:"
+                r" peer.learner.dtype = 'bfloat16' or"
+            ),
+        ),
+        (
+            "off",
+            (
+                r": peer.learner.checkpointing = 'auto' or peer.learner.dtype = 'bfloat16' or another device"
+                r" may do"
+            ),
+        ),
+    ],
+)
 def test_when_nothing_is_left_to_give_up_a_sentence_says_what_to_change(
     folder: Path, made: Batch, checkpointing: Any, says: str
 ) -> None:
@@ -107,7 +129,9 @@ def test_when_nothing_is_left_to_give_up_a_sentence_says_what_to_change(
     small(tight, 0)
     with pytest.raises(OutOfMemory, match=says):
         gradient(tight, made)
-    assert tight.weights() == before and all(parameter.grad is None for parameter in tight.policy.module.parameters())
+    assert tight.weights() == before and all(
+        parameter.grad is None for parameter in tight.policy.module.parameters()
+    )
 
 
 def test_an_error_that_is_not_memorys_is_a_crash(folder: Path, made: Batch) -> None:
@@ -125,9 +149,13 @@ def test_an_error_that_is_not_memorys_is_a_crash(folder: Path, made: Batch) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("training", ["full", "lora", "qlora"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
-def test_recomputing_activations_does_not_change_the_gradient(family: str, training: str, tmp_path: Path) -> None:
+def test_recomputing_activations_does_not_change_the_gradient(
+    family: str, training: str, tmp_path: Path
+) -> None:
     where = model(tmp_path, family)
-    keeps, recomputes = (learner(where, settings(training), Training(checkpointing=how)) for how in ("off", "on"))  # type: ignore[arg-type]
+    keeps, recomputes = (
+        learner(where, settings(training), Training(checkpointing=how)) for how in ("off", "on")
+    )  # type: ignore[arg-type]
     first = keeps.weights()
     for one in (keeps, recomputes):
         one.load(first, 0)
@@ -174,13 +202,17 @@ def test_moments_that_do_not_fit_change_nothing(folder: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "zeros_like", full)
-        with pytest.raises(OutOfMemory, match=r"the moments of \d+ parameters do not fit .* Tried to allocate 2.00 GiB.\)$"):
+        with pytest.raises(
+            OutOfMemory, match=r"the moments of \d+ parameters do not fit .* Tried to allocate 2.00 GiB.\)$"
+        ):
             one.step(torch.ones(one.size))
     assert one.weights() == before and one.version == 0
     assert one.step(torch.ones(one.size))["lr"] > 0 and one.version == 1
 
 
-def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_release_is_loaded(folder: Path) -> None:
+def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_release_is_loaded(
+    folder: Path,
+) -> None:
     one, other = learner(folder, settings()), learner(folder, settings())
     release = one.weights()
     one.step(torch.ones(one.size))
@@ -240,11 +272,15 @@ def test_a_room_that_fails_after_it_grew_waits_twice_as_long() -> None:
     assert room.failed(2) and room.groups == 1 and not room.failed(1)
 
 
-def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(folder: Path, made: Batch, monkeypatch: Any) -> None:
+def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(
+    folder: Path, made: Batch, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(PeakMemory, "rise", lambda self: 1000)
     plain, tight = learner(folder, settings()), learner(folder, settings(), ram=lambda: 4000)
     tries = small(tight, 100)
-    torch.testing.assert_close(gradient(tight, made).vector, gradient(plain, made).vector, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        gradient(tight, made).vector, gradient(plain, made).vector, rtol=1e-4, atol=1e-7
+    )
     assert tries[0] == 1 and sum(tries[1:]) == 12 and max(tries[1:]) in (2, 3)
     tries.clear()
     gradient(tight, made)
@@ -252,7 +288,9 @@ def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(folder: P
 
 
 @pytest.mark.slow
-def test_what_will_not_fit_a_cpu_is_recomputed_before_the_machine_kills_us(folder: Path, made: Batch, monkeypatch: Any) -> None:
+def test_what_will_not_fit_a_cpu_is_recomputed_before_the_machine_kills_us(
+    folder: Path, made: Batch, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(PeakMemory, "rise", lambda self: 1000)
     tight = learner(folder, settings(), ram=lambda: 1000)
     gradient(tight, made)
@@ -268,14 +306,23 @@ def test_a_gauge_sees_a_peak_that_is_gone_again() -> None:
     assert gauge.rise() < (60 << 20) and gauge.peak > (64 << 20)
 
 
-@pytest.mark.parametrize(("error", "memorys"), [
-    (torch.OutOfMemoryError("CUDA out of memory"), True),
-    (MemoryError(), True),
-    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"), True),
-    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-    (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-    (ValueError("out of memory"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "memorys"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:"
+                " you tried"
+            ),
+            True,
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
 def test_errors_of_memory_are_told_from_others(error: Exception, memorys: bool) -> None:
     assert microbatch.ran_out(error) == memorys
 

@@ -47,7 +47,9 @@ def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole:
     data = weights.of(model.load_policy(whole))
     joined = model.load_policy(bare, data=data)
     assert weights.of(joined) == data
-    assert joined.get_output_embeddings().weight is joined.get_input_embeddings().weight, "tied as in the config"
+    assert joined.get_output_embeddings().weight is joined.get_input_embeddings().weight, (
+        "tied as in the config"
+    )
     empty = LanguageModel(model.load_policy(bare), speech.load(whole))
     weights.load_into(empty.module, data)
     of_whole = LanguageModel(model.load_policy(whole), speech.load(whole))
@@ -57,7 +59,9 @@ def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole:
 
 
 def test_a_release_names_what_the_files_of_a_model_name(whole: Path) -> None:
-    assert set(weights.from_bytes(weights.of(model.load_policy(whole)))) == set(load_file(whole / "model.safetensors"))
+    assert set(weights.from_bytes(weights.of(model.load_policy(whole)))) == set(
+        load_file(whole / "model.safetensors")
+    )
 
 
 @pytest.mark.parametrize("quantize", ["none", "nf4"])
@@ -78,25 +82,38 @@ def test_qlora_trains_through_the_quantized_base_even_after_it_has_sampled(whole
     scored = learner.logprobs(["12"], [[5, 6]], 1.0)
     torch.testing.assert_close(scored.logp.detach(), before)
     scored.logp.sum().backward()
-    moved = [name for name, p in learner.module.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)]
+    moved = [
+        name
+        for name, p in learner.module.named_parameters()
+        if p.grad is not None and bool(p.grad.abs().sum() > 0)
+    ]
     assert any("layers.0." in name for name in moved), "the gradient reaches the first layer"
 
 
 def test_nf4_is_not_the_model_but_near_it(whole: Path) -> None:
     ids = torch.tensor([speech.load(whole).encode(["What is 12+30?"])[0]])
     with torch.no_grad():
-        plain, small = (torch.log_softmax(model.load_policy(whole, quantize=kind)(ids).logits, -1) for kind in ("none", "nf4"))
+        plain, small = (
+            torch.log_softmax(model.load_policy(whole, quantize=kind)(ids).logits, -1)
+            for kind in ("none", "nf4")
+        )
     assert 1e-3 < float((plain - small).abs().mean()) < 0.3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_weights_are_of_the_type_that_was_asked_for(whole: Path, bare: Path, dtype: str) -> None:
     for folder in (whole, bare):
-        assert {p.dtype for p in model.load_policy(folder, dtype=dtype).parameters()} == {getattr(torch, dtype)}
-    assert model.dtype_of("auto", "cpu") is torch.float32 and model.dtype_of("auto", "cuda:1") is torch.bfloat16
+        assert {p.dtype for p in model.load_policy(folder, dtype=dtype).parameters()} == {
+            getattr(torch, dtype)
+        }
+    assert (
+        model.dtype_of("auto", "cpu") is torch.float32 and model.dtype_of("auto", "cuda:1") is torch.bfloat16
+    )
 
 
-def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(whole: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
+    whole: Path, folder: Path, tmp_path: Path
+) -> None:
     policy = model.load_policy(whole)
     shutil.rmtree(folder)
     policy.save_pretrained(folder, max_shard_size="100KB")  # in float32, in several files
@@ -111,16 +128,33 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(whole: Path, f
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda folder: (folder / "config.json").unlink(), r"no config.json: it is no model folder; save_pretrained writes one"),
-        (lambda folder: (folder / "config.json").write_text("{"), r"config.json cannot be read .*copy the model again"),
-        (lambda folder: (folder / "config.json").write_text("[]"), r"config.json cannot be read"),
-        (lambda folder: edit(folder, model_type="qwen99"), r"does not know the architecture 'qwen99' .*: upgrade transformers"),
         (
-            lambda folder: edit(folder, model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),
+            lambda folder: (folder / "config.json").unlink(),
+            r"no config.json: it is no model folder; save_pretrained writes one",
+        ),
+        (
+            lambda folder: (folder / "config.json").write_text("{"),
+            r"config.json cannot be read .*copy the model again",
+        ),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config.json cannot be read"),
+        (
+            lambda folder: edit(folder, model_type="qwen99"),
+            r"does not know the architecture 'qwen99' .*: upgrade transformers",
+        ),
+        (
+            lambda folder: edit(
+                folder, model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}
+            ),
             r"needs code that it brings along, and that is never run here",
         ),
-        (lambda folder: edit(folder, model_type="clip_text_model"), r"a clip_text_model, which is no causal language model"),
-        (lambda folder: edit(folder, quantization_config={"quant_method": "gptq"}), r"quantized already: take the plain model"),
+        (
+            lambda folder: edit(folder, model_type="clip_text_model"),
+            r"a clip_text_model, which is no causal language model",
+        ),
+        (
+            lambda folder: edit(folder, quantization_config={"quant_method": "gptq"}),
+            r"quantized already: take the plain model",
+        ),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 50), r"cannot be loaded"),
     ],
 )
@@ -138,7 +172,9 @@ def test_code_in_a_folder_is_not_run(bare: Path) -> None:
 
 def test_an_adapter_without_its_base_says_what_is_missing(bare: Path) -> None:
     (bare / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(ModelError, match=r"only pickled weights, which are never read: .*; an adapter is nothing"):
+    with pytest.raises(
+        ModelError, match=r"only pickled weights, which are never read: .*; an adapter is nothing"
+    ):
         model.load_policy(bare, lora=LORA)
 
 

@@ -1,4 +1,5 @@
-"""What holds for every objective, whatever its formula (`test_methods` has the formulas), and where a method is another one."""
+"""What holds for every objective, whatever its formula (`test_methods` has the formulas), and where a method
+is another one."""
 
 from __future__ import annotations
 
@@ -27,14 +28,21 @@ def make(seed: int = 0, sizes: tuple[int, ...] = (4, 3, 1), length: int = 6, shi
     gen = torch.Generator().manual_seed(seed)
     rows = sum(sizes)
     logq = -torch.rand(rows, length, generator=gen) * 2 - 0.05
-    logp, prox, ref = ((logq + shift * torch.randn(rows, length, generator=gen)).clamp(max=-1e-3) for _ in range(3))
+    logp, prox, ref = (
+        (logq + shift * torch.randn(rows, length, generator=gen)).clamp(max=-1e-3) for _ in range(3)
+    )
     return Batch(
-        logp, logq, prox=prox, ref=ref, entropy=torch.rand(rows, length, generator=gen), horizon=float(length),
+        logp,
+        logq,
+        prox=prox,
+        ref=ref,
+        entropy=torch.rand(rows, length, generator=gen),
+        horizon=float(length),
         mask=(torch.arange(length) < torch.randint(1, length + 1, (rows,), generator=gen)[:, None]).float(),
         reward=torch.randint(0, 3, (rows,), generator=gen) / 2,
         group=torch.repeat_interleave(torch.arange(len(sizes)) * 7 + 3, torch.tensor(sizes)),
         lag=torch.randint(0, 9, (rows,), generator=gen),
-    )  # fmt: skip
+    )
 
 
 def rows(batch: Batch, chosen: Tensor) -> Batch:
@@ -70,7 +78,9 @@ def test_the_order_of_samples_does_not_matter(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("options", [{"kl": 0.1}, {"kl": 0.1, "kl_against": "ref", "reduce": "prompt-mean"}], ids=["", "ref"])
+@pytest.mark.parametrize(
+    "options", [{"kl": 0.1}, {"kl": 0.1, "kl_against": "ref", "reduce": "prompt-mean"}], ids=["", "ref"]
+)
 @few
 @given(seed=seeds, cuts=st.sets(st.integers(1, 3), min_size=1))
 def test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same(
@@ -80,11 +90,15 @@ def test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same(
     batch = make(seed, sizes)
     edges = [0, *(sum(sizes[:cut]) for cut in sorted(cuts)), sum(sizes)]
     starts = [sum(sizes[:k]) for k in range(5)]
-    lengths, rewards = ([v[a:b].tolist() for a, b in pairwise(starts)] for v in (batch.mask.sum(-1), batch.reward))
+    lengths, rewards = (
+        [v[a:b].tolist() for a, b in pairwise(starts)] for v in (batch.mask.sum(-1), batch.reward)
+    )
     total = Total.of(lengths, rewards)
     chunks = [replace(rows(batch, torch.arange(a, b)), total=total) for a, b in pairwise(edges)]
     parts, whole = [loss(method, chunk) for chunk in chunks], loss(method, batch)
-    torch.testing.assert_close(torch.cat([gradient(method, c) for c in chunks]), gradient(method, batch), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        torch.cat([gradient(method, c) for c in chunks]), gradient(method, batch), rtol=1e-4, atol=1e-6
+    )
     torch.testing.assert_close(sum(part.value for part in parts), whole.value, rtol=1e-4, atol=1e-5)
     assert merge(parts) == pytest.approx(whole.metrics, rel=1e-4, abs=1e-6)
 
@@ -110,7 +124,9 @@ def test_a_group_of_one_teaches_nothing_but_reinforce(name: str) -> None:
 def test_what_lies_behind_the_mask_is_never_read(name: str, against: str) -> None:
     batch, method = make(4), objective(name, {"kl": 0.1, "kl_against": against})
     dirt = {"logp": math.nan, "logq": math.inf, "prox": math.nan, "ref": -math.inf, "entropy": math.nan}
-    spoiled = replace(batch, **{f: getattr(batch, f).masked_fill(batch.mask == 0, bad) for f, bad in dirt.items()})
+    spoiled = replace(
+        batch, **{f: getattr(batch, f).masked_fill(batch.mask == 0, bad) for f, bad in dirt.items()}
+    )
     assert torch.equal(gradient(method, spoiled), gradient(method, batch))
     assert loss(method, spoiled).metrics == loss(method, batch).metrics
 
@@ -128,8 +144,13 @@ def test_more_padding_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_weights_are_those_of_float32_whatever_comes_in(name: str, dtype: torch.dtype) -> None:
     batch, method = make(6), OBJECTIVES[name]
-    tensors = {f: getattr(batch, f).to(dtype) for f in ("logp", "logq", "mask", "reward", "prox", "ref", "entropy")}
-    narrow, single = replace(batch, **tensors), replace(batch, **{f: value.float() for f, value in tensors.items()})
+    tensors = {
+        f: getattr(batch, f).to(dtype) for f in ("logp", "logq", "mask", "reward", "prox", "ref", "entropy")
+    }
+    narrow, single = (
+        replace(batch, **tensors),
+        replace(batch, **{f: value.float() for f, value in tensors.items()}),
+    )
     for mine, expected in zip(weights(method, narrow), weights(method, single), strict=True):
         assert mine.dtype == torch.float32
         assert torch.equal(mine, expected)
@@ -142,7 +163,9 @@ def test_weights_are_those_of_float32_whatever_comes_in(name: str, dtype: torch.
 @pytest.mark.parametrize("shift", [5.0, 60.0])
 def test_policies_far_apart_leave_everything_finite(name: str, shift: float) -> None:
     batch = make(7, length=40, shift=shift)
-    batch = replace(batch, logp=batch.logq + shift * torch.randn(8, 40, generator=torch.Generator().manual_seed(1)))
+    batch = replace(
+        batch, logp=batch.logq + shift * torch.randn(8, 40, generator=torch.Generator().manual_seed(1))
+    )
     assert torch.isfinite(gradient(objective(name, {"kl": 0.1}), batch)).all()
     outcome = loss(OBJECTIVES[name], batch)
     assert torch.isfinite(outcome.value) and all(math.isfinite(v) for v in outcome.metrics.values())
@@ -152,11 +175,15 @@ def test_policies_far_apart_leave_everything_finite(name: str, shift: float) -> 
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(("side", "bad"), [("logp", -math.inf), ("both", -math.inf), ("logq", -math.inf), ("logq", math.nan)])
+@pytest.mark.parametrize(
+    ("side", "bad"), [("logp", -math.inf), ("both", -math.inf), ("logq", -math.inf), ("logq", math.nan)]
+)
 def test_an_impossible_token_leaves_everything_finite(name: str, side: str, bad: float) -> None:
     batch, at = make(8), torch.zeros(8, 6, dtype=torch.bool)
     at[1, 0] = True
-    spoiled = replace(batch, **{f: getattr(batch, f).masked_fill(at, bad) for f in ("logp", "logq") if side in (f, "both")})
+    spoiled = replace(
+        batch, **{f: getattr(batch, f).masked_fill(at, bad) for f in ("logp", "logq") if side in (f, "both")}
+    )
     for kind in KL_SLOPES:
         assert torch.isfinite(gradient(objective(name, {"kl": 0.1, "kl_kind": kind}), spoiled)).all()
     outcome = loss(OBJECTIVES[name], spoiled)
@@ -166,8 +193,11 @@ def test_an_impossible_token_leaves_everything_finite(name: str, side: str, bad:
 @pytest.mark.parametrize("name", ALL)
 @few
 @given(seed=seeds, kind=st.sampled_from(sorted(KL_SLOPES)), against=st.sampled_from(["sampler", "ref"]))
-def test_of_an_impossible_completion_only_reward_and_length_are_read(name: str, seed: int, kind: str, against: str) -> None:
-    """It has no gradient of its own, not even of the KL, and what it or its sampler said elsewhere moves nobody else's."""
+def test_of_an_impossible_completion_only_reward_and_length_are_read(
+    name: str, seed: int, kind: str, against: str
+) -> None:
+    """It has no gradient of its own, not even of the KL, and what it or its sampler said elsewhere moves
+    nobody else's."""
     batch, method = make(seed), objective(name, {"kl": 0.1, "kl_kind": kind, "kl_against": against})
     at = torch.zeros(8, 6, dtype=torch.bool)
     at[1, 0] = True
@@ -183,8 +213,10 @@ def test_of_an_impossible_completion_only_reward_and_length_are_read(name: str, 
 @few
 @given(seed=seeds)
 def test_the_others_weigh_as_if_an_impossible_completion_were_absent(name: str, seed: int) -> None:
-    """Where a weight is over a mean of the group, the absent one counts as a zero in that mean: G / (G - 1) as much. (In
-    `tempered` as a member that is not effective: it may lower tau.) Its reward is the group's mean here, so that signs stay."""
+    """Where a weight is over a mean of the group, the absent one counts as a zero in that mean: G / (G - 1)
+    as much. (In `tempered` as a member that is not effective: it may lower tau.) Its reward is the group's
+    mean here, so that signs stay.
+    """
     gone = torch.arange(8) != 4
     batch = replace(make(seed), reward=torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0]))
     spoiled = replace(batch, logq=batch.logq.masked_fill(~gone[:, None], -torch.inf))
@@ -196,7 +228,9 @@ def test_the_others_weigh_as_if_an_impossible_completion_were_absent(name: str, 
 # --- symmetries and reductions -------------------------------------------------------------------------------------------------
 
 PROBABILITIES = {"dppo", "prime_rl"}
-# They compare probabilities themselves, not their ratio; a full score adds as often as a completion is long.
+"""They compare probabilities themselves, not their ratio; a full score adds as often as a completion is
+long."""
+
 FULL = {name for name in EXPECTATIONS if OBJECTIVES[name].ratio.score == "full"}
 
 
@@ -204,7 +238,9 @@ FULL = {name for name in EXPECTATIONS if OBJECTIVES[name].ratio.score == "full"}
 def test_a_common_shift_of_both_policies_matters_to_those_that_compare_probabilities(name: str) -> None:
     batch = make(9, shift=0.6)
     moved = replace(batch, **{f: getattr(batch, f) - 2 for f in ("logp", "logq", "prox", "ref")})
-    same = torch.allclose(gradient(OBJECTIVES[name], moved), gradient(OBJECTIVES[name], batch), rtol=1e-3, atol=1e-6)
+    same = torch.allclose(
+        gradient(OBJECTIVES[name], moved), gradient(OBJECTIVES[name], batch), rtol=1e-3, atol=1e-6
+    )
     assert same == (name not in PROBABILITIES | FULL)
 
 
@@ -237,7 +273,9 @@ def test_with_equal_sampler_probabilities_or_alone_in_its_group_gepo_weighs_as_g
 def test_the_mix_goes_from_gepo_to_gspo() -> None:
     batch = make(12)
     torch.testing.assert_close(phi_of("gepo_mix", batch, mix=0), phi_of("gepo", batch))
-    torch.testing.assert_close(phi_of("gepo_mix", batch, mix=1, trust="free"), phi_of("gspo", batch, trust="free"))
+    torch.testing.assert_close(
+        phi_of("gepo_mix", batch, mix=1, trust="free"), phi_of("gspo", batch, trust="free")
+    )
 
 
 def test_the_gepo_of_learner_probabilities_has_mean_weight_one_under_the_samplers() -> None:
@@ -263,7 +301,9 @@ def test_decoupled_and_a3po_only_drop_above_five_where_the_proximal_policy_is_th
 
 @few
 @given(seed=seeds, shift=st.sampled_from([0.1, 0.3, 1.0, 3.0]), ess=st.sampled_from([0.3, 0.5, 0.9]))
-def test_a_tempered_group_stays_as_effective_as_asked_or_has_token_ratios(seed: int, shift: float, ess: float) -> None:
+def test_a_tempered_group_stays_as_effective_as_asked_or_has_token_ratios(
+    seed: int, shift: float, ess: float
+) -> None:
     batch = make(seed, (6,), shift=shift)
     phi = phi_of("tempered", batch, trust="free", ess=ess)
     w = phi.sum(-1) / batch.mask.sum(-1)
@@ -273,7 +313,9 @@ def test_a_tempered_group_stays_as_effective_as_asked_or_has_token_ratios(seed: 
 
 @few
 @given(seed=seeds, shift=st.sampled_from([0.1, 0.6, 2.0]))
-def test_m2po_drops_nothing_between_07_and_15_and_nothing_that_is_not_harmful(seed: int, shift: float) -> None:
+def test_m2po_drops_nothing_between_07_and_15_and_nothing_that_is_not_harmful(
+    seed: int, shift: float
+) -> None:
     batch = make(seed, shift=shift)
     advantage, phi = weights(OBJECTIVES["m2po"], batch)
     r = (batch.logp - batch.logq).exp() * batch.mask
@@ -284,10 +326,13 @@ def test_m2po_drops_nothing_between_07_and_15_and_nothing_that_is_not_harmful(se
 
 def test_m2po_drops_above_the_largest_harmful_step_whose_capped_second_moment_is_within_the_budget() -> None:
     up = torch.tensor([0.05] * 18 + [0.45, 0.5, 0.9])
-    # Mean of min(x^2, X^2) over the 21: 0.036 at X = 0.5, 0.062 at 0.9. The other's tokens moved against its advantage.
+    # Mean of min(x^2, X^2) over the 21: 0.036 at X = 0.5, 0.062 at 0.9. The other's tokens moved against its
+    # advantage.
     drift = torch.stack([up, torch.full((21,), 0.05)])
     logq = torch.full((2, 21), -2.0)
-    batch = Batch(logq + drift, logq, torch.ones(2, 21), torch.tensor([1.0, 0.0]), torch.zeros(2, dtype=torch.long))
+    batch = Batch(
+        logq + drift, logq, torch.ones(2, 21), torch.tensor([1.0, 0.0]), torch.zeros(2, dtype=torch.long)
+    )
     assert (phi_of("m2po", batch) == 0).nonzero().tolist() == [[0, 20]]
 
 
@@ -310,12 +355,15 @@ def test_a_weight_weighted_baseline_balances_the_weights_of_a_group(name: str, s
     torch.testing.assert_close(balance, torch.zeros(20), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("centre", "expected"), [
-    ("none", [1, 0, 0, 1, 0.5]),
-    ("group-mean", [0.5, -0.5, -0.5, 0.5, 0]),
-    ("leave-one-out", [2 / 3, -2 / 3, -2 / 3, 2 / 3, 0]),
-    ("length-weighted", [0.4, -0.6, -0.6, 0.4, 0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("centre", "expected"),
+    [
+        ("none", [1, 0, 0, 1, 0.5]),
+        ("group-mean", [0.5, -0.5, -0.5, 0.5, 0]),
+        ("leave-one-out", [2 / 3, -2 / 3, -2 / 3, 2 / 3, 0]),
+        ("length-weighted", [0.4, -0.6, -0.6, 0.4, 0]),
+    ],
+)
 def test_a_centre_is_what_a_hand_counts(centre: str, expected: list[float]) -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
     batch = replace(make(0, (4, 1), 4), reward=torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5]), mask=mask)
@@ -348,7 +396,12 @@ def test_the_kl_term_adds_the_gradient_of_its_formula(kind: str, against: str) -
     logp = batch.logp.clone().requires_grad_(True)
     d = logp - (batch.logq if against == "sampler" else batch.ref)
     k3 = (-d).exp() + d - 1
-    kl = {"k2": d**2 / 2, "k3": d.exp() - d - 1, "k3-reversed": k3, "k3-weighted": (logp - batch.logq).exp() * k3}[kind]
+    kl = {
+        "k2": d**2 / 2,
+        "k3": d.exp() - d - 1,
+        "k3-reversed": k3,
+        "k3-weighted": (logp - batch.logq).exp() * k3,
+    }[kind]
     (0.1 * ((kl * batch.mask).sum(-1) / batch.mask.sum(-1)).mean()).backward()
     with_kl = gradient(objective("gepo", {"kl": 0.1, "kl_kind": kind, "kl_against": against}), batch)
     torch.testing.assert_close(with_kl - gradient(objective("gepo"), batch), logp.grad, rtol=1e-4, atol=1e-7)
@@ -361,10 +414,17 @@ def test_a_kl_against_a_reference_that_the_batch_lacks_is_said_in_words() -> Non
 
 def test_metrics_are_those_of_a_hand_counted_batch() -> None:
     logq = torch.log(torch.tensor([[0.5, 0.5], [0.25, 0.25], [0.5, 0.5], [0.5, 0.5]]))
-    batch = Batch(logq, logq, torch.ones(4, 2), torch.tensor([1.0, 0.0, 1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    batch = Batch(
+        logq, logq, torch.ones(4, 2), torch.tensor([1.0, 0.0, 1.0, 1.0]), torch.tensor([0, 0, 1, 1])
+    )
     metrics = loss(objective("gepo_noclip"), batch).metrics
     w = [0.5 / (0.3125 / 0.75), 0.25 / (0.3125 / 0.75)]
-    assert metrics["reward"] == 0.75 and metrics["flat"] == 0.5 and metrics["zero"] == 0.0 and metrics["length"] == 2.0
+    assert (
+        metrics["reward"] == 0.75
+        and metrics["flat"] == 0.5
+        and metrics["zero"] == 0.0
+        and metrics["length"] == 2.0
+    )
     assert metrics["kl"] == pytest.approx(0, abs=1e-7)
     assert metrics["weight_max"] == pytest.approx(w[0], rel=1e-5)
     assert metrics["ess"] == pytest.approx((sum(w) ** 2 / (2 * (w[0] ** 2 + w[1] ** 2)) + 1) / 2, rel=1e-5)

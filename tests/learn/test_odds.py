@@ -1,4 +1,5 @@
-"""Claimed log-probabilities beside the learner's: honest ones are left alone, lies are found, nothing is unbounded."""
+"""Claimed log-probabilities beside the learner's: honest ones are left alone, lies are found, nothing is
+unbounded."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(apart: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """(logp, logq, mask) of GROUPS honest groups, one after the other, whose learner's logits are `apart` (standard deviation)
-    from those that sampled."""
+    """(logp, logq, mask) of GROUPS honest groups, one after the other, whose learner's logits are `apart`
+    (standard deviation) from those that sampled."""
     generator = torch.Generator().manual_seed(seed)
     shape = (GROUPS * COMPLETIONS, TOKENS)
     sampler = torch.randn(*shape, WORDS, generator=generator)
@@ -49,14 +50,17 @@ def evidence(logp: Tensor, logq: Tensor, mask: Tensor) -> list[float]:
 def test_an_honest_group_is_not_doubted_however_far_the_policies_are_apart(apart: float) -> None:
     found = evidence(*drawn(apart))
     assert max(found) < DOUBT
-    assert sum(math.exp(each) for each in found) / len(found) < 1.5  # an e-value: its expectation is at most 1
+    # an e-value: its expectation is at most 1
+    assert sum(math.exp(each) for each in found) / len(found) < 1.5
 
 
 LIES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "every token is -20": lambda p, q, right: torch.full_like(q, -20.0),
     "1.5 nats less": lambda p, q, right: q - 1.5,
     "nothing is that small": lambda p, q, right: torch.full_like(q, -3e38),
-    "wrong completions 5 nats less, right ones more": lambda p, q, right: torch.where(right, q.new_zeros(()), q - 5.0),
+    "wrong completions 5 nats less, right ones more": lambda p, q, right: torch.where(
+        right, q.new_zeros(()), q - 5.0
+    ),
     "one token": lambda p, q, right: torch.cat([q[:, :1] - 25.0 * ~right[:, :1], q[:, 1:]], -1),
 }
 

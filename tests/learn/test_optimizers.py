@@ -13,17 +13,24 @@ from swarm.learn import optimizers
 from swarm.learn.optimizers import MasterOptimizer
 
 SHAPES = {"large": (80, 64), "small": (64,), "odd": (70, 61)}
-# Of 5120 and 4270 values, which have 8-bit moments, the second with a block that is not full; and of 64, which has not.
+"""Of 5120 and 4270 values, which have 8-bit moments, the second with a block that is not full; and of 64,
+which has not."""
+
 NAMES = ("adamw", "adamw8bit")
 
 
 def named(dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, nn.Parameter]:
     drawn = torch.Generator().manual_seed(seed)
-    return {name: nn.Parameter(torch.randn(shape, generator=drawn).to(dtype)) for name, shape in SHAPES.items()}
+    return {
+        name: nn.Parameter(torch.randn(shape, generator=drawn).to(dtype)) for name, shape in SHAPES.items()
+    }
 
 
 def vector(seed: int) -> Tensor:
-    return torch.randn(sum(torch.Size(shape).numel() for shape in SHAPES.values()), generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        sum(torch.Size(shape).numel() for shape in SHAPES.values()),
+        generator=torch.Generator().manual_seed(seed),
+    )
 
 
 def settings(name: str = "adamw", **changes: float) -> config.Optimizer:
@@ -78,7 +85,9 @@ def test_eight_bit_steps_go_where_those_in_full_go() -> None:
     for seed in range(5):
         one.step(vector(0) + 0.1 * vector(seed), 1.0, 1e-3)
         two.step(vector(0) + 0.1 * vector(seed), 1.0, 1e-3)
-    moved = [torch.cat([(x[name] - start[name]).detach().flatten() for name in SHAPES]) for x in (ours, theirs)]
+    moved = [
+        torch.cat([(x[name] - start[name]).detach().flatten() for name in SHAPES]) for x in (ours, theirs)
+    ]
     assert float(torch.cosine_similarity(*moved, dim=0)) > 0.98
 
 
@@ -143,7 +152,9 @@ def test_moments_that_are_made_ahead_change_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_memory_that_ends_while_moments_are_made_leaves_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_ends_while_moments_are_made_leaves_none(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     descent = MasterOptimizer(named(), settings(name))
     made, real = [], torch.zeros_like
 

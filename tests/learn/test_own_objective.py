@@ -49,7 +49,9 @@ def batch(**fields: torch.Tensor) -> Batch:
     logp = logq + 0.5 * torch.randn(6, 4, generator=gen)
     tensors = {"prox": logp - 0.1, "ref": logq - 0.2, "lag": torch.ones(6)}
     reward = torch.tensor([1.0, 0, 1, 0, 0, 1])
-    return Batch(logp, logq, torch.ones(6, 4), reward, torch.arange(6) // 3, horizon=4.0, **(tensors | fields))
+    return Batch(
+        logp, logq, torch.ones(6, 4), reward, torch.arange(6) // 3, horizon=4.0, **(tensors | fields)
+    )
 
 
 def test_an_objective_of_the_users_own_with_a_new_trust_region_runs(module: str) -> None:
@@ -70,27 +72,57 @@ def test_its_parts_can_be_overridden_and_its_region_given_to_others(module: str)
     )
 
 
-@pytest.mark.parametrize(("path", "says"), [
-    ("nowhere.at_all:MINE", "'nowhere.at_all:MINE' cannot be imported: No module named 'nowhere'; its module must be in"),
-    ("MODULE:YOURS", "cannot be imported: module 'MODULE' has no attribute 'YOURS'"),
-    ("MODULE:", "is not written as package.module:NAME"),
-    (":MINE", "is not written as package.module:NAME"),
-    (".relative:MINE", "is not written as package.module:NAME"),
-    ("MODULE:OTHER", "MODULE:OTHER is a dict, it has to be a swarm.learn.objectives.Objective"),
-    ("MODULE:TYPO", r"MODULE:TYPO has advantage.centre 'group-mena' \(did you mean 'group-mean'\?\); known: none, group-mean"),
-    ("MODULE:SPARE", r"MODULE:SPARE has 1 trust.constants, the region 'soft' takes 2; its authors' are \(1.0, 1.05\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (
+            "nowhere.at_all:MINE",
+            "'nowhere.at_all:MINE' cannot be imported: No module named 'nowhere'; its module must be in",
+        ),
+        ("MODULE:YOURS", "cannot be imported: module 'MODULE' has no attribute 'YOURS'"),
+        ("MODULE:", "is not written as package.module:NAME"),
+        (":MINE", "is not written as package.module:NAME"),
+        (".relative:MINE", "is not written as package.module:NAME"),
+        ("MODULE:OTHER", "MODULE:OTHER is a dict, it has to be a swarm.learn.objectives.Objective"),
+        (
+            "MODULE:TYPO",
+            (
+                r"MODULE:TYPO has advantage.centre 'group-mena' \(did you mean 'group-mean'\?\); known: none,"
+                r" group-mean"
+            ),
+        ),
+        (
+            "MODULE:SPARE",
+            r"MODULE:SPARE has 1 trust.constants, the region 'soft' takes 2; its authors' are \(1.0, 1.05\)",
+        ),
+    ],
+)
 def test_what_cannot_be_an_objective_is_refused_before_any_step(module: str, path: str, says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("MODULE", module)):
         objective(path.replace("MODULE", module))
 
 
 OPTIONS = {
-    "centre": CENTRES, "scale": SCALES, "ratio": RATIOS, "score": ("geometric", "full"), "over": ("q", "mean", "p"),
-    "mix": (0, 0.5, 1), "ess": (0.1, 1), "trust": TRUSTS, "eps": (0.1, 2), "lo": (0.0, 1), "hi": (0.5,), "dual": (3,),
-    "against": ("sampler", "prox", "blend"), "veto": ("none", "token", "drift"), "edge": (0.5,), "reduce": REDUCTIONS,
-    "kl": (0, 0.1), "kl_kind": KL_SLOPES, "kl_against": ("sampler", "ref"),
-}  # fmt: skip
+    "centre": CENTRES,
+    "scale": SCALES,
+    "ratio": RATIOS,
+    "score": ("geometric", "full"),
+    "over": ("q", "mean", "p"),
+    "mix": (0, 0.5, 1),
+    "ess": (0.1, 1),
+    "trust": TRUSTS,
+    "eps": (0.1, 2),
+    "lo": (0.0, 1),
+    "hi": (0.5,),
+    "dual": (3,),
+    "against": ("sampler", "prox", "blend"),
+    "veto": ("none", "token", "drift"),
+    "edge": (0.5,),
+    "reduce": REDUCTIONS,
+    "kl": (0, 0.1),
+    "kl_kind": KL_SLOPES,
+    "kl_against": ("sampler", "ref"),
+}
 
 
 @pytest.mark.parametrize("name", ["grpo", "gepo", "sapo"])
@@ -110,8 +142,15 @@ def test_the_options_tested_are_all_there_are() -> None:
 def test_an_option_changes_its_part_and_no_other() -> None:
     gepo = OBJECTIVES["gepo"]
     assert objective("gepo", {}) == gepo
-    changed = objective("gepo", {"eps": 0.3, "dual": 4, "score": "full", "kl": 0.005, "kl_kind": "k2", "reduce": "constant"})
-    assert (changed.trust.lo, changed.trust.hi, changed.trust.dual, changed.trust.kind) == (0.3, 0.3, 4.0, "gate")
+    changed = objective(
+        "gepo", {"eps": 0.3, "dual": 4, "score": "full", "kl": 0.005, "kl_kind": "k2", "reduce": "constant"}
+    )
+    assert (changed.trust.lo, changed.trust.hi, changed.trust.dual, changed.trust.kind) == (
+        0.3,
+        0.3,
+        4.0,
+        "gate",
+    )
     assert (changed.ratio.score, changed.ratio.kind) == ("full", "group-expectation")
     assert (changed.kl.weight, changed.kl.kind, changed.kl.against) == (0.005, "k2", "sampler")
     assert changed.reduce == "constant" and changed.advantage == gepo.advantage and changed.name == "gepo"
@@ -124,21 +163,26 @@ def test_a_trust_region_chosen_by_option_brings_its_authors_constants(kind: str)
     assert objective("sapo", {"trust": "clip"}).trust.constants == ()
 
 
-@pytest.mark.parametrize(("name", "options", "says"), [
-    ("gebo", {}, r"there is no objective 'gebo' \(did you mean 'gepo'\?\); known: a3po, aipo"),
-    ("gepo", {"epz": 0.1}, r"objective gepo has no option 'epz' \(did you mean 'eps'\?\)"),
-    ("gepo", {"zzz": 0.1}, "objective gepo has no option 'zzz'$"),
-    ("gepo", {"trust": "gates"}, "option trust of objective gepo is 'gates'; known: free, clip"),
-    ("gepo", {"over": "x"}, "is 'x'; known: q, mean, p"),
-    ("gepo", {"centre": 1.0}, "option centre of objective gepo is 1.0; known: none, group-mean"),
-    ("gepo", {"eps": "wide"}, "has to be a number of at least 0"),
-    ("gepo", {"eps": True}, "has to be a number of at least 0"),
-    ("gepo", {"eps": -0.1}, "has to be a number of at least 0"),
-    ("gepo", {"kl": float("nan")}, "has to be a number of at least 0"),
-    ("gepo", {"kl": float("inf")}, "has to be a number of at least 0"),
-    ("gepo_mix", {"mix": 1.5}, "option mix of objective gepo_mix is 1.5, a share is at most 1"),
-    ("tempered", {"ess": 2}, "a share is at most 1"),
-])  # fmt: skip
-def test_a_wrong_name_or_option_is_refused_in_words(name: str, options: dict[str, float | str | bool], says: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("gebo", {}, r"there is no objective 'gebo' \(did you mean 'gepo'\?\); known: a3po, aipo"),
+        ("gepo", {"epz": 0.1}, r"objective gepo has no option 'epz' \(did you mean 'eps'\?\)"),
+        ("gepo", {"zzz": 0.1}, "objective gepo has no option 'zzz'$"),
+        ("gepo", {"trust": "gates"}, "option trust of objective gepo is 'gates'; known: free, clip"),
+        ("gepo", {"over": "x"}, "is 'x'; known: q, mean, p"),
+        ("gepo", {"centre": 1.0}, "option centre of objective gepo is 1.0; known: none, group-mean"),
+        ("gepo", {"eps": "wide"}, "has to be a number of at least 0"),
+        ("gepo", {"eps": True}, "has to be a number of at least 0"),
+        ("gepo", {"eps": -0.1}, "has to be a number of at least 0"),
+        ("gepo", {"kl": float("nan")}, "has to be a number of at least 0"),
+        ("gepo", {"kl": float("inf")}, "has to be a number of at least 0"),
+        ("gepo_mix", {"mix": 1.5}, "option mix of objective gepo_mix is 1.5, a share is at most 1"),
+        ("tempered", {"ess": 2}, "a share is at most 1"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused_in_words(
+    name: str, options: dict[str, float | str | bool], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         objective(name, options)

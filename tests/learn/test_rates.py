@@ -15,7 +15,7 @@ from swarm.learn.rates import Unknown, rate, settled
 from swarm.learn.tabular import Tabular
 
 QWEN = 596_049_920
-# Parameters of Qwen3-0.6B.
+"""Parameters of Qwen3-0.6B."""
 
 
 def run(name: str = "embedded", training: str = "full", task: str = "digit-sums") -> Run:
@@ -38,19 +38,33 @@ def test_a_kind_of_which_something_is_known_has_a_rate_with_its_source(
     known = rate(what, parameters)
     assert known.lr == lr and source in known.source
     pinned, said = settled(what, parameters)
-    assert pinned.optimizer.lr == lr and f"learning rate {lr:g}" in said and "run.optimizer.lr sets another" in said
+    assert (
+        pinned.optimizer.lr == lr
+        and f"learning rate {lr:g}" in said
+        and "run.optimizer.lr sets another" in said
+    )
 
 
 @pytest.mark.parametrize(
     ("what", "parameters", "says"),
     [
-        (run(task="my-task"), 0, "all weights of embedded .* on the task my-task: set run.optimizer.lr; 1e-4"),
+        (
+            run(task="my-task"),
+            0,
+            "all weights of embedded .* on the task my-task: set run.optimizer.lr; 1e-4",
+        ),
         (run(training="lora"), 0, "an adapter of embedded"),
         (run("./mine"), 2e6, r"all weights of ./mine \(2.0M parameters\)"),
-        (run("./mine", "lora"), 7e10, r"an adapter of ./mine \(70.0B parameters\).*1e-05 is a cautious start"),
+        (
+            run("./mine", "lora"),
+            7e10,
+            r"an adapter of ./mine \(70.0B parameters\).*1e-05 is a cautious start",
+        ),
     ],
 )
-def test_a_kind_of_which_nothing_is_known_is_refused_with_what_to_try(what: Run, parameters: float, says: str) -> None:
+def test_a_kind_of_which_nothing_is_known_is_refused_with_what_to_try(
+    what: Run, parameters: float, says: str
+) -> None:
     with pytest.raises(Unknown, match=says):
         rate(what, parameters)
 
@@ -75,7 +89,9 @@ def test_a_run_begins_with_the_rate_of_its_kind_and_goes_on_with_it(
     begun, path = base_model.pinned(run(str(folder)))
     assert begun.optimizer.lr == 1e-6 and "learning rate 1e-06: GEPO's authors" in capsys.readouterr().err
     made = run_folder.create(tmp_path / "run", begun, path)
-    assert run_folder.opened(tmp_path / "run", run(str(folder))) == made, "settings without a rate are those it began with"
+    assert run_folder.opened(tmp_path / "run", run(str(folder))) == made, (
+        "settings without a rate are those it began with"
+    )
 
 
 def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
@@ -86,6 +102,8 @@ def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
     assert counted == sum(parameter.numel() for parameter in load_policy(folder).parameters())
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.toml")), ids=lambda path: path.name
+)
 def test_every_config_has_a_rate_or_is_of_a_kind_that_is_known(path: Path) -> None:
     assert settled(load(path).config.run, 0)[0].optimizer.lr > 0

@@ -18,21 +18,31 @@ from transformers import (
     LlamaForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
-)  # fmt: skip
+)
 
 from swarm.learn.policy import LanguageModel, Scored
 from swarm.learn.scoring import linear_head, score
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
     "eos_token_id": 2,
-}  # fmt: skip
+}
 KINDS: dict[str, Any] = {
-    "llama": (LlamaForCausalLM, LlamaConfig, {}), "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
-    "gemma2": (Gemma2ForCausalLM, Gemma2Config, {}), "cohere": (CohereForCausalLM, CohereConfig, {"logit_scale": 0.3}),
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config, {}),
+    "cohere": (CohereForCausalLM, CohereConfig, {"logit_scale": 0.3}),
     "granite": (GraniteForCausalLM, GraniteConfig, {"logits_scaling": 4.0}),
-}  # fmt: skip
+}
 
 
 class Letters:
@@ -46,7 +56,9 @@ def tiny(kind: str, tied: bool = False) -> Any:
     return model(config(**SIZES, **extra, tie_word_embeddings=tied)).eval()
 
 
-def naive(hidden: torch.Tensor, weight: torch.Tensor, bias: Any, chosen: torch.Tensor, temperature: float) -> Any:
+def naive(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: Any, chosen: torch.Tensor, temperature: float
+) -> Any:
     logp = torch.log_softmax(torch.nn.functional.linear(hidden, weight, bias).float() / temperature, -1)
     return logp.gather(-1, chosen[:, None]).squeeze(-1), -(logp.exp() * logp).sum(-1)
 
@@ -59,7 +71,9 @@ def inputs(dtype: torch.dtype = torch.float32) -> Any:
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 2e-5), (torch.bfloat16, 4e-2)])
 @pytest.mark.parametrize("rows", [1, 3, 10, None])
-def test_values_and_gradients_are_those_of_all_logits_at_once(dtype: torch.dtype, close: float, rows: int | None) -> None:
+def test_values_and_gradients_are_those_of_all_logits_at_once(
+    dtype: torch.dtype, close: float, rows: int | None
+) -> None:
     leaves, chosen = inputs(dtype)
     ours = score(*leaves, chosen, 0.7, rows)
     theirs = naive(*(leaf.float() for leaf in leaves), chosen, 0.7)
@@ -78,8 +92,13 @@ def test_the_gradient_is_the_slope_of_finite_differences() -> None:
     found = torch.autograd.grad(score(*leaves, chosen, 1.3, 4)[0].sum(), leaves)
     for i, slope in enumerate(found):
         step = torch.randn(slope.shape) * 1e-2
-        ends = [score(*[x + s * step if i == j else x for j, x in enumerate(leaves)], chosen, 1.3, 4)[0].sum() for s in (1, -1)]
-        assert float((ends[0] - ends[1]).detach() / 2) == pytest.approx(float((slope * step).sum()), rel=2e-2, abs=1e-3)
+        ends = [
+            score(*[x + s * step if i == j else x for j, x in enumerate(leaves)], chosen, 1.3, 4)[0].sum()
+            for s in (1, -1)
+        ]
+        assert float((ends[0] - ends[1]).detach() / 2) == pytest.approx(
+            float((slope * step).sum()), rel=2e-2, abs=1e-3
+        )
 
 
 class Largest(TorchDispatchMode):
@@ -114,7 +133,9 @@ def test_a_chunk_of_nothing_is_refused() -> None:
         score(*leaves, chosen, 1.0, 0)
 
 
-@pytest.mark.parametrize(("kind", "linear"), [("llama", 1), ("qwen3", 1), ("gemma2", 0), ("cohere", 0), ("granite", 0)])
+@pytest.mark.parametrize(
+    ("kind", "linear"), [("llama", 1), ("qwen3", 1), ("gemma2", 0), ("cohere", 0), ("granite", 0)]
+)
 def test_heads_that_transform_their_logits_are_told_from_those_that_do_not(kind: str, linear: int) -> None:
     assert (linear_head(tiny(kind)) is not None) == bool(linear)
 

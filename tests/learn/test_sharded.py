@@ -1,4 +1,5 @@
-"""A learner on several devices is the one-process learner: two ranks over gloo on a tiny model, real processes."""
+"""A learner on several devices is the one-process learner: two ranks over gloo on a tiny model, real
+processes."""
 
 from __future__ import annotations
 
@@ -46,14 +47,20 @@ def batch(groups: int, seed: int = 0, members: int = 3) -> Batch:
         rewards = tuple(draw.random() for _ in range(members))
         out[0].append(
             Group(
-                id=f"{seed}-{task}", sampler=PeerId("s"), task=task, version=0, weights=Digest(""), lease="", seed=task,
+                id=f"{seed}-{task}",
+                sampler=PeerId("s"),
+                task=task,
+                version=0,
+                weights=Digest(""),
+                lease="",
+                seed=task,
                 lengths=lengths,
                 tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
                 logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()),
                 rewards=rewards,
                 times=Times(released=100.0, fetched=100.0, used=100.0, finished=101.0, sent=101.0),
             )
-        )  # fmt: skip
+        )
         out[1].append("one" * draw.randint(1, 3))
         out[2].append(rewards)
     return out
@@ -66,7 +73,9 @@ def alone(folder: Path, run: Run = RUN) -> Learner:
 
 def assert_alike(mine: Gradient, wanted: Gradient) -> None:
     assert wanted.vector.abs().max() > 1e-4
-    torch.testing.assert_close(mine.vector, wanted.vector, rtol=1e-4, atol=1e-5 * float(wanted.vector.abs().max()))
+    torch.testing.assert_close(
+        mine.vector, wanted.vector, rtol=1e-4, atol=1e-5 * float(wanted.vector.abs().max())
+    )
     assert mine.metrics == pytest.approx(wanted.metrics, rel=1e-4, abs=1e-6)
     assert (mine.groups, mine.weight) == (wanted.groups, wanted.weight)
     assert mine.advantages == pytest.approx(wanted.advantages, rel=1e-4, abs=1e-6)
@@ -101,7 +110,9 @@ def both(pair: ShardedLearner, folder: Path) -> tuple[ShardedLearner, Learner]:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 7])
-def test_the_gradient_is_that_of_one_process_however_the_groups_fall(both: tuple[ShardedLearner, Learner], groups: int) -> None:
+def test_the_gradient_is_that_of_one_process_however_the_groups_fall(
+    both: tuple[ShardedLearner, Learner], groups: int
+) -> None:
     pair, one = both
     assert_alike(pair.gradient(*batch(groups), 105.0), one.gradient(*batch(groups), 105.0))
 
@@ -143,7 +154,9 @@ def test_three_steps_are_those_of_one_process(both: tuple[ShardedLearner, Learne
     assert weights.digest(pair.weights()) == weights.digest(one.weights())
 
 
-def test_a_checkpoint_goes_on_in_one_process_and_back(both: tuple[ShardedLearner, Learner], folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on_in_one_process_and_back(
+    both: tuple[ShardedLearner, Learner], folder: Path, tmp_path: Path
+) -> None:
     pair, _ = both
     vectors = [torch.randn(pair.size, generator=torch.Generator().manual_seed(i)) for i in range(4)]
     pair.step(vectors[0])
@@ -171,7 +184,9 @@ def test_a_state_without_moments_takes_the_moments_away(both: tuple[ShardedLearn
     assert pair.weights() == one.weights()
 
 
-def test_what_is_of_another_model_is_refused_and_changes_nothing(both: tuple[ShardedLearner, Learner], tmp_path: Path) -> None:
+def test_what_is_of_another_model_is_refused_and_changes_nothing(
+    both: tuple[ShardedLearner, Learner], tmp_path: Path
+) -> None:
     pair, _ = both
     before = pair.weights()
     other = alone(tiny.make(tmp_path / "llama", "llama"))
@@ -193,17 +208,24 @@ def test_every_group_is_somebodys_and_all_ranks_make_equally_many_passes(groups:
     whole = Share(groups=tuple(batch(groups)[0]), prompts=("",) * groups, rewards=((0.0,),) * groups)
     shares = learner._shares(whole, 0, groups)
     assert [group for each in shares for share in each for group in share.groups] == list(whole.groups)
-    assert len({len(each) for each in shares}) == 1 and max(len(share.groups) for each in shares for share in each) <= 2
+    assert (
+        len({len(each) for each in shares}) == 1
+        and max(len(share.groups) for each in shares for share in each) <= 2
+    )
     assert shares[0][0].groups[0] is whole.groups[0]
 
 
-@pytest.mark.parametrize("run", [Run(model=Model(training="qlora")), Run(optimizer=Optimizer(name="adamw8bit"))])
+@pytest.mark.parametrize(
+    "run", [Run(model=Model(training="qlora")), Run(optimizer=Optimizer(name="adamw8bit"))]
+)
 def test_what_cannot_be_split_is_refused_before_anything_starts(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"peer\.learner\.gpus"):
         ShardedLearner(tmp_path, run, ["cpu", "cpu"])
 
 
-def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_from_a_release(folder: Path) -> None:
+def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_from_a_release(
+    folder: Path,
+) -> None:
     learner, one = ShardedLearner(folder, RUN, ["cpu", "cpu"]), alone(folder)
     learner.step(torch.ones(learner.size))
     pids, shm = ranks_of(learner), set(os.listdir("/dev/shm"))
@@ -212,7 +234,9 @@ def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_fr
     with pytest.raises(RankLost, match=r"rank 1 of 2 \(cpu\) was killed by SIGKILL"):
         learner.gradient(*batch(4), 105.0)
     assert time.monotonic() - start < 10
-    assert learner.version == -1 and not any(map(psutil.pid_exists, pids)) and set(os.listdir("/dev/shm")) <= shm
+    assert (
+        learner.version == -1 and not any(map(psutil.pid_exists, pids)) and set(os.listdir("/dev/shm")) <= shm
+    )
     with pytest.raises(RankLost, match="no weights before a release is loaded"):
         learner.gradient(*batch(4), 105.0)
     learner.load(one.weights(), 7)
@@ -232,12 +256,16 @@ def test_a_rank_that_hangs_ends_the_call_at_its_deadline(folder: Path) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_at_a_time(folder: Path) -> None:
+def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_at_a_time(
+    folder: Path,
+) -> None:
     run = Run(optimizer=Optimizer(lr=1e-3), batch=BatchSize(micro=64))
     learner, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
     rank = psutil.Process(ranks_of(learner)[1])
     rank.rlimit(psutil.RLIMIT_AS, (rank.memory_info().vms + (8 << 20),) * 2)
-    with pytest.raises(OutOfMemory, match=r"rank 1 of 2 \(cpu\): .*memory.*; 32 groups at a time from now on"):
+    with pytest.raises(
+        OutOfMemory, match=r"rank 1 of 2 \(cpu\): .*memory.*; 32 groups at a time from now on"
+    ):
         learner.gradient(*batch(64, members=16), 105.0)
     assert learner.version == -1 and learner.statistics()["micro"] == 32
     learner.load(one.weights(), 3)
@@ -255,7 +283,9 @@ learner = ShardedLearner(Path({str(folder)!r}), Run(optimizer=Optimizer(lr=1e-3)
 print(*[line.process.pid for line in learner._ranks._lines], flush=True)
 sys.stdin.read()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as driver:
         assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         driver.kill()
@@ -266,7 +296,9 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_activations(family: str, tmp_path: Path) -> None:
+def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_activations(
+    family: str, tmp_path: Path
+) -> None:
     folder = tiny.make(tmp_path / family, family)
     one = alone(folder)
     learner = ShardedLearner(folder, RUN, ["cpu"] * 3, Training(checkpointing="on"))
@@ -300,11 +332,16 @@ def test_an_adapter_is_trained_and_released_as_in_one_process(folder: Path) -> N
 def test_gpus_over_nccl_are_one_process(folder: Path, gpus: int) -> None:
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
-    one, learner = alone(folder), ShardedLearner(folder, RUN, [f"cuda:{i}" for i in range(gpus)], Training(dtype="float32"))
+    one, learner = (
+        alone(folder),
+        ShardedLearner(folder, RUN, [f"cuda:{i}" for i in range(gpus)], Training(dtype="float32")),
+    )
     learner.load(one.weights(), 0)
     one.load(one.weights(), 0)
     mine, wanted = learner.gradient(*batch(5), 105.0), one.gradient(*batch(5), 105.0)
-    torch.testing.assert_close(mine.vector, wanted.vector, rtol=1e-3, atol=1e-3 * float(wanted.vector.abs().max()))
+    torch.testing.assert_close(
+        mine.vector, wanted.vector, rtol=1e-3, atol=1e-3 * float(wanted.vector.abs().max())
+    )
     for each in (learner, one):
         each.step(wanted.vector)
     assert weights.digest(learner.weights()) == weights.digest(one.weights())

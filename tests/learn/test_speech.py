@@ -44,37 +44,56 @@ def edit(folder: Path, name: str, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_prompt_reads_as_transformers_own_chat_template_writes_it(folders: dict[str, Path], family: str) -> None:
+def test_a_prompt_reads_as_transformers_own_chat_template_writes_it(
+    folders: dict[str, Path], family: str
+) -> None:
     spoken, tokenizer = speech.load(folders[family]), AutoTokenizer.from_pretrained(folders[family])
     turns = [{"role": "user", "content": "What is 12+30?"}]
     expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
     assert spoken.encode([spoken.render(task())]) == [expected]
-    assert expected.count(tokenizer.bos_token_id) == (tokenizer.bos_token_id is not None), "one <bos>, not two"
+    assert expected.count(tokenizer.bos_token_id) == (tokenizer.bos_token_id is not None), (
+        "one <bos>, not two"
+    )
 
 
-def test_without_the_template_a_prompt_reads_as_the_tokenizer_alone_encodes_it(folders: dict[str, Path]) -> None:
+def test_without_the_template_a_prompt_reads_as_the_tokenizer_alone_encodes_it(
+    folders: dict[str, Path],
+) -> None:
     spoken, tokenizer = speech.load(folders["llama"], "off"), AutoTokenizer.from_pretrained(folders["llama"])
     assert spoken.encode([spoken.render(task())]) == [tokenizer("What is 12+30?").input_ids]
     assert spoken.encode([""]) == [[tokenizer.bos_token_id]]
-    assert speech.load(folders["qwen3"], "off").encode([""]) == [[0]], "no <bos>: an empty text begins with an end"
+    assert speech.load(folders["qwen3"], "off").encode([""]) == [[0]], (
+        "no <bos>: an empty text begins with an end"
+    )
 
 
-def test_a_conversation_is_written_turn_by_turn_with_the_runs_system_message(folders: dict[str, Path]) -> None:
+def test_a_conversation_is_written_turn_by_turn_with_the_runs_system_message(
+    folders: dict[str, Path],
+) -> None:
     spoken = speech.load(folders["qwen3"], system="Be brief.")
     text = spoken.render(task(*CONVERSATION))
-    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>")
+    assert text.startswith(
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>"
+    )
     assert text.endswith("And 2+2?<|im_end|>\n<|im_start|>assistant\n")
     own = spoken.render(task(Message(role="system", content="Rhyme."), *CONVERSATION))
     assert "Rhyme." in own and "Be brief." not in own
-    assert spoken.render(task(*CONVERSATION[:2])).endswith("<|im_start|>assistant\n2"), "an answer that is begun is gone on with"
+    assert spoken.render(task(*CONVERSATION[:2])).endswith("<|im_start|>assistant\n2"), (
+        "an answer that is begun is gone on with"
+    )
 
 
 def test_a_model_without_a_chat_template_takes_plain_prompts_alone(plain: Path) -> None:
     spoken = speech.load(plain)
     assert spoken.render(task()) == "What is 12+30?"
-    with pytest.raises(ModelError, match=r"task 3 of x is a conversation, and .*plain has no chat template: take a model with"):
+    with pytest.raises(
+        ModelError,
+        match=r"task 3 of x is a conversation, and .*plain has no chat template: take a model with",
+    ):
         spoken.render(task(*CONVERSATION))
-    with pytest.raises(ModelError, match=r"no chat template, and the run's model.template is on: set it to auto or off"):
+    with pytest.raises(
+        ModelError, match=r"no chat template, and the run's model.template is on: set it to auto or off"
+    ):
         speech.load(plain, "on")
 
 
@@ -85,18 +104,26 @@ def test_a_conversation_with_the_template_off_says_so(folders: dict[str, Path]) 
 
 def test_a_template_that_refuses_a_system_message_says_what_to_leave_out(plain: Path) -> None:
     refuses = "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    (plain / "chat_template.jinja").write_text("{% for m in messages %}" + refuses + "{{ m.content }}{% endfor %}")
+    (plain / "chat_template.jinja").write_text(
+        "{% for m in messages %}" + refuses + "{{ m.content }}{% endfor %}"
+    )
     assert speech.load(plain).render(task()) == "What is 12+30?"
-    with pytest.raises(ModelError, match=r"conversation of system, user \(no system role\): leave run.task.system empty"):
+    with pytest.raises(
+        ModelError, match=r"conversation of system, user \(no system role\): leave run.task.system empty"
+    ):
         speech.load(plain, system="Be brief.")
 
 
 @pytest.mark.parametrize(("family", "ends"), [("llama", (1, 4)), ("qwen3", (0, 2)), ("gemma3", (1, 5))])
-def test_completions_end_with_a_turn_or_a_text(folders: dict[str, Path], family: str, ends: tuple[int, ...]) -> None:
+def test_completions_end_with_a_turn_or_a_text(
+    folders: dict[str, Path], family: str, ends: tuple[int, ...]
+) -> None:
     assert speech.load(folders[family]).ends == ends
 
 
-def test_the_config_names_the_end_where_there_is_no_generation_config(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_config_names_the_end_where_there_is_no_generation_config(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     (folder / "generation_config.json").unlink()
     edit(folder, "config.json", eos_token_id=1)
@@ -110,10 +137,14 @@ def test_a_tokenizer_without_an_end_is_refused(folders: dict[str, Path], tmp_pat
         speech.load(folder)
 
 
-def test_a_tokenizer_of_another_model_is_refused_with_both_numbers(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused_with_both_numbers(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(folders["llama"], tmp_path / "model")
     edit(folder, "config.json", vocab_size=300)
-    with pytest.raises(ModelError, match=r"gives ids up to 399, the model has 300 rows: take both from one model, or"):
+    with pytest.raises(
+        ModelError, match=r"gives ids up to 399, the model has 300 rows: take both from one model, or"
+    ):
         speech.load(folder)
 
 

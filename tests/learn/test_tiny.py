@@ -30,14 +30,24 @@ def test_the_families_are_awkward_in_the_ways_of_their_real_models(tmp_path: Pat
     models = {family: AutoModelForCausalLM.from_pretrained(folder) for family, folder in folders.items()}
     tokenizers = {family: AutoTokenizer.from_pretrained(folder) for family, folder in folders.items()}
     assert models["qwen3"].config.vocab_size > len(tokenizers["qwen3"]), "padding"
-    assert tokenizers["llama"]("a").input_ids[0] == tokenizers["llama"].bos_token_id, "a text begins with <bos> by itself"
-    assert tokenizers["gemma3"].eos_token_id != max(models["gemma3"].generation_config.eos_token_id), "another end of a turn"
-    tied = [family for family, m in models.items() if m.get_output_embeddings().weight is m.get_input_embeddings().weight]
+    assert tokenizers["llama"]("a").input_ids[0] == tokenizers["llama"].bos_token_id, (
+        "a text begins with <bos> by itself"
+    )
+    assert tokenizers["gemma3"].eos_token_id != max(models["gemma3"].generation_config.eos_token_id), (
+        "another end of a turn"
+    )
+    tied = [
+        family
+        for family, m in models.items()
+        if m.get_output_embeddings().weight is m.get_input_embeddings().weight
+    ]
     assert tied == ["qwen3", "gemma3"]
 
 
 def test_a_seed_is_a_model(tmp_path: Path) -> None:
-    first, again, other = (tiny.make(tmp_path / name, "qwen3", seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    first, again, other = (
+        tiny.make(tmp_path / name, "qwen3", seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
     contents = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
     assert contents[0] == contents[1] != contents[2]
     assert (first / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
@@ -45,7 +55,17 @@ def test_a_seed_is_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_a_command(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "swarm.learn.tiny", "llama", str(tmp_path / "tiny"), "--hidden", "128", "--layers", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "swarm.learn.tiny",
+        "llama",
+        str(tmp_path / "tiny"),
+        "--hidden",
+        "128",
+        "--layers",
+        "1",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(tmp_path / "tiny")
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "tiny").config

@@ -1,4 +1,5 @@
-"""N learners are one learner: the weighted mean of their gradients is that of one learner on the union of their batches."""
+"""N learners are one learner: the weighted mean of their gradients is that of one learner on the union of
+their batches."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ SHARES = {2: (3, 9), 5: (2, 7, 1, 4, 3)}
 """Learners -> groups of each."""
 Options = dict[str, float | str | bool]
 METHODS: list[tuple[str, Options]] = [
-    (name, {"kl_against": "sampler"} if OBJECTIVES[name].kl.against == "ref" else {}) for name in sorted(OBJECTIVES)
+    (name, {"kl_against": "sampler"} if OBJECTIVES[name].kl.against == "ref" else {})
+    for name in sorted(OBJECTIVES)
 ]
 Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]
 
@@ -41,9 +43,11 @@ class Ragged(Tabular):
 
 def learner(name: str, options: Options, micro: int = 32) -> Learner:
     run = Run(
-        objective=Chosen(name=name, options=options), sampling=Sampling(group_size=SIZE, max_tokens=LONGEST),
-        batch=BatchSize(micro=micro), optimizer=Optimizer(lr=1e-3),
-    )  # fmt: skip
+        objective=Chosen(name=name, options=options),
+        sampling=Sampling(group_size=SIZE, max_tokens=LONGEST),
+        batch=BatchSize(micro=micro),
+        optimizer=Optimizer(lr=1e-3),
+    )
     made = Learner(Ragged(8, LONGEST, 8), run)
     with torch.no_grad():
         for parameter in made.policy.module.parameters():
@@ -52,7 +56,8 @@ def learner(name: str, options: Options, micro: int = 32) -> Learner:
 
 
 def batch(of: Learner, shares: Sequence[int]) -> Batch:
-    """Each learner's completions are of another length and right more or less often; one learner's only group teaches nothing."""
+    """Each learner's completions are of another length and right more or less often; one learner's only group
+    teaches nothing."""
     rng = np.random.default_rng(3)
     out: Batch = ([], [], [])
     for index, owner in enumerate(np.repeat(np.arange(len(shares)), shares).tolist()):
@@ -64,13 +69,25 @@ def batch(of: Learner, shares: Sequence[int]) -> Batch:
         tokens = np.concatenate(rows).astype("<i4")
         logprobs = (scored.logp.detach() + drift).clamp(max=-1e-3)[scored.mask].numpy().astype("<f4")
         right = rng.random(SIZE) < (0.2 + 0.15 * owner)
-        rewards = (1.0,) * SIZE if index in (2, 7, 9) else tuple(np.where(right, 1.0, 0.25 * (np.arange(SIZE) % 2)).tolist())
+        rewards = (
+            (1.0,) * SIZE
+            if index in (2, 7, 9)
+            else tuple(np.where(right, 1.0, 0.25 * (np.arange(SIZE) % 2)).tolist())
+        )
         group = Group(
-            id=str(index), sampler=PeerId("s"), task=index, version=0, weights=Digest(""), lease="", seed=index,
-            lengths=tuple(map(len, rows)), tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
-            logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()), rewards=rewards,
+            id=str(index),
+            sampler=PeerId("s"),
+            task=index,
+            version=0,
+            weights=Digest(""),
+            lease="",
+            seed=index,
+            lengths=tuple(map(len, rows)),
+            tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.tobytes()),
+            logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.tobytes()),
+            rewards=rewards,
             times=Times(released=100.0, fetched=100.0, used=100.0, finished=101.0, sent=101.0),
-        )  # fmt: skip
+        )
         for held, what in zip(out, (group, prompt, rewards), strict=True):
             held.append(what)  # type: ignore[arg-type]
     return out
@@ -81,7 +98,10 @@ def gradients(of: Learner, whole: Batch, shares: Sequence[int]) -> list[Gradient
     cuts = [slice(a, b) for a, b in pairwise(accumulate(shares, initial=0))]
     closed = [Total.of([group.lengths for group in whole[0][cut]], whole[2][cut]).closed for cut in cuts]
     others = [tuple(closed[:k] + closed[k + 1 :]) for k in range(len(cuts))]
-    return [of.gradient(*(held[cut] for held in whole), 105.0, told) for cut, told in zip(cuts, others, strict=True)]
+    return [
+        of.gradient(*(held[cut] for held in whole), 105.0, told)
+        for cut, told in zip(cuts, others, strict=True)
+    ]
 
 
 def mean(parts: Sequence[Gradient]) -> torch.Tensor:
@@ -115,18 +135,27 @@ def test_so_it_is_for_every_scale_and_reduction_with_a_kl_term(scale: str, reduc
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_what_the_others_hold_moves_the_gradient_of_those_scales_alone_that_are_of_the_round(scale: str) -> None:
+def test_what_the_others_hold_moves_the_gradient_of_those_scales_alone_that_are_of_the_round(
+    scale: str,
+) -> None:
     of = learner("cispo", {"scale": scale})
     whole = batch(of, (3, 9))
     alone = of.gradient(*(held[:3] for held in whole), 105.0).vector
-    assert (off(gradients(of, whole, (3, 9))[0].vector, alone) > 1e-3) == (scale in OF_ROUND) == of.objective.of_round
+    assert (
+        (off(gradients(of, whole, (3, 9))[0].vector, alone) > 1e-3)
+        == (scale in OF_ROUND)
+        == of.objective.of_round
+    )
 
 
 @pytest.mark.parametrize("name", ["ppo_clip", "gpg", "bnpo_beta"])
 def test_micro_batches_take_in_the_others_too(name: str) -> None:
     whole, shares = batch(learner(name, {}), (4, 8)), (4, 8)
     pieces, one_piece = (gradients(learner(name, {}, micro), whole, shares) for micro in (3, 32))
-    assert all(off(a.vector, b.vector) < 1e-6 and a.weight == b.weight for a, b in zip(pieces, one_piece, strict=True))
+    assert all(
+        off(a.vector, b.vector) < 1e-6 and a.weight == b.weight
+        for a, b in zip(pieces, one_piece, strict=True)
+    )
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), min_size=1, max_size=5))

@@ -87,7 +87,9 @@ def test_a_master_that_follows_would_be_released_as_what_it_follows_and_moves_on
     weights.follow(master, released)
     assert weights.to_bytes({"a": master}) == weights.to_bytes({"a": released})
     moved = master.view(torch.int32) != before.view(torch.int32)
-    assert torch.equal(moved & (before.bfloat16().view(torch.int16) == released.view(torch.int16)), torch.zeros_like(moved))
+    assert torch.equal(
+        moved & (before.bfloat16().view(torch.int16) == released.view(torch.int16)), torch.zeros_like(moved)
+    )
 
 
 def test_a_zero_follows_its_sign_or_its_release_would_be_another() -> None:
@@ -97,7 +99,9 @@ def test_a_zero_follows_its_sign_or_its_release_would_be_another() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7, 3), (5, 2, 2)])
-def test_masters_of_every_shape_follow_piece_by_piece(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masters_of_every_shape_follow_piece_by_piece(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(weights, "PIECE", 4)
     master, released = torch.zeros(shape), torch.ones(shape, dtype=torch.bfloat16)
     weights.follow(master, released)

@@ -1,4 +1,5 @@
-"""A learner's averaging in a real process, driven through stdin: in come JSON commands, a line each, out go JSON answers.
+"""A learner's averaging in a real process, driven through stdin: in come JSON commands, a line each, out go
+JSON answers.
 
     python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
                              "dial_only": false}'
@@ -48,7 +49,9 @@ async def average(mine, tensors, command):
     before = [tensor.clone() for tensor in tensors]
     answer = {}
     try:
-        got = await mine.average(command["version"], tensors, command["weight"], command["peers"], command["deadline"])
+        got = await mine.average(
+            command["version"], tensors, command["weight"], command["peers"], command["deadline"]
+        )
         answer["members"] = None if got is None else sorted(got.members)
         answer["exchanged"] = None if got is None else dict(got.exchanged)
         answer["scaled"] = None if got is None else dict(got.scaled)
@@ -57,15 +60,21 @@ async def average(mine, tensors, command):
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     answer["sha"] = hashlib.sha256(flat.numpy().tobytes()).hexdigest()
     answer["value"] = [str(flat.min().item()), str(flat.max().item())]
-    answer["unchanged"] = all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(before, tensors, strict=True))
+    answer["unchanged"] = all(
+        torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(before, tensors, strict=True)
+    )
     say(seconds=time.perf_counter() - began, **answer)
 
 
 async def main(setup):
     torch.set_num_threads(1)
     dht = hivemind.DHT(
-        initial_peers=setup["bootstrap"] or None, start=True, use_relay=False, use_auto_relay=False,
-        host_maddrs=[] if setup["dial_only"] else ["/ip4/127.0.0.1/tcp/0"], no_listen=setup["dial_only"],
+        initial_peers=setup["bootstrap"] or None,
+        start=True,
+        use_relay=False,
+        use_auto_relay=False,
+        host_maddrs=[] if setup["dial_only"] else ["/ip4/127.0.0.1/tcp/0"],
+        no_listen=setup["dial_only"],
         client_mode=setup["dial_only"],
     )
     control = [str(dht.run_coroutine(hivemind.DHT._get_p2p_daemon_listen_maddr))]
@@ -75,7 +84,12 @@ async def main(setup):
         return control[0]
 
     mine = averager.HiveAverager(
-        daemon, setup["dial_only"], "grads", setup["numel"], 1000, Averaging(**setup["settings"]),
+        daemon,
+        setup["dial_only"],
+        "grads",
+        setup["numel"],
+        1000,
+        Averaging(**setup["settings"]),
         lambda *args: reports.append(args),
     )
     await mine.start()
@@ -96,8 +110,12 @@ async def main(setup):
                 control[0] = another_name(control[0])
                 say()
             case "status":
-                say(reports=reports, longest=longest[0], pid=mine._child and mine._child.process.pid,
-                    sigint=signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
+                say(
+                    reports=reports,
+                    longest=longest[0],
+                    pid=mine._child and mine._child.process.pid,
+                    sigint=signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
+                )
                 longest[0] = 0.0
                 reports.clear()
             case "close":

@@ -1,4 +1,5 @@
-"""The Averager port's contract as coroutines over any two or three Averagers: for the ports in memory and for the real ones."""
+"""The Averager port's contract as coroutines over any two or three Averagers: for the ports in memory and for
+the real ones."""
 
 from __future__ import annotations
 
@@ -12,12 +13,18 @@ from swarm.net.ports import Average, RoundLost
 
 
 async def meet(
-    peers: Sequence[Any], version: int, values: Sequence[float], weights: Sequence[float], deadline: float = 30.0
+    peers: Sequence[Any],
+    version: int,
+    values: Sequence[float],
+    weights: Sequence[float],
+    deadline: float = 30.0,
 ) -> Any:
     """Everybody averages [value, 2 value, ...] with everybody; returns (outcomes, tensors)."""
     tensors = [torch.arange(1, 6, dtype=torch.float32) * value for value in values]
     calls = [
-        peer.averager.average(version, [tensor], weight, [other.me for other in peers if other is not peer], deadline)
+        peer.averager.average(
+            version, [tensor], weight, [other.me for other in peers if other is not peer], deadline
+        )
         for peer, tensor, weight in zip(peers, tensors, weights, strict=True)
     ]
     return await asyncio.gather(*calls, return_exceptions=True), tensors
@@ -44,25 +51,36 @@ async def alone_there_is_no_average(peer: Any, stranger: Any) -> None:
 async def other_versions_never_meet(one: Any, two: Any) -> None:
     mine, theirs = torch.ones(3), torch.zeros(3)
     outcomes = await asyncio.gather(
-        one.averager.average(9, [mine], 1.0, [two.me], 20), two.averager.average(10, [theirs], 1.0, [one.me], 20)
+        one.averager.average(9, [mine], 1.0, [two.me], 20),
+        two.averager.average(10, [theirs], 1.0, [one.me], 20),
     )
     assert outcomes == [None, None]
     assert mine.tolist() == [1, 1, 1] and theirs.tolist() == [0, 0, 0]
 
 
-async def a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(peers: Sequence[Any]) -> None:
+async def a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(
+    peers: Sequence[Any],
+) -> None:
     values = [1.0] * (len(peers) - 1) + [-1000.0]
     outcomes, tensors = await meet(peers, 11, values, [1.0] * len(peers))
     for outcome, tensor in zip(outcomes, tensors, strict=True):
-        assert outcome.scaled.keys() == {peers[-1].me} and abs(outcome.scaled[peers[-1].me] - 5 / 1000**2) < 1e-8
-        torch.testing.assert_close(tensor, torch.arange(1, 6) * (len(peers) - 1.005) / len(peers), rtol=1e-3, atol=1e-3)
+        assert (
+            outcome.scaled.keys() == {peers[-1].me} and abs(outcome.scaled[peers[-1].me] - 5 / 1000**2) < 1e-8
+        )
+        torch.testing.assert_close(
+            tensor, torch.arange(1, 6) * (len(peers) - 1.005) / len(peers), rtol=1e-3, atol=1e-3
+        )
         assert tensor.numpy().tobytes() == tensors[0].numpy().tobytes()
 
 
 async def a_weight_beyond_the_batch_counts_as_a_share_of_it(peers: Sequence[Any], groups: int) -> None:
     values = list(range(1, len(peers) + 1))
-    _, tensors = await meet(peers, 12, values, [float(-(-groups // len(peers)))] * (len(peers) - 1) + [1000.0 * groups])
-    torch.testing.assert_close(tensors[0], torch.arange(1, 6) * sum(values) / len(values), rtol=1e-3, atol=1e-3)
+    _, tensors = await meet(
+        peers, 12, values, [float(-(-groups // len(peers)))] * (len(peers) - 1) + [1000.0 * groups]
+    )
+    torch.testing.assert_close(
+        tensors[0], torch.arange(1, 6) * sum(values) / len(values), rtol=1e-3, atol=1e-3
+    )
 
 
 async def who_is_not_finite_is_not_met_and_the_others_go_on(peers: Sequence[Any]) -> None:

@@ -1,4 +1,5 @@
-"""The all-reduce itself among runners of one process: real parts and codecs, generators in place of streams."""
+"""The all-reduce itself among runners of one process: real parts and codecs, generators in place of
+streams."""
 
 import asyncio
 import os
@@ -22,7 +23,9 @@ class Wired(Runner):
     def __init__(self, world, me, **kwargs):
         self.world = world
         world[me] = self
-        super().__init__(p2p=SimpleNamespace(peer_id=me), servicer_type=ServicerBase, prefix="", group_id=GROUP, **kwargs)
+        super().__init__(
+            p2p=SimpleNamespace(peer_id=me), servicer_type=ServicerBase, prefix="", group_id=GROUP, **kwargs
+        )
 
     def _get_peer_stub(self, peer):
         async def rpc_aggregate_part(stream):
@@ -32,21 +35,41 @@ class Wired(Runner):
 
 
 def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, groups=1000):
-    """(what each member ends with, its runner): the means, or the exception that it got. `announced`: norms that are not true."""
+    """(what each member ends with, its runner): the means, or the exception that it got. `announced`: norms
+    that are not true."""
     ids = sorted((PeerID(os.urandom(34)) for _ in tensors), key=PeerID.to_bytes)
     norms = announced or [norm(tensor) for tensor in tensors]
-    claims = {me: Claim(weight, size, 0.0) for me, weight, size in zip(ids, weights or [1.0] * len(ids), norms, strict=True)}
+    claims = {
+        me: Claim(weight, size, 0.0)
+        for me, weight, size in zip(ids, weights or [1.0] * len(ids), norms, strict=True)
+    }
 
     async def meet():
         world = {}
         for me, tensor, kind in zip(ids, tensors, kinds or [Wired] * len(ids), strict=True):
-            kind(world, me, claims=claims, groups=groups, codec=Codec(codec), tensors=[tensor], ordered_peer_ids=ids,
-                 peer_fractions=(1.0,) * len(ids), sender_timeout=2.0, reducer_timeout=4.0,
-                 part_size_bytes=1 << 14)  # fmt: skip
-        return await asyncio.gather(*(runner.collect() for runner in world.values()), return_exceptions=True), world
+            kind(
+                world,
+                me,
+                claims=claims,
+                groups=groups,
+                codec=Codec(codec),
+                tensors=[tensor],
+                ordered_peer_ids=ids,
+                peer_fractions=(1.0,) * len(ids),
+                sender_timeout=2.0,
+                reducer_timeout=4.0,
+                part_size_bytes=1 << 14,
+            )
+        return (
+            await asyncio.gather(*(runner.collect() for runner in world.values()), return_exceptions=True),
+            world,
+        )
 
     ends, world = asyncio.run(meet())
-    return [(got[0] if isinstance(got, list) else got, runner) for got, runner in zip(ends, world.values(), strict=True)]
+    return [
+        (got[0] if isinstance(got, list) else got, runner)
+        for got, runner in zip(ends, world.values(), strict=True)
+    ]
 
 
 def the_one(results):
@@ -101,7 +124,9 @@ def test_parts_beyond_what_was_announced_are_held_to_it_and_break_no_round():
 
 def test_a_weight_beyond_the_batch_counts_as_a_share_of_it():
     one, two = draws(2)
-    torch.testing.assert_close(the_one(reduced([one, two], [4.0, 1e6], groups=8)), (one + two) / 2, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(
+        the_one(reduced([one, two], [4.0, 1e6], groups=8)), (one + two) / 2, rtol=2e-3, atol=2e-3
+    )
 
 
 class Inflating(Wired):

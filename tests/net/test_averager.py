@@ -26,13 +26,23 @@ class Peer:
 
     def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False):
         setup = json.dumps(
-            {"bootstrap": bootstrap, "numel": numel, "settings": SETTINGS, "hostile": hostile, "dial_only": dial_only}
+            {
+                "bootstrap": bootstrap,
+                "numel": numel,
+                "settings": SETTINGS,
+                "hostile": hostile,
+                "dial_only": dial_only,
+            }
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "averager_peer.py"), setup],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=environment,
+        )
 
     def meet(self):
         hello = self.hear(40)
@@ -96,9 +106,12 @@ def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size)
         assert_averaged(answers, peers, expected)
     assert max(answer["seconds"] for answer in answers) < SETTINGS["match"], "a full group starts at once"
     told = zip(peers, answers, strict=True)
-    passed = {(peer.me, other): size_ for peer, answer in told for other, size_ in answer["exchanged"].items()}
+    passed = {
+        (peer.me, other): size_ for peer, answer in told for other, size_ in answer["exchanged"].items()
+    }
     assert all(passed[one, other] == passed[other, one] for one, other in passed)
-    # Each value goes to its reducer from all members but one, and comes back: as float16 with a scale a part, twice in `passed`.
+    # Each value goes to its reducer from all members but one, and comes back: as float16 with a scale a part,
+    # twice in `passed`.
     parts = math.ceil(NUMEL / (1 << 18))
     assert sum(passed.values()) == 2 * (2 * NUMEL + SCALE.size * parts) * (size - 1)
     assert all(answer["scaled"] == {} for answer in answers)
@@ -221,7 +234,9 @@ def test_a_gradient_far_beyond_the_others_counts_for_little_and_is_named_by_all(
     answers = round_of(trio, fills=(1.0, -1000.0, 1.0), weights=(1.0, 1.0, 1.0))
     assert len({answer["sha"] for answer in answers}) == 1
     assert all(float(edge) == pytest.approx(2 / 3, abs=0.03) for edge in answers[0]["value"])
-    assert all(answer["scaled"].keys() == {trio[1].me} and answer["scaled"][trio[1].me] < 1e-4 for answer in answers)
+    assert all(
+        answer["scaled"].keys() == {trio[1].me} and answer["scaled"][trio[1].me] < 1e-4 for answer in answers
+    )
 
 
 def test_values_that_float16_does_not_hold_are_averaged(trio):
@@ -240,7 +255,9 @@ def test_a_hostile_member_is_screened_at_the_reducers(trio):
             assert all("lost" in answer and answer["unchanged"] for answer in answers), answers
         honest = round_of([trio[0], trio[1], hostile], fills=(1.0, 1.0, -6e4), weights=(1.0, 1.0, 1.0))[:2]
         assert len({answer["sha"] for answer in honest}) == 1
-        assert all(answer["scaled"].keys() <= {hostile.me} for answer in honest) and any(a["scaled"] for a in honest)
+        assert all(answer["scaled"].keys() <= {hostile.me} for answer in honest) and any(
+            a["scaled"] for a in honest
+        )
         assert all(abs(float(edge)) < 10 * NUMEL**0.5 for answer in honest for edge in answer["value"])
     finally:
         hostile.crash()
@@ -290,4 +307,6 @@ def test_the_averager_process_dies_with_its_parent(trio):
             time.sleep(0.05)
         assert not psutil.pid_exists(pid)
     finally:
-        os.killpg(os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL)
+        os.killpg(
+            os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL
+        )

@@ -1,4 +1,5 @@
-"""Blobs over memory mail: releases travel, liars are skipped, only the newest are held, and a folder survives a restart."""
+"""Blobs over memory mail: releases travel, liars are skipped, only the newest are held, and a folder survives
+a restart."""
 
 from __future__ import annotations
 
@@ -26,9 +27,16 @@ WHOLE = random.Random(1).randbytes(5 * CHUNK + 17)
 
 def release_of(data: bytes, version: int, manifest: Digest) -> Release:
     return Release(
-        version=version, weights=digest_of(data), manifest=manifest, size=len(data), parent=Digest("0" * 64),
-        publisher=PeerId("a"), learners=1, groups=1, released=0.0,
-    )  # fmt: skip
+        version=version,
+        weights=digest_of(data),
+        manifest=manifest,
+        size=len(data),
+        parent=Digest("0" * 64),
+        publisher=PeerId("a"),
+        learners=1,
+        groups=1,
+        released=0.0,
+    )
 
 
 def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
@@ -63,7 +71,10 @@ def test_chunks_come_from_several_holders() -> None:
         manifest = one.publish(WHOLE, 1, digest_of(WHOLE))[1]
         other.publish(WHOLE, 1, digest_of(WHOLE))
         for ports, blobs in ((a, one), (b, other)):
-            async def answer(sender: PeerId, message: bytes, who: str = ports.me, blobs: Blobs = blobs) -> bytes:
+
+            async def answer(
+                sender: PeerId, message: bytes, who: str = ports.me, blobs: Blobs = blobs
+            ) -> bytes:
                 asked.append(who)
                 return blobs.get(Digest(message.decode())) or b""
 
@@ -74,7 +85,9 @@ def test_chunks_come_from_several_holders() -> None:
     with_peers(promise)
 
 
-def test_a_release_of_more_chunks_than_a_manifest_names_has_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_of_more_chunks_than_a_manifest_names_has_larger_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("swarm.net.blobs.MOST", 4)
 
     async def promise(a: Any, b: Any, c: Any) -> None:
@@ -105,7 +118,9 @@ def test_when_all_fail_the_error_names_who_failed_how() -> None:
     async def promise(a: Any, b: Any, c: Any) -> None:
         await Blobs(a.mail).serve()
         await b.mail.serve("blobs", lie)
-        with pytest.raises(NetError, match=r"a refused: not held here; b sent .* that are not .*; z failed: z is not there"):
+        with pytest.raises(
+            NetError, match=r"a refused: not held here; b sent .* that are not .*; z failed: z is not there"
+        ):
             await Blobs(c.mail).fetch(digest_of(b"wanted"), [a.me, b.me, PeerId("z")])
 
     with_peers(promise)
@@ -133,7 +148,9 @@ def test_only_the_newest_releases_are_held_and_what_was_put_stays() -> None:
         blobs = Blobs(a.mail, keep=2)
         pinned = blobs.put(b"spec")
         wholes = [f"weights {version}".encode() for version in range(4)]
-        manifests = [blobs.publish(whole, version, digest_of(whole))[1] for version, whole in enumerate(wholes)]
+        manifests = [
+            blobs.publish(whole, version, digest_of(whole))[1] for version, whole in enumerate(wholes)
+        ]
         assert [blobs.get(manifest) is not None for manifest in manifests] == [False, False, True, True]
         assert [blobs.get(digest_of(whole)) is not None for whole in wholes] == [False, False, True, True]
         assert blobs.get(pinned) == b"spec"
@@ -187,7 +204,9 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
         with monkeypatch.context() as patch:
             patch.setattr(shelves, "write_durably", full)
             for version in (1, 2, 3):
-                _, address = publisher.publish(bytes([version]) * 99, version, digest_of(bytes([version]) * 99))
+                _, address = publisher.publish(
+                    bytes([version]) * 99, version, digest_of(bytes([version]) * 99)
+                )
                 assert await keeps.fetch_release(release_of(bytes([version]) * 99, version, address), [a.me])
             keeps.publish(b"mine", 4, digest_of(b"mine"))
         # What is held in memory is given to others, and goes when it is old.

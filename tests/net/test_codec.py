@@ -18,7 +18,8 @@ HEAD = struct.Struct("<f")
 
 
 def heavy_tailed(values: int, size: float) -> torch.Tensor:
-    """A gradient of `values` elements in all and the L2 norm `size`, of which this is a part: Student's t with three degrees."""
+    """A gradient of `values` elements in all and the L2 norm `size`, of which this is a part: Student's t
+    with three degrees."""
     torch.manual_seed(3)
     part = torch.distributions.StudentT(3.0).sample((262_144,))
     return part * (size / norm(part) * math.sqrt(part.numel() / values))

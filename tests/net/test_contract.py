@@ -1,6 +1,8 @@
-"""The ports' contract, run against both worlds: peers in memory on a virtual clock, and peers over hivemind on a real one.
+"""The ports' contract, run against both worlds: peers in memory on a virtual clock, and peers over hivemind
+on a real one.
 
-A property is a coroutine over a World; it must hold in both, so it may wait but never look at a clock that only one has.
+A property is a coroutine over a World; it must hold in both, so it may wait but never look at a clock that
+only one has.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from swarm.wire import topic
 
 RUN = Digest(hashlib.sha256(b"contract").hexdigest())
 MEMBER, NEWEST = topic(RUN, "member"), topic(RUN, "newest")
-# A real board takes the keys of its run alone.
+"""A real board takes the keys of its run alone."""
 
 
 class Memory:
@@ -93,7 +95,8 @@ async def no_more(messages: Any, seconds: float = 1.0) -> None:
 
 
 async def ready(publisher: Any, topic: str, *readers: Any) -> None:
-    """A real mesh needs a moment to form: publish until everybody heard, then let what is on its way arrive."""
+    """A real mesh needs a moment to form: publish until everybody heard, then let what is on its way
+    arrive."""
     for reader in readers:
         for _ in range(50):
             await publisher.gossip.publish(topic, b"ready?")
@@ -112,7 +115,11 @@ async def ready(publisher: Any, topic: str, *readers: Any) -> None:
 
 def test_a_published_message_reaches_every_other_subscriber_once_and_not_myself(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
-        async with one.gossip.subscribe("news") as mine, two.gossip.subscribe("news") as b, three.gossip.subscribe("news") as c:
+        async with (
+            one.gossip.subscribe("news") as mine,
+            two.gossip.subscribe("news") as b,
+            three.gossip.subscribe("news") as c,
+        ):
             await ready(one, "news", b, c)
             await one.gossip.publish("news", b"hello")
             for reader in (b, c):
@@ -210,7 +217,10 @@ def test_who_gets_other_answers_of_a_service_meanwhile_waits_on(world: Any) -> N
             return message
 
         await two.mail.serve("steps", wait)
-        calls = (one.mail.send(two.me, "steps", str(seconds).encode(), 30.0, idle=2.0) for seconds in (0.8, 1.6, 2.4, 3.2))
+        calls = (
+            one.mail.send(two.me, "steps", str(seconds).encode(), 30.0, idle=2.0)
+            for seconds in (0.8, 1.6, 2.4, 3.2)
+        )
         assert await asyncio.gather(*calls) == [b"0.8", b"1.6", b"2.4", b"3.2"]
 
     hold(world, promise)
@@ -241,7 +251,10 @@ def test_answers_that_have_turns_are_made_so_many_at_a_time(world: Any) -> None:
 
         await two.mail.serve("turns", work, Turns(2))
         messages = [b"%d" % k for k in range(6)]
-        assert await asyncio.gather(*(one.mail.send(two.me, "turns", message) for message in messages)) == messages
+        assert (
+            await asyncio.gather(*(one.mail.send(two.me, "turns", message) for message in messages))
+            == messages
+        )
         assert working[1] == 2
 
     hold(world, promise)
@@ -255,7 +268,9 @@ def test_64_messages_at_once_all_arrive(world: Any) -> None:
 
         await two.mail.serve("many", answer)
         messages = [str(k).encode() for k in range(CONCURRENT)]
-        answers = await asyncio.gather(*(one.mail.send(two.me, "many", message, timeout=30) for message in messages))
+        answers = await asyncio.gather(
+            *(one.mail.send(two.me, "many", message, timeout=30) for message in messages)
+        )
         assert answers == messages
 
     hold(world, promise)

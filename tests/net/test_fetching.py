@@ -1,4 +1,5 @@
-"""Fetches over slow and shared lines, in virtual time: they end, they end soon, and nobody is blamed for a slow line."""
+"""Fetches over slow and shared lines, in virtual time: they end, they end soon, and nobody is blamed for a
+slow line."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SMALL = random.Random(2).randbytes(12 * CHUNK + 5)
 
 
 class Uplinks(SimLinks):
-    """What a peer sends leaves it one after the other: all its chunks share its uplink, and what is small goes between.
+    """What a peer sends leaves it one after the other: all its chunks share its uplink, and what is small
+    goes between.
 
     Rates in bytes per second.
     """
@@ -49,16 +51,28 @@ class Peer:
 
     def __init__(self, ports: Ports, folder: Path | None = None, keep: int = 4) -> None:
         self.ports, self.blamed = ports, list[tuple[PeerId, str]]()
-        self.blobs = Blobs(ports.mail, folder=folder, keep=keep, rng=random.Random(ports.me),
-                           on_bad=lambda peer, why: self.blamed.append((peer, why)))  # fmt: skip
+        self.blobs = Blobs(
+            ports.mail,
+            folder=folder,
+            keep=keep,
+            rng=random.Random(ports.me),
+            on_bad=lambda peer, why: self.blamed.append((peer, why)),
+        )
 
     async def offer(self, whole: bytes, version: int = 1) -> Release:
         await self.blobs.serve()
         manifest, address = self.blobs.publish(whole, version, digest_of(whole))
         return Release(
-            version=version, weights=manifest.weights, manifest=address, size=len(whole), parent=manifest.weights,
-            publisher=self.ports.me, learners=1, groups=1, released=0.0,
-        )  # fmt: skip
+            version=version,
+            weights=manifest.weights,
+            manifest=address,
+            size=len(whole),
+            parent=manifest.weights,
+            publisher=self.ports.me,
+            learners=1,
+            groups=1,
+            released=0.0,
+        )
 
 
 Promise = Callable[[MemoryNetwork, Callable[..., Peer]], Awaitable[None]]
@@ -80,7 +94,9 @@ def test_twelve_fetchers_of_64_megabytes_share_an_uplink_of_20_megabits() -> Non
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, fetchers = peer("source"), [peer(f"fetcher-{k}") for k in range(12)]
         release = await source.offer(WHOLE)
-        found = await asyncio.gather(*(one.blobs.fetch_release(release, [source.ports.me]) for one in fetchers))
+        found = await asyncio.gather(
+            *(one.blobs.fetch_release(release, [source.ports.me]) for one in fetchers)
+        )
         assert all(whole == WHOLE for whole in found)
         assert now() < 1.3 * 12 * len(WHOLE) / (20 * MBIT)
         assert not any(one.blamed for one in fetchers)
@@ -129,7 +145,11 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await first.blobs.fetch_release(release, [source.ports.me])
-        given = {digest for digest, _ in asked.most_common() if first.blobs.get(Digest(digest.decode())) is not None}
+        given = {
+            digest
+            for digest, _ in asked.most_common()
+            if first.blobs.get(Digest(digest.decode())) is not None
+        }
         assert len(given) == most
         again = peer("again", folder=folder) if stays else first
         most = 100
@@ -181,7 +201,8 @@ def test_a_holder_that_stops_in_the_middle_costs_seconds(how: str) -> None:
         network.tasks.create_task(stop())
         assert await one.blobs.fetch_release(release, [stops.ports.me, other.ports.me]) == WHOLE
         assert not one.blamed
-        # Two lines for five seconds, then one; and silence shows after 5 s and 8 round trips, of which one may be a chunk's time.
+        # Two lines for five seconds, then one; and silence shows after 5 s and 8 round trips, of which one
+        # may be a chunk's time.
         assert now() < len(WHOLE) / (20 * MBIT) + 10.0
         network.crash(stops.ports.me)
 

@@ -43,10 +43,14 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Any:
 MEMBER = topic(RUN, "member")
 
 
-def record(keyring: Any, *, key: str = MEMBER, value: object = b"v", ttl: float = 60.0, subkey: Any = None) -> DHTRecord:
+def record(
+    keyring: Any, *, key: str = MEMBER, value: object = b"v", ttl: float = 60.0, subkey: Any = None
+) -> DHTRecord:
     """Signed by `keyring`, as hivemind would lay it out."""
     subkey = MSGPackSerializer.dumps(base58.b58decode(keyring.me) if subkey is None else subkey)
-    bare = DHTRecord(DHTID.generate(source=key).to_bytes(), subkey, MSGPackSerializer.dumps(value), time.time() + ttl)
+    bare = DHTRecord(
+        DHTID.generate(source=key).to_bytes(), subkey, MSGPackSerializer.dumps(value), time.time() + ttl
+    )
     return dataclasses.replace(bare, value=guard.RecordRules(keyring, ()).sign_value(bare))
 
 
@@ -120,7 +124,9 @@ def test_msgpack_is_bounded_in_depth_size_and_items() -> None:
     with pytest.raises(ValueError, match="max_array_len"):
         inner = msgpack.packb([0] * (guard.DECODE_ITEMS + 1))
         MSGPackSerializer.loads(msgpack.packb(msgpack.ExtType(0x40, inner)))
-    assert MSGPackSerializer.loads(MSGPackSerializer.dumps({"a": (1, [2.5, b"x"], ("y",))})) == {"a": (1, [2.5, b"x"], ("y",))}
+    assert MSGPackSerializer.loads(MSGPackSerializer.dumps({"a": (1, [2.5, b"x"], ("y",))})) == {
+        "a": (1, [2.5, b"x"], ("y",))
+    }
 
 
 @given(st.binary(max_size=300))
@@ -197,7 +203,9 @@ def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
         closed: list[int] = []
         async with asyncio.TaskGroup() as tasks:
             for i in range(guard.STREAMS_PER_PEER + 3):
-                tasks.create_task(handlers["x"](info, None, SimpleNamespace(close=lambda i=i: closed.append(i))))
+                tasks.create_task(
+                    handlers["x"](info, None, SimpleNamespace(close=lambda i=i: closed.append(i)))
+                )
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert closed == [guard.STREAMS_PER_PEER + i for i in range(3)]
@@ -217,9 +225,16 @@ def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
 
     def request(count: int) -> Any:
         one = record(keys[1])
-        columns: dict[str, Any] = {"keys": one.key, "subkeys": one.subkey, "values": one.value, "in_cache": False}
+        columns: dict[str, Any] = {
+            "keys": one.key,
+            "subkeys": one.subkey,
+            "values": one.value,
+            "in_cache": False,
+        }
         columns["expiration_time"] = one.expiration_time
-        return dht_pb2.StoreRequest(**{name: [value] * count for name, value in columns.items()}, peer=dht_pb2.NodeInfo())
+        return dht_pb2.StoreRequest(
+            **{name: [value] * count for name, value in columns.items()}, peer=dht_pb2.NodeInfo()
+        )
 
     async def body() -> None:
         context = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: os.urandom(8)))
@@ -230,7 +245,9 @@ def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
         del ragged.subkeys[1:]
         assert not any((await DHTProtocol.rpc_store(protocol(), ragged, context)).store_ok)
         same = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: b"flooder"))
-        results = [any((await DHTProtocol.rpc_store(protocol(), request(100), same)).store_ok) for _ in range(30)]
+        results = [
+            any((await DHTProtocol.rpc_store(protocol(), request(100), same)).store_ok) for _ in range(30)
+        ]
         assert results[0] and not results[-1]
 
     asyncio.run(body())

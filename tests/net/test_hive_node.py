@@ -79,7 +79,9 @@ def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:
     in_world(body)
 
 
-def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_nobody_listens_to_connects_anew_and_says_when_it_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("swarm.net.gossip.UNHEARD_SECONDS", 1.0)
 
     async def body(world: HiveWorld) -> None:
@@ -176,7 +178,11 @@ def test_mail_beyond_the_limit_of_calls_is_refused() -> None:
         services = ["a", "b", "c"]
         for service in services:
             await peers[0].mail.serve(service, wait)
-        calls = [asyncio.create_task(peers[1].mail.send(peers[0].me, service, b"x")) for service in services for _ in range(8)]
+        calls = [
+            asyncio.create_task(peers[1].mail.send(peers[0].me, service, b"x"))
+            for service in services
+            for _ in range(8)
+        ]
         done, _ = await asyncio.wait(calls, timeout=2)
         assert len(done) == 8  # 24 calls, 16 may run
         assert all(isinstance(call.exception(), Refused) for call in done)
@@ -215,7 +221,11 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
         assert await second.mail.send(first.me, "echo", b"again") == b"again"
         assert await first.board.put(topic(world.run, "member"), b"again", 60)
         assert await second.board.get(topic(world.run, "member")) == {first.me: b"again"}
-        told = [(part, seconds is None) for peer, part, _, seconds in world.reports if peer == first.me and part == "p2pd"]
+        told = [
+            (part, seconds is None)
+            for peer, part, _, seconds in world.reports
+            if peer == first.me and part == "p2pd"
+        ]
         assert told == [("p2pd", True), ("p2pd", False)]
 
     in_world(body)
@@ -318,7 +328,9 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_peer_that_only_dials_is_answered_over_the_connection_that_it_opened() -> None:
     async def body(world: HiveWorld) -> None:
         first = await world.start("first")
-        dialler = await world.start("second", first.addresses()[:1], msgspec.structs.replace(LOOPBACK, dial_only=True))
+        dialler = await world.start(
+            "second", first.addresses()[:1], msgspec.structs.replace(LOOPBACK, dial_only=True)
+        )
         await dialler.mail.serve("echo", echo)
         assert dialler.addresses() == ()
         assert await first.mail.send(dialler.me, "echo", b"back") == b"back"

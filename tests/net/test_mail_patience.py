@@ -1,4 +1,5 @@
-"""What a message costs beside its bytes: deadlines hold without a timer each, and a length does not travel alone."""
+"""What a message costs beside its bytes: deadlines hold without a timer each, and a length does not travel
+alone."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_messages_on_one_stream_share_a_timer() -> None:
         loop.call_at = call_at  # type: ignore[assignment,method-assign]
         for _ in range(MESSAGES):
             await asker.send(SERVER, "groups", b"message")
-        # The sender has a deadline for each; the first message is told to come sooner than an idle stream must.
+        # The sender has a deadline for each; the first message is told to come sooner than an idle stream
+        # must.
         assert len(made) <= MESSAGES + 2
         await asker.close()
         await server.close()
@@ -72,7 +74,9 @@ def test_a_request_and_its_answer_leave_in_one_write_each(monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("size", [mails.PIECE - 1, mails.PIECE, mails.PIECE + 1, 3 * mails.PIECE, FRAME_LIMIT])
+@pytest.mark.parametrize(
+    "size", [mails.PIECE - 1, mails.PIECE, mails.PIECE + 1, 3 * mails.PIECE, FRAME_LIMIT]
+)
 def test_an_answer_in_pieces_is_whole(size: int) -> None:
     async def main() -> None:
         line = Line()

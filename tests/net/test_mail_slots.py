@@ -96,7 +96,9 @@ def test_nine_strangers_with_streams_that_say_nothing_keep_nobody_out(way: str) 
         held = []
         for k in range(32):
             for stranger in range(9):
-                reader, writer = await line.open(PeerId(f"stranger-{stranger}"), f"{RUN[:16]}/{'groups' if k % 2 else 'newest'}")
+                reader, writer = await line.open(
+                    PeerId(f"stranger-{stranger}"), f"{RUN[:16]}/{'groups' if k % 2 else 'newest'}"
+                )
                 writer.write(WAYS[way])
                 held.append((reader, writer))
         await asyncio.sleep(0)
@@ -116,7 +118,9 @@ def test_a_stream_that_gave_way_is_closed_for_its_peer() -> None:
         line = Line()
         server = mail(line)
         await server.serve("groups", echo)
-        streams = [await line.open(PeerId("stranger"), f"{RUN[:16]}/groups") for _ in range(slots.STREAMS_OF_ONE + 1)]
+        streams = [
+            await line.open(PeerId("stranger"), f"{RUN[:16]}/groups") for _ in range(slots.STREAMS_OF_ONE + 1)
+        ]
         async with asyncio.timeout(5):
             assert await streams[0][0].read() == b""
         assert server.statistics()["streams_in"] == slots.STREAMS_OF_ONE
@@ -162,7 +166,9 @@ def test_a_question_as_long_as_a_group_is_refused_before_it_is_sent() -> None:
 SERVICES = ("groups", "newest")
 
 
-async def crowd(daemon: Daemon, run: Digest, server: PeerId, ways: tuple[str, ...], streams: list[Stream]) -> None:
+async def crowd(
+    daemon: Daemon, run: Digest, server: PeerId, ways: tuple[str, ...], streams: list[Stream]
+) -> None:
     """As many streams as one peer gets, none of which says anything more."""
     for k in range(32):
         with contextlib.suppress(NetError):
@@ -172,7 +178,9 @@ async def crowd(daemon: Daemon, run: Digest, server: PeerId, ways: tuple[str, ..
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ways", [("idle", "half a header"), ("a header", "half a message", "half of a large message")])
+@pytest.mark.parametrize(
+    "ways", [("idle", "half a header"), ("a header", "half a message", "half of a large message")]
+)
 def test_nine_strangers_on_a_real_network_keep_nobody_out(ways: tuple[str, ...]) -> None:
     async def main() -> None:
         world, daemons, streams = HiveWorld("strangers"), [], list[Stream]()
@@ -184,11 +192,15 @@ def test_nine_strangers_on_a_real_network_keep_nobody_out(ways: tuple[str, ...])
             assert at is not None
             for k in range(9):
                 key = world.folder / f"stranger-{k}"
-                daemons.append(await Daemon.launch(key, open_key(key).me, Listen(host="127.0.0.1", dial_only=True), 0))
+                daemons.append(
+                    await Daemon.launch(key, open_key(key).me, Listen(host="127.0.0.1", dial_only=True), 0)
+                )
                 assert await daemons[-1].reach(at) == ""
             await asyncio.gather(*(crowd(daemon, world.run, server.me, ways, streams) for daemon in daemons))
             assert len(streams) > 256
-            again = asyncio.gather(*(crowd(daemon, world.run, server.me, ways, streams) for daemon in daemons))
+            again = asyncio.gather(
+                *(crowd(daemon, world.run, server.me, ways, streams) for daemon in daemons)
+            )
             good = 0
             for k in range(60):
                 with contextlib.suppress(NetError):

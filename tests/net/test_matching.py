@@ -33,7 +33,9 @@ def met(starts, dial_only=(), dead=0, versions=None, invite=None):
     ids = ids[dead:] + ids[:dead]  # the dead ones are the smallest
     world = {}
     for number, me in enumerate(ids[: len(starts)]):
-        world[me] = Matching(me, number in dial_only, b"schema", WINDOW, GRACE, lambda leader, me=me: Line(world, me, leader))
+        world[me] = Matching(
+            me, number in dial_only, b"schema", WINDOW, GRACE, lambda leader, me=me: Line(world, me, leader)
+        )
 
     async def one(number):
         await asyncio.sleep(starts[number])

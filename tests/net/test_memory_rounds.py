@@ -27,7 +27,9 @@ def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
 
 
 def test_members_end_with_the_same_weighted_mean() -> None:
-    with_peers(lambda network, links, *peers: averager_properties.members_end_with_the_same_weighted_mean(peers))
+    with_peers(
+        lambda network, links, *peers: averager_properties.members_end_with_the_same_weighted_mean(peers)
+    )
 
 
 def test_alone_there_is_no_average() -> None:
@@ -49,7 +51,11 @@ def test_a_weight_beyond_the_batch_counts_as_a_share_of_it() -> None:
 
 
 def test_who_is_not_finite_is_not_met_and_the_others_go_on() -> None:
-    with_peers(lambda network, links, *peers: averager_properties.who_is_not_finite_is_not_met_and_the_others_go_on(peers))
+    with_peers(
+        lambda network, links, *peers: averager_properties.who_is_not_finite_is_not_met_and_the_others_go_on(
+            peers
+        )
+    )
 
 
 def test_a_full_group_starts_at_once() -> None:
@@ -64,7 +70,8 @@ def test_whoever_came_is_averaged_when_somebody_stays_away() -> None:
     async def promise(network: Any, links: Any, a: Any, b: Any, c: Any) -> None:
         x, y = torch.zeros(2), torch.ones(2)
         outcomes = await asyncio.gather(
-            a.averager.average(1, [x], 1.0, [b.me, c.me], 20), b.averager.average(1, [y], 1.0, [a.me, c.me], 20)
+            a.averager.average(1, [x], 1.0, [b.me, c.me], 20),
+            b.averager.average(1, [y], 1.0, [a.me, c.me], 20),
         )
         assert [outcome.members for outcome in outcomes] == [{"a", "b"}] * 2
         assert x.tolist() == y.tolist() == [0.5, 0.5]

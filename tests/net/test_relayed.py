@@ -35,7 +35,10 @@ def test_a_peer_with_a_direct_connection_as_well_is_not_relayed() -> None:
             pass
 
         async def _ask(self, request: Any, timeout: float) -> Any:
-            peers = [pb.PeerInfo(id=base58.b58decode(peer), addrs=[p2pd.packed(text)]) for peer, text in connections]
+            peers = [
+                pb.PeerInfo(id=base58.b58decode(peer), addrs=[p2pd.packed(text)])
+                for peer, text in connections
+            ]
             return pb.Response(type=pb.Response.OK, peers=peers)
 
     daemon = Told()

@@ -1,4 +1,5 @@
-"""A node without torch: it reads and writes the board of real nodes under the same rules, in a process of its own."""
+"""A node without torch: it reads and writes the board of real nodes under the same rules, in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -69,12 +70,16 @@ def test_the_board_works_both_ways_without_torch() -> None:
         (peer,) = await world.ports(1)
         key = topic(world.run, "member")
         assert await peer.board.put(key, b"of a whole one", 60)
-        await without_torch(world, peer, """
+        await without_torch(
+            world,
+            peer,
+            """
 async def check(node, run):
     assert list((await node.board.get(topic(run, "member"))).values()) == [b"of a whole one"]
     assert await node.board.put(topic(run, "member"), b"of a light one", 60)
     assert set(node.pids()) == {"p2pd"}
-""")  # fmt: skip
+""",
+        )
         assert b"of a light one" in (await peer.board.get(key)).values()
 
     in_world(body)
@@ -84,14 +89,18 @@ def test_without_torch_a_dead_p2pd_is_replaced_and_the_board_goes_on() -> None:
     async def body(world: HiveWorld) -> None:
         (peer,) = await world.ports(1)
         assert await peer.board.put(topic(world.run, "member"), b"here", 60)
-        await without_torch(world, peer, """
+        await without_torch(
+            world,
+            peer,
+            """
 import os, signal
 async def check(node, run):
     os.kill(node.pids()["p2pd"], signal.SIGKILL)
     async with asyncio.timeout(20):
         while node.generation == 0 or not await node.board.get(topic(run, "member")):
             await asyncio.sleep(0.1)
-""")  # fmt: skip
+""",
+        )
 
     in_world(body)
 
@@ -102,7 +111,11 @@ async def forge(node: Any, key: str, owner: str) -> bool:
     from hivemind.dht.routing import DHTID
 
     packed = node.protocol.serializer.dumps(b"forged") + bytes(64)
-    return bool(node.protocol.storage.store_subkey(DHTID.generate(source=key), base58.b58decode(owner), packed, time.time() + 60))
+    return bool(
+        node.protocol.storage.store_subkey(
+            DHTID.generate(source=key), base58.b58decode(owner), packed, time.time() + 60
+        )
+    )
 
 
 def test_a_record_that_its_owner_did_not_sign_is_not_believed_without_torch() -> None:
@@ -111,10 +124,14 @@ def test_a_record_that_its_owner_did_not_sign_is_not_believed_without_torch() ->
         owner = PeerId("12D3KooWBv1JUxbGetLPesuHAB469wPhu9UeTbh9UPm9abejcDA9")
         dht = await peer.node.live_dht()
         assert await dht.ask(forge, topic(world.run, "member"), owner)
-        await without_torch(world, peer, """
+        await without_torch(
+            world,
+            peer,
+            """
 async def check(node, run):
     assert await node.board.get(topic(run, "member")) == {}
-""")  # fmt: skip
+""",
+        )
 
     in_world(body)
 
@@ -131,7 +148,9 @@ try:
 except guard.GuardError:
     print("refused")
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ran.stdout == "refused\n", ran.stderr
 
 

@@ -1,4 +1,5 @@
-"""A learner among others whose gradients are wrong: the roles that ship, on the ports of memory, in virtual time."""
+"""A learner among others whose gradients are wrong: the roles that ship, on the ports of memory, in virtual
+time."""
 
 from __future__ import annotations
 
@@ -30,13 +31,23 @@ def played(versions: int, monkeypatch: pytest.MonkeyPatch, times: float) -> list
 
     monkeypatch.setattr(MemoryAverager, "average", average)
     run = Run(
-        name="bad", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.3),
-        batch=BatchSize(groups=16, close_after=3.0), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0),
-    )  # fmt: skip
+        name="bad",
+        task=TaskSource(name="toy"),
+        sampling=Sampling(group_size=4, max_tokens=4),
+        optimizer=Optimizer(lr=0.3),
+        batch=BatchSize(groups=16, close_after=3.0),
+        averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0),
+    )
     scenario = Scenario(
-        name="bad", hours=versions / 3600, peers={"seed": 1, "learner": 4, "sampler": 12}, run=run,
-        prices={"sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)},
-    )  # fmt: skip
+        name="bad",
+        hours=versions / 3600,
+        peers={"seed": 1, "learner": 4, "sampler": 12},
+        run=run,
+        prices={
+            "sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+        },
+    )
     told: list[Event] = []
     World(scenario, sim.spawn, sinks=[told.append]).run()
     return told

@@ -29,7 +29,11 @@ def constant(seconds: float) -> DelayLaw:
 
 
 def told_with_a_liar(
-    monkeypatch: pytest.MonkeyPatch, lie: Any, minutes: float = 1.0, peers: tuple[int, int] = (1, 3), **run: Any
+    monkeypatch: pytest.MonkeyPatch,
+    lie: Any,
+    minutes: float = 1.0,
+    peers: tuple[int, int] = (1, 3),
+    **run: Any,
 ) -> tuple[Counter[str], Told]:
     """The verdicts on sampler-0, which says `lie(group)` for each of its groups."""
 
@@ -44,15 +48,21 @@ def told_with_a_liar(
 
 def test_a_sampler_cannot_make_its_groups_younger_by_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     def younger(group: Group) -> Group:
-        return msgspec.structs.replace(group, times=msgspec.structs.replace(group.times, released=EPOCH + TOMORROW))
+        return msgspec.structs.replace(
+            group, times=msgspec.structs.replace(group.times, released=EPOCH + TOMORROW)
+        )
 
     slow = Delay(upload=constant(20.0))
     verdicts, _ = told_with_a_liar(monkeypatch, younger, delay=slow, window=Window(versions=64, seconds=15.0))
     assert verdicts["untrusted"] == verdicts.total() > 5
 
 
-def test_a_group_of_weights_that_nobody_released_is_refused_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    verdicts, told = told_with_a_liar(monkeypatch, lambda group: msgspec.structs.replace(group, weights=Digest("0" * 64)))
+def test_a_group_of_weights_that_nobody_released_is_refused_and_the_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verdicts, told = told_with_a_liar(
+        monkeypatch, lambda group: msgspec.structs.replace(group, weights=Digest("0" * 64))
+    )
     assert verdicts["untrusted"] == verdicts.total() > 5
     assert told.verdicts()["untrusted"] == verdicts["untrusted"] and told.verdicts()["admit"] > 50
 
@@ -61,7 +71,11 @@ def test_a_learner_that_starts_anew_asks_samplers_for_the_releases_it_missed() -
     late = Delay(upload=DelayLaw(law="lognormal", seconds=8.0, shape=0.6, longest=30.0))
     told = Told(scenario(2.0, (2, 4), Fault(at=60, fault="bounce", peer="learner-1", down=10), delay=late))
     (back,) = told.of(CaughtUp, "learner-1", since=65)
-    lags = [event.versions for event in told.of(Judged, "learner-1", since=back.at - EPOCH) if event.verdict.value == "admit"]
+    lags = [
+        event.versions
+        for event in told.of(Judged, "learner-1", since=back.at - EPOCH)
+        if event.verdict.value == "admit"
+    ]
     assert max(lags) > 3 and told.verdicts()["untrusted"] == 0
     assert [event for event in told.of(Trained, "learner-1", since=80) if event.members == 2]
 
@@ -94,7 +108,9 @@ def test_one_of_three_samplers_that_lies_about_its_log_probabilities_ends_no_tra
     assert named and {event.sender for event in named} == {"sampler-0"}
     assert any("nats a token higher" in event.reason for event in named)
     assert verdicts["untrusted"] > 0.7 * verdicts.total()  # once it was found out, it is not heard any more
-    counted: Counter[str] = sum((Counter(event.samplers.get("sampler-1", {})) for event in told.of(Counted)), Counter())
+    counted: Counter[str] = sum(
+        (Counter(event.samplers.get("sampler-1", {})) for event in told.of(Counted)), Counter()
+    )
     assert not counted["untrusted"]
 
 
@@ -110,7 +126,8 @@ def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch
 
 
 def test_two_learners_agree_on_steps_of_which_each_refused_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(belief, "SUSPICION", math.inf)  # nobody is shut out: every batch has something to refuse
+    # nobody is shut out: every batch has something to refuse
+    monkeypatch.setattr(belief, "SUSPICION", math.inf)
     verdicts, told = told_with_a_liar(monkeypatch, lower(3.0), 2.0, (2, 3), optimizer=FAST)
     together = [event for event in told.of(Trained) if event.members == 2]
     # Whose whole batch is refused has no part in a round: the other's step alone is then taken over.
@@ -123,4 +140,8 @@ def test_groups_of_the_side_of_a_split_that_was_outranked_are_judged_by_their_re
     faults = [Fault(at=40, fault="partition", between=sides), Fault(at=80, fault="repair", between=sides)]
     told = Told(scenario(2.0, (2, 3), *faults, delay=Delay(upload=constant(5.0))))
     assert told.verdicts()["untrusted"] == 0
-    assert {event.sampler for event in told.of(Judged, since=80, until=90)} == {"sampler-0", "sampler-1", "sampler-2"}
+    assert {event.sampler for event in told.of(Judged, since=80, until=90)} == {
+        "sampler-0",
+        "sampler-1",
+        "sampler-2",
+    }

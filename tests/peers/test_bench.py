@@ -1,4 +1,5 @@
-"""The table of figures: its arithmetic and its shape quickly, its rows on real processes slowly (and small)."""
+"""The table of figures: its arithmetic and its shape quickly, its rows on real processes slowly (and
+small)."""
 
 import io
 import json
@@ -41,7 +42,9 @@ def test_a_ratio_is_the_value_over_the_other_side_and_absent_without_one() -> No
 
 def test_the_table_shows_both_sides_and_the_reason_of_a_gap() -> None:
     text = shown([figure(against="bare TCP", other=200.0), Gap(row="memory", why="psutil is not installed")])
-    assert all(word in text for word in ("bare TCP", "50.0 groups/s", "200", "0.25", "psutil is not installed"))
+    assert all(
+        word in text for word in ("bare TCP", "50.0 groups/s", "200", "0.25", "psutil is not installed")
+    )
 
 
 def test_the_table_says_when_others_used_the_machine() -> None:
@@ -49,7 +52,9 @@ def test_the_table_says_when_others_used_the_machine() -> None:
     assert "compare ratios" in shown([figure()], Machine(cores=2, load=3.0, seconds=1.0))
 
 
-@pytest.mark.parametrize(("value", "text"), [(12345.6, "12346"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(12345.6, "12346"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123")]
+)
 def test_numbers_have_three_digits_that_mean_something(value: float, text: str) -> None:
     assert table.number(value) == text
 

@@ -1,4 +1,5 @@
-"""The row `dashboard`: its arithmetic quickly, its parts on real processes and a real browser slowly (and small)."""
+"""The row `dashboard`: its arithmetic quickly, its parts on real processes and a real browser slowly (and
+small)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def test_a_twentieth_of_the_values_is_above_the_p95(count: int, expected: int) -
     assert dashboard.p95(list(range(count, 0, -1))) == expected
 
 
-def test_a_part_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: object) -> Iterator[Figure]:
         yield Figure(row="dashboard", what="early", value=1.0, unit="s")
         raise Unmeasured("there is no chromium")

@@ -56,7 +56,12 @@ class Asked:
         if question["do"] == "size":
             return {}
         calls, tokens = question["calls"], 100 * question["calls"]
-        return {"calls": calls, "tokens": tokens, "seconds": tokens / self.speed[question["do"]], "cpu": self.cpu * calls}
+        return {
+            "calls": calls,
+            "tokens": tokens,
+            "seconds": tokens / self.speed[question["do"]],
+            "cpu": self.cpu * calls,
+        }
 
 
 @pytest.fixture
@@ -104,7 +109,9 @@ def test_what_a_swarm_costs_is_said_with_its_spread_and_its_cpu() -> None:
     assert {question["calls"] for question in swarm.questions[1:]} == {10}
 
 
-def test_an_engine_that_is_not_installed_leaves_its_reason_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_installed_leaves_its_reason_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: object) -> Iterator[Line]:
         yield Figure(row="engines", what="early", value=1.0, unit="s")
         raise Unmeasured("the port is taken")
@@ -113,12 +120,19 @@ def test_an_engine_that_is_not_installed_leaves_its_reason_and_the_others_go_on(
     monkeypatch.setattr(engines, "WIDE", {})
     monkeypatch.setattr(engines, "_pace", fails)
     for part in ("_arrival", "_agreement"):
-        monkeypatch.setattr(engines, part, lambda *_: iter([Figure(row="engines", what="late", value=1.0, unit="s")]))
-    monkeypatch.setattr(engines, "_learners", lambda *_: iter([Figure(row="engines", what="learner", value=1.0, unit="s")]))
+        monkeypatch.setattr(
+            engines, part, lambda *_: iter([Figure(row="engines", what="late", value=1.0, unit="s")])
+        )
+    monkeypatch.setattr(
+        engines, "_learners", lambda *_: iter([Figure(row="engines", what="learner", value=1.0, unit="s")])
+    )
     lines = list(engines.measure(quiet))
     said = [line.what if isinstance(line, Figure) else line.why for line in lines]
     assert said[:4] == ["early", "hf: the port is taken", "late", "late"]
-    assert [text.partition(":")[2].startswith(" vllm is not installed here") for text in said[4:6]] == [True, True]
+    assert [text.partition(":")[2].startswith(" vllm is not installed here") for text in said[4:6]] == [
+        True,
+        True,
+    ]
     assert said[6:] == ["learner"]
 
 

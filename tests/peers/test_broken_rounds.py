@@ -1,4 +1,5 @@
-"""Rounds that break: whatever happens to an averaging, at most one release comes of a version, and no group is trained twice."""
+"""Rounds that break: whatever happens to an averaging, at most one release comes of a version, and no group
+is trained twice."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from swarm.types import Beat, Digest, PeerId, Release, Verdict
 
 
 class Broken:
-    """Averagings of which some break: for everybody at a version, or for single members in one of three ways."""
+    """Averagings of which some break: for everybody at a version, or for single members in one of three
+    ways."""
 
     def __init__(self, patch: pytest.MonkeyPatch, seed: int, versions: float, calls: float) -> None:
         """`versions` and `calls`: parts of them that are spoiled."""
@@ -33,9 +35,13 @@ class Broken:
         real, broken = MemoryAverager.average, self
 
         async def average(
-            port: MemoryAverager, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+            port: MemoryAverager,
+            version: int,
+            tensors: Sequence[torch.Tensor],
+            weight: float,
+            peers: Collection[PeerId],
             deadline: float,
-        ) -> Average | None:  # fmt: skip
+        ) -> Average | None:
             how, seconds = broken._draw(port._me, version)
             if how == "lost before":
                 await asyncio.sleep(seconds)
@@ -99,7 +105,9 @@ class Watched:
         return {version: len(digests) for version, digests in by_version.items() if len(digests) > 1}
 
     def held(self) -> list[str]:
-        return [item.group.id for peer in self._peers for item in (*peer._batch, *peer.intake.batcher._waiting)]
+        return [
+            item.group.id for peer in self._peers for item in (*peer._batch, *peer.intake.batcher._waiting)
+        ]
 
 
 def slow_releases(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -130,7 +138,10 @@ def assert_one_release_of_each(patch: pytest.MonkeyPatch, minutes: float, learne
     # On a good day there are 25 versions a minute; each break costs seconds.
     assert max(event.version for event in steps) > 12 * minutes
     assert Counter(watched.trained).most_common(1)[0][1] == 1
-    assert {event.group for event in told.of(Judged) if event.verdict is Verdict.ADMIT} == {*watched.trained, *watched.held()}
+    assert {event.group for event in told.of(Judged) if event.verdict is Verdict.ADMIT} == {
+        *watched.trained,
+        *watched.held(),
+    }
 
 
 @pytest.mark.parametrize(("learners", "seed"), [(3, 0), (4, 2)])
@@ -140,7 +151,9 @@ def test_of_a_version_whose_rounds_break_at_random_comes_one_release(
     assert_one_release_of_each(monkeypatch, 1.5, learners, seed)
 
 
-def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slow_releases(monkeypatch, 0.8)
     Broken(monkeypatch, 1, versions=0.3, calls=0.3)
     watched = Watched(monkeypatch)
@@ -149,21 +162,30 @@ def test_so_it_is_when_heartbeats_overtake_the_release_that_they_tell_of(monkeyp
     assert max(event.version for event in told.of(Trained)) > 12
 
 
-def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest learner is left out of every third round, and makes up its mind about when the others' round ends."""
+def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest learner is left out of every third round, and makes up its mind about when the others' round
+    ends."""
     slow_releases(monkeypatch, 0.5)
     real = MemoryAverager.average
 
     async def average(
-        port: MemoryAverager, version: int, tensors: Sequence[torch.Tensor], weight: float, peers: Collection[PeerId],
+        port: MemoryAverager,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
         deadline: float,
-    ) -> Average | None:  # fmt: skip
+    ) -> Average | None:
         if version % 3:
             return await real(port, version, tensors, weight, peers, deadline)
         if port._me == "learner-0":
             await asyncio.sleep(2.0)
             return None
-        outcome = await real(port, version, tensors, weight, [peer for peer in peers if peer != "learner-0"], deadline)
+        outcome = await real(
+            port, version, tensors, weight, [peer for peer in peers if peer != "learner-0"], deadline
+        )
         await asyncio.sleep(random.Random(version).uniform(2.6, 3.4))
         return outcome
 
@@ -185,7 +207,9 @@ def test_so_it_is_in_many_swarms(learners: int) -> None:
             assert_one_release_of_each(patch, 4.0, learners, seed)
 
 
-def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     watched = Watched(monkeypatch)
     step, stock = Learner.step, sim.LearnerPeer._take_stock
     order: dict[int, int] = {}
@@ -204,11 +228,16 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     by = {release.version: release.publisher for release in watched.announced}
-    assert len([version for version, publisher in by.items() if publisher == "learner-1" and version % 2 == 0]) > 3
+    assert (
+        len([version for version, publisher in by.items() if publisher == "learner-1" and version % 2 == 0])
+        > 3
+    )
     assert max(event.version for event in told.of(Trained)) > 12
 
 
-def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slow_releases(monkeypatch, 1.0)
     watched = Watched(monkeypatch)
     step, stock = Learner.step, sim.LearnerPeer._take_stock
@@ -231,12 +260,16 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(monkeypat
     assert max(event.version for event in told.of(Trained)) > 8
 
 
-def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = Host._beat
 
     def beat(host: Host) -> Beat:
         told, liar = real(host), host.ports.me == "learner-1"
-        return msgspec.structs.replace(told, version=100 + told.seq, weights=Digest("f" * 64)) if liar else told
+        return (
+            msgspec.structs.replace(told, version=100 + told.seq, weights=Digest("f" * 64)) if liar else told
+        )
 
     monkeypatch.setattr(Host, "_beat", beat)
     told = Told(scenario(2.0, (2, 3)))
@@ -244,7 +277,9 @@ def test_a_learner_that_names_releases_which_never_come_does_not_stop_the_others
     assert max(event.version for event in told.of(Trained, "learner-0")) >= 10
 
 
-def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_that_never_step_alone_do_not_spin_while_their_rounds_break(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def breaks(*_: Any) -> None:
         await asyncio.sleep(0.05)
         raise RoundLost("the averager ended; nothing was averaged")

@@ -21,13 +21,24 @@ def constant(seconds: float) -> DelayLaw:
 def told_with(delay: Delay) -> tuple[Lag, float]:
     """The last mean of the samplers' causes, and the mean age of the groups trained meanwhile."""
     settings = Run(
-        name="causes", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.01),
-        batch=BatchSize(groups=8, close_after=3.0), pace=Pace(beat=1.0, patience=5.0),
-    )  # fmt: skip
+        name="causes",
+        task=TaskSource(name="toy"),
+        sampling=Sampling(group_size=4, max_tokens=4),
+        optimizer=Optimizer(lr=0.01),
+        batch=BatchSize(groups=8, close_after=3.0),
+        pace=Pace(beat=1.0, patience=5.0),
+    )
     prices = {"sample": constant(2.0), "learn": constant(0.5), "load": constant(0.1)}
     told: list[Event] = []
-    world = Scenario(name="causes", seed=1, hours=2.5 / 60, peers={"seed": 1, "learner": 1, "sampler": 3}, run=settings,
-                     prices=prices, delay=delay)  # fmt: skip
+    world = Scenario(
+        name="causes",
+        seed=1,
+        hours=2.5 / 60,
+        peers={"seed": 1, "learner": 1, "sampler": 3},
+        run=settings,
+        prices=prices,
+        delay=delay,
+    )
     World(world, sim.spawn, sinks=[told.append]).run()
     late = [event for event in told if event.at > told[-1].at - 40]
     lags = [event.beat.lag for event in late if isinstance(event, Heard) and event.beat.role is Role.SAMPLER]
@@ -39,7 +50,9 @@ def told_with(delay: Delay) -> tuple[Lag, float]:
 def test_the_five_causes_add_up_to_the_age_at_training(delay: Delay) -> None:
     lag, age = told_with(delay)
     assert min(lag.download, lag.queue, lag.generation, lag.upload, lag.inbox) > 0
-    assert lag.download + lag.queue + lag.generation + lag.upload + lag.inbox == pytest.approx(age, rel=0.25, abs=1.0)
+    assert lag.download + lag.queue + lag.generation + lag.upload + lag.inbox == pytest.approx(
+        age, rel=0.25, abs=1.0
+    )
     assert (lag.download >= 7.0) == (delay.policy.seconds > 0)
     assert (lag.upload >= 7.0) == (delay.upload.seconds > 0)
     assert lag.generation == pytest.approx(2.0, abs=0.1)

@@ -1,4 +1,5 @@
-"""The made-up swarm that benches play: it repeats itself, keeps its time, looks like a real one, and breaks on demand."""
+"""The made-up swarm that benches play: it repeats itself, keeps its time, looks like a real one, and breaks
+on demand."""
 
 from __future__ import annotations
 
@@ -16,9 +17,15 @@ from swarm.types import Role
 START = 1e9
 
 
-@given(peers=st.integers(1, 40), seed=st.integers(0, 1000), kind=st.sampled_from([None, "learner", "stale", "hostile"]))
+@given(
+    peers=st.integers(1, 40),
+    seed=st.integers(0, 1000),
+    kind=st.sampled_from([None, "learner", "stale", "hostile"]),
+)
 @settings(max_examples=20, deadline=None)
-def test_the_same_arguments_give_the_same_events_in_the_order_of_their_time(peers: int, seed: int, kind: object) -> None:
+def test_the_same_arguments_give_the_same_events_in_the_order_of_their_time(
+    peers: int, seed: int, kind: object
+) -> None:
     fault = Fault(kind, START + 10) if kind else None  # type: ignore[arg-type]
     told = list(crowd(peers, 30.0, START, seed, fault))
     assert told == list(crowd(peers, 30.0, START, seed, fault))
@@ -34,9 +41,19 @@ def test_a_made_up_event_is_one_that_a_journal_holds() -> None:
 def test_it_has_all_that_a_page_shows() -> None:
     told = {type(event) for event in crowd(30, 300.0, START)}
     assert told >= {
-        events.Started, events.Left, events.Heard, events.Counted, events.Shown, events.Moved, events.Averaged, events.Trained,
-        events.Released, events.Adopted, events.Evaluated, events.Transferred,
-    }  # fmt: skip
+        events.Started,
+        events.Left,
+        events.Heard,
+        events.Counted,
+        events.Shown,
+        events.Moved,
+        events.Averaged,
+        events.Trained,
+        events.Released,
+        events.Adopted,
+        events.Evaluated,
+        events.Transferred,
+    }
 
 
 def test_it_goes_on_for_as_long_as_it_is_asked() -> None:
@@ -55,7 +72,11 @@ def test_a_broken_one_is_told_from_a_healthy_one(kind: str) -> None:
 
 
 def test_a_stale_sampler_says_so_in_its_heartbeats() -> None:
-    told = [event for event in crowd(8, 330.0, START, fault=Fault("stale", START + 300.0)) if isinstance(event, events.Heard)]
+    told = [
+        event
+        for event in crowd(8, 330.0, START, fault=Fault("stale", START + 300.0))
+        if isinstance(event, events.Heard)
+    ]
     samplers = [event for event in told if event.at > START + 301 and event.beat.role is Role.SAMPLER]
     newest = max(event.beat.version for event in told)
     late = {event.subject for event in samplers if event.beat.version <= newest - BEHIND}

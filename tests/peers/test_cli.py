@@ -1,4 +1,5 @@
-"""The command: exit codes, what goes to which stream, and messages that say what to do. Real processes where that matters."""
+"""The command: exit codes, what goes to which stream, and messages that say what to do. Real processes where
+that matters."""
 
 import errno
 import json
@@ -25,7 +26,14 @@ def swarm(*words: str, state: Path, **more: str) -> subprocess.CompletedProcess[
     environ = {**os.environ, "XDG_STATE_HOME": str(state), **more}
     command = [sys.executable, "-m", "peers.cli", *words]
     return subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
     )
 
 
@@ -64,7 +72,10 @@ def test_an_unknown_command_is_a_usage_error(tmp_path: Path) -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     ran = swarm("up", "configs/demo.toml", "--set", "run.batch.gruops=3", state=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "swarm: --set run.batch.gruops: there is no key run.batch.gruops; did you mean run.batch.groups?\n"
+    assert (
+        ran.stderr
+        == "swarm: --set run.batch.gruops: there is no key run.batch.gruops; did you mean run.batch.groups?\n"
+    )
 
 
 def test_a_missing_config_is_refused_by_name(tmp_path: Path) -> None:
@@ -82,7 +93,9 @@ def test_a_missing_config_is_refused_by_name(tmp_path: Path) -> None:
         (["hello"], "an invite begins with swarm1"),
     ],
 )
-def test_an_invite_that_cannot_be_used_is_refused_offline(tmp_path: Path, words: list[str], said: str) -> None:
+def test_an_invite_that_cannot_be_used_is_refused_offline(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
     started = time.monotonic()
     ran = swarm("join", *words, state=tmp_path)
     assert (ran.returncode, ran.stdout) == (5, "")
@@ -109,7 +122,10 @@ def test_show_prints_every_setting_with_its_origin(tmp_path: Path) -> None:
     ran = swarm(*words, state=tmp_path, SWARM__RUN__BATCH__GROUPS="16")
     shown = json.loads(ran.stdout)
     assert shown["run.seed"] == {"value": 4, "origin": "--set run.seed"}
-    assert shown["run.batch.groups"] == {"value": 16, "origin": "environment variable SWARM__RUN__BATCH__GROUPS"}
+    assert shown["run.batch.groups"] == {
+        "value": 16,
+        "origin": "environment variable SWARM__RUN__BATCH__GROUPS",
+    }
     assert shown["run.pace.beat"]["origin"].startswith("configs/demo.toml line ")
     assert shown["run.optimizer.lr"]["origin"] == "default"
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -122,14 +138,19 @@ def test_check_knows_the_objectives(tmp_path: Path) -> None:
     assert "gepo" in ran.stderr.split("gepoo", 1)[1]
 
 
-def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.run(["objectives", "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {"gepo", "grpo", "gspo", "dr_grpo"} <= set(records) and records["gepo"]["trust"]["dual"] is None
     assert cli.run(["objectives"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [*records]
-    assert all(record["about"] in line and record["source"] in line for record, line in zip(records.values(), lines, strict=True))
+    assert all(
+        record["about"] in line and record["source"] in line
+        for record, line in zip(records.values(), lines, strict=True)
+    )
     assert cli.run(["objectives", "grpo"]) == 0
     assert "centre=group-mean  scale=group-std" in capsys.readouterr().out
 
@@ -141,10 +162,15 @@ def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(capsy
         ("bench staleness join", "name one alone"),
         ("bench join --quick", "are for the studies"),
         ("bench gradient --methods gepo,gebo", "did you mean 'gepo'"),
-        ("config check configs/demo.toml --set objective.name=deepseek_v3 --set objective.options.kl=0.1", "kl_against=sampler"),
+        (
+            "config check configs/demo.toml --set objective.name=deepseek_v3 --set objective.options.kl=0.1",
+            "kl_against=sampler",
+        ),
     ],
 )
-def test_wrong_words_about_objectives_and_studies_are_refused(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_about_objectives_and_studies_are_refused(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(words.split()) == 2
     assert says in capsys.readouterr().err
 
@@ -192,7 +218,9 @@ def raising(error: BaseException) -> int:
         (ExceptionGroup("tasks", [ExceptionGroup("inner", [errors.Refusal("x")])]), 5),
     ],
 )
-def test_each_error_has_the_exit_code_of_the_design(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_has_the_exit_code_of_the_design(
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert raising(error) == code
     assert "Traceback" not in capsys.readouterr().err
 
@@ -218,9 +246,15 @@ def test_an_output_that_cannot_show_our_arrows_gets_them_spelled(tmp_path: Path,
     assert "-> 1" in ran.stdout
 
 
-@pytest.mark.parametrize("words", [["join", word(2**32 - 1)], ["start", "configs/demo.toml"], ["up", "configs/demo.toml"]])
+@pytest.mark.parametrize(
+    "words", [["join", word(2**32 - 1)], ["start", "configs/demo.toml"], ["up", "configs/demo.toml"]]
+)
 def test_a_home_that_cannot_be_made_is_named_before_anything_slow_begins(words: list[str]) -> None:
     ran = swarm(*words, state=Path("/proc/nowhere"))
     assert ran.returncode == 3
-    assert "/proc/nowhere" in ran.stderr and "cannot be made" in ran.stderr and "name another folder with --folder" in ran.stderr
+    assert (
+        "/proc/nowhere" in ran.stderr
+        and "cannot be made" in ran.stderr
+        and "name another folder with --folder" in ran.stderr
+    )
     assert "bug" not in ran.stderr

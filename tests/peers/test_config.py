@@ -20,7 +20,9 @@ def written(folder: Path, text: str, name: str = "it.toml") -> Path:
     return path
 
 
-def refused(path: Path | None = None, sets: tuple[str, ...] = (), environ: dict[str, str] | None = None) -> str:
+def refused(
+    path: Path | None = None, sets: tuple[str, ...] = (), environ: dict[str, str] | None = None
+) -> str:
     with pytest.raises(ConfigError) as caught:
         load(path, sets, environ or {})
     return str(caught.value)
@@ -43,7 +45,13 @@ def test_later_layers_win_and_each_value_knows_its_origin(tmp_path: Path) -> Non
     environ = {"SWARM__RUN__BATCH__MICRO": "4", "SWARM__RUN__BATCH__BUFFER": "4", "SWARM_OTHER": "x"}
     loaded = load(path, ["run.batch.buffer=5"], environ)
     run = loaded.config.run
-    assert (run.seed, run.batch.groups, run.batch.micro, run.batch.buffer, run.window.versions) == (2, 3, 4, 5.0, 2)
+    assert (run.seed, run.batch.groups, run.batch.micro, run.batch.buffer, run.window.versions) == (
+        2,
+        3,
+        4,
+        5.0,
+        2,
+    )
     assert loaded.origins["run.optimizer.lr"] == "default"
     assert loaded.origins["run.seed"] == f"{tmp_path / 'base.toml'} line 2"
     assert loaded.origins["run.batch.groups"] == f"{path} line 3"
@@ -54,7 +62,11 @@ def test_later_layers_win_and_each_value_knows_its_origin(tmp_path: Path) -> Non
 def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
     path = written(tmp_path, '[objective]\nname = "grpo"\n[page]\nport = 9\n')
     loaded = load(path, ["optimizer.lr=0.5"])
-    assert (loaded.config.run.objective.name, loaded.config.peer.page.port, loaded.config.run.optimizer.lr) == ("grpo", 9, 0.5)
+    assert (
+        loaded.config.run.objective.name,
+        loaded.config.peer.page.port,
+        loaded.config.run.optimizer.lr,
+    ) == ("grpo", 9, 0.5)
     assert loaded.origins["run.objective.name"] == f"{path} line 2"
 
 
@@ -69,12 +81,18 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run.batch]\ngroups = true\n", 2, "found true"),
         ("[run.stop]\naccuracy = 1.5\n", 2, "a number of at least 0 and at most 1, found 1.5"),
         ("[run.optimizer]\nlr = nan\n", 2, "found nan"),
-        ('[peer.delay.policy]\nlaw = "weibul"\n', 2, "one of constant, exponential, lognormal, none, weibull"),
+        (
+            '[peer.delay.policy]\nlaw = "weibul"\n',
+            2,
+            "one of constant, exponential, lognormal, none, weibull",
+        ),
         ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
         ("[run.objective.options]\neps = [1]\n", 2, "run.objective.options.eps wants"),
     ],
 )
-def test_a_mistake_in_a_file_is_shown_with_its_line(tmp_path: Path, text: str, line: int, wanted: str) -> None:
+def test_a_mistake_in_a_file_is_shown_with_its_line(
+    tmp_path: Path, text: str, line: int, wanted: str
+) -> None:
     path = written(tmp_path, text)
     said = refused(path)
     assert said.startswith(f"{path} line {line}: ")
@@ -85,7 +103,9 @@ def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
     assert refused(sets=("run.sed=3",)) == "--set run.sed: there is no key run.sed; did you mean run.seed?"
     assert "expected KEY=VALUE" in refused(sets=("run.seed",))
     assert "is a table" in refused(sets=("objective.options=3",))
-    assert refused(environ={"SWARM__RUN__SEED": "x"}).startswith("environment variable SWARM__RUN__SEED: run.seed wants")
+    assert refused(environ={"SWARM__RUN__SEED": "x"}).startswith(
+        "environment variable SWARM__RUN__SEED: run.seed wants"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,10 +114,15 @@ def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
         (("averaging.request=3",), ("run.averaging.request", "run.averaging.match")),
         (("pace.beat=5",), ("run.pace.patience", "run.pace.beat")),
         (("averaging.chunk=30",), ("run.averaging.chunk", "run.averaging.deadline")),
-        (("delay.upload.seconds=9", "delay.upload.longest=8"), ("peer.delay.upload.longest", "peer.delay.upload.seconds")),
+        (
+            ("delay.upload.seconds=9", "delay.upload.longest=8"),
+            ("peer.delay.upload.longest", "peer.delay.upload.seconds"),
+        ),
     ],
 )
-def test_two_settings_that_contradict_each_other_are_both_named(sets: tuple[str, ...], keys: tuple[str, str]) -> None:
+def test_two_settings_that_contradict_each_other_are_both_named(
+    sets: tuple[str, ...], keys: tuple[str, str]
+) -> None:
     said = refused(sets=sets)
     assert all(key in said for key in keys)
     assert "--set" in said
@@ -111,7 +136,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def test_words_are_read_as_what_the_key_wants() -> None:
-    words = ["listen.announce=/ip4/192.0.2.1/tcp/1,/dns/a/tcp/2", "run.private=true", "model.name=7", "objective.options.eps=0.3"]
+    words = [
+        "listen.announce=/ip4/192.0.2.1/tcp/1,/dns/a/tcp/2",
+        "run.private=true",
+        "model.name=7",
+        "objective.options.eps=0.3",
+    ]
     loaded = load(None, words)
     assert loaded.config.peer.listen.announce == ("/ip4/192.0.2.1/tcp/1", "/dns/a/tcp/2")
     assert loaded.config.run.private is True
@@ -121,10 +151,14 @@ def test_words_are_read_as_what_the_key_wants() -> None:
 
 
 runs = st.builds(
-    lambda seed, lr, options: Run(seed=seed, optimizer=config.Optimizer(lr=lr), objective=config.Objective(options=options)),
+    lambda seed, lr, options: Run(
+        seed=seed, optimizer=config.Optimizer(lr=lr), objective=config.Objective(options=options)
+    ),
     st.integers(0, 2**62),
     st.floats(1e-9, 10),
-    st.dictionaries(st.text("abc", min_size=1), st.one_of(st.booleans(), st.floats(-9, 9), st.text(max_size=5))),
+    st.dictionaries(
+        st.text("abc", min_size=1), st.one_of(st.booleans(), st.floats(-9, 9), st.text(max_size=5))
+    ),
 )
 
 
@@ -146,7 +180,9 @@ def test_what_is_dumped_can_be_loaded(run: Run) -> None:
 def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:
     one, two = ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0})
     runs = [Run(objective=config.Objective(options=options)) for options in (one, two)]
-    assert msgspec.msgpack.encode(config.run_dict(runs[0])) == msgspec.msgpack.encode(config.run_dict(runs[1]))
+    assert msgspec.msgpack.encode(config.run_dict(runs[0])) == msgspec.msgpack.encode(
+        config.run_dict(runs[1])
+    )
 
 
 def test_a_run_of_another_version_says_who_is_newer() -> None:

@@ -1,4 +1,5 @@
-"""Deliveries of the sampler that ships, on the ports of memory: whatever comes of one, the sampler goes on and nothing storms."""
+"""Deliveries of the sampler that ships, on the ports of memory: whatever comes of one, the sampler goes on
+and nothing storms."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from swarm.tasks.toy import Toy
 from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Receipt, Role, Times, Verdict
 
 LINK = 0.05
-# Seconds of a message's way to a learner.
+"""Seconds of a message's way to a learner."""
+
 NEAR, FAR = PeerId("learner-0"), PeerId("learner-1")
 SAMPLER = PeerId("sampler-0")
 
@@ -37,10 +39,19 @@ SAMPLER = PeerId("sampler-0")
 def group_of(number: int, tokens: int = 4) -> Group:
     array = Array(dtype="int32", shape=(tokens,), data=os.urandom(4 * tokens))
     return Group(
-        id=f"{number:032x}", sampler=SAMPLER, task=number, version=0, weights=Digest(""), lease="", seed=number,
-        lengths=(tokens - 1, 1), tokens=array, logprobs=array, rewards=(0.0, 1.0),
+        id=f"{number:032x}",
+        sampler=SAMPLER,
+        task=number,
+        version=0,
+        weights=Digest(""),
+        lease="",
+        seed=number,
+        lengths=(tokens - 1, 1),
+        tokens=array,
+        logprobs=array,
+        rewards=(0.0, 1.0),
         times=Times(released=EPOCH, fetched=EPOCH, used=EPOCH, finished=EPOCH, sent=EPOCH),
-    )  # fmt: skip
+    )
 
 
 def receipt(verdict: Verdict, credit: int = 64) -> bytes:
@@ -48,7 +59,8 @@ def receipt(verdict: Verdict, credit: int = 64) -> bytes:
 
 
 class Site:
-    """A sampler's host among learners that answer as a script says; `sent` is what arrived: (learner, group, seconds)."""
+    """A sampler's host among learners that answer as a script says; `sent` is what arrived: (learner, group,
+    seconds)."""
 
     def __init__(self, network: MemoryNetwork, window: Window) -> None:
         self.network = network
@@ -56,14 +68,18 @@ class Site:
         frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
         config = Config(run=Run(sampling=Sampling(group_size=2), window=window))
         who = PeerInfo(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
-        self.host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
+        self.host = Host(
+            who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True)
+        )
         self.told: list[events.Event] = []
         self.host.bus.add(self.told.append)
         engine: Any = None
         self.sampler = Sampler(self.host, engine, Toy(1, {}))
         self.sent: list[tuple[PeerId, str, float]] = []
 
-    async def learner(self, peer: PeerId, answer: Callable[[Group], Awaitable[bytes]], credit: int = 64) -> None:
+    async def learner(
+        self, peer: PeerId, answer: Callable[[Group], Awaitable[bytes]], credit: int = 64
+    ) -> None:
         ports = self.network.ports(peer, lambda kind: 0.0)
         frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
 
@@ -77,9 +93,26 @@ class Site:
 
     def heard(self, peer: PeerId, credit: int, seq: int = 1) -> None:
         told = Beat(
-            name=peer, role=Role.LEARNER, incarnation=1, seq=seq, version=0, weights=Digest(""), state="gathering", credit=credit,
-            takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=EPOCH,
-        )  # fmt: skip
+            name=peer,
+            role=Role.LEARNER,
+            incarnation=1,
+            seq=seq,
+            version=0,
+            weights=Digest(""),
+            state="gathering",
+            credit=credit,
+            takers=1,
+            inbox=0,
+            done=0,
+            refused=0,
+            rate=0.0,
+            tokens=0.0,
+            busy=0.0,
+            lag=Lag(),
+            addresses=(),
+            hardware="",
+            at=EPOCH,
+        )
         self.host.roster.hear(peer, told, self.host.now())
 
 
@@ -123,7 +156,9 @@ def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(o
         if outcome is Loss.UNREACHABLE:
             site.heard(NEAR, 64)  # it is heard, and nobody is there until later
             soon = LINK + SHORTEST / 2
-            asyncio.get_running_loop().call_later(soon, lambda: site.network.tasks.create_task(site.learner(NEAR, takes)))
+            asyncio.get_running_loop().call_later(
+                soon, lambda: site.network.tasks.create_task(site.learner(NEAR, takes))
+            )
         else:
             await site.learner(NEAR, once(outcome))
         delivery = asyncio.create_task(site.sampler._deliver(group))
@@ -206,10 +241,15 @@ def test_a_group_that_grew_too_old_while_it_waited_is_sent_to_nobody() -> None:
 
 
 def test_samplers_outlast_a_learner_whose_rewards_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More groups than mail answers at once would be scored at the learner; the swarm trains at the speed of its rewards."""
+    """More groups than mail answers at once would be scored at the learner; the swarm trains at the speed of
+    its rewards."""
     monkeypatch.setattr(Toy, "slow", True)
     played = scenario(2.0, (1, 6), batch=BatchSize(groups=128, close_after=10.0))
-    told = Told(msgspec.structs.replace(played, prices=played.prices | {"score": DelayLaw(law="constant", seconds=4.0)}))
+    told = Told(
+        msgspec.structs.replace(
+            played, prices=played.prices | {"score": DelayLaw(law="constant", seconds=4.0)}
+        )
+    )
     refused = [event for event in told.of(events.Noted, "sampler") if "refused" in event.text]
     assert not refused
     assert len(told.of(events.Judged)) > 20 and told.of(events.Trained)

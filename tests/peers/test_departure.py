@@ -43,7 +43,9 @@ def started(proof: Path, begun: str = "", **more: Any) -> subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_each_signal_that_ends_programs_lets_this_one_leave_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_each_signal_that_ends_programs_lets_this_one_leave_in_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     ran = started(tmp_path / "proof", stderr=subprocess.DEVNULL)
     ran.send_signal(number)
     assert ran.wait(20) == 128 + number
@@ -52,7 +54,9 @@ def test_each_signal_that_ends_programs_lets_this_one_leave_in_order(tmp_path: P
 
 def test_a_program_whose_terminal_is_closed_leaves_in_order(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    ran = started(tmp_path / "proof", "in a terminal of its own", stdin=theirs, stderr=theirs, start_new_session=True)
+    ran = started(
+        tmp_path / "proof", "in a terminal of its own", stdin=theirs, stderr=theirs, start_new_session=True
+    )
     os.close(theirs)
     os.close(ours)
     assert ran.wait(20) == 128 + signal.SIGHUP

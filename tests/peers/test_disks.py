@@ -1,4 +1,5 @@
-"""A disk that is full or fails costs what needs a disk: events, a pid, a port, a view; never a peer, nor the cause of its end."""
+"""A disk that is full or fails costs what needs a disk: events, a pid, a port, a view; never a peer, nor the
+cause of its end."""
 
 from __future__ import annotations
 
@@ -65,10 +66,16 @@ def test_a_journal_on_a_disk_that_fails_loses_events_and_goes_on_when_the_disk_d
     again = Journal(tmp_path / "journal.jsonl")
     again(noted("six"))
     again.close()
-    assert [from_line(line) for line in open(again.path, "rb")] == [noted("one"), noted("four"), noted("six")]  # noqa: SIM115
+    assert [from_line(line) for line in open(again.path, "rb")] == [
+        noted("one"),
+        noted("four"),
+        noted("six"),
+    ]
 
 
-def test_a_disk_that_fails_does_not_hide_why_a_peer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_does_not_hide_why_a_peer_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(KeyError, match="the cause"):
         with PeerFolder(tmp_path / "folder"):
             monkeypatch.setattr(os, "ftruncate", failed)
@@ -101,7 +108,10 @@ def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     place.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
     (fault,) = told
     assert isinstance(fault, events.Faulted) and fault.part == "disk"
-    assert fault.detail == "port is not on the disk (Input/output error): it takes another port when it is started again"
+    assert (
+        fault.detail
+        == "port is not on the disk (Input/output error): it takes another port when it is started again"
+    )
 
 
 def household(tmp_path: Path, code: int) -> tuple[up.Household, up.Child]:
@@ -147,5 +157,3 @@ def test_a_view_whose_journal_cannot_be_read_says_so_once(
 def test_a_child_whose_log_cannot_be_opened_is_started_without_one(tmp_path: Path) -> None:
     with up._opened(tmp_path) as log:  # a folder is no file
         assert log.name == os.devnull
-
-

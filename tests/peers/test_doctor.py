@@ -34,7 +34,8 @@ def test_a_failure_is_exit_code_3_and_is_counted(
 
 
 @pytest.mark.parametrize(
-    ("version", "level"), [("1.25.9", "fail"), ("1.26", "ok"), ("2.3.5", "ok"), ("2.4.0", "fail"), ("2.4.0rc1", "fail")]
+    ("version", "level"),
+    [("1.25.9", "fail"), ("1.26", "ok"), ("2.3.5", "ok"), ("2.4.0", "fail"), ("2.4.0rc1", "fail")],
 )
 def test_the_known_trap_of_numpy_is_found(monkeypatch: pytest.MonkeyPatch, version: str, level: str) -> None:
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version)

@@ -15,7 +15,9 @@ SMALL = Gpu("RTX 3060", 12 * GIB, 12 * GIB)
 BILLION = 1_000_000_000
 
 
-def seen(vllm: bool = True, gpus: tuple[Gpu, ...] = (H100,), parameters: int = 8 * BILLION, quantize: str = "none") -> Seen:
+def seen(
+    vllm: bool = True, gpus: tuple[Gpu, ...] = (H100,), parameters: int = 8 * BILLION, quantize: str = "none"
+) -> Seen:
     return Seen(vllm, gpus, parameters, quantize)
 
 
@@ -28,16 +30,29 @@ def test_a_gpu_with_room_and_vllm_give_vllm() -> None:
     [
         (Engine(), seen(gpus=()), "there is no GPU, where vLLM has to be asked for: peer.engine.name = vllm"),
         (Engine(), seen(vllm=False, gpus=()), "there is no GPU"),
-        (Engine(), seen(vllm=False), "vLLM is not installed; pip install 'gepo-swarm[vllm]' samples faster on this GPU"),
-        (Engine(device="cpu"), seen(), "peer.engine.device is cpu, where vLLM has to be asked for: peer.engine.name = vllm"),
-        (Engine(), seen(gpus=(SMALL,)), "the model needs 19.4 GB in vLLM, which may take 10.2 GB of the RTX 3060"),
+        (
+            Engine(),
+            seen(vllm=False),
+            "vLLM is not installed; pip install 'gepo-swarm[vllm]' samples faster on this GPU",
+        ),
+        (
+            Engine(device="cpu"),
+            seen(),
+            "peer.engine.device is cpu, where vLLM has to be asked for: peer.engine.name = vllm",
+        ),
+        (
+            Engine(),
+            seen(gpus=(SMALL,)),
+            "the model needs 19.4 GB in vLLM, which may take 10.2 GB of the RTX 3060",
+        ),
         (Engine(memory=0.3), seen(quantize="int8"), "vLLM cannot quantize to int8 while it loads"),
         (
-            Engine(), seen(gpus=(H100._replace(free=40 * GIB),)),
+            Engine(),
+            seen(gpus=(H100._replace(free=40 * GIB),)),
             "vLLM would take 68.0 GB of the H100, 40.0 GB are free: lower peer.engine.memory",
         ),
     ],
-)  # fmt: skip
+)
 def test_else_auto_is_transformers_and_says_why(settings: Engine, here: Seen, reason: str) -> None:
     assert choose(settings, here) == Choice("hf", reason)
 
@@ -55,21 +70,41 @@ def test_four_bits_make_room() -> None:
 def test_what_is_asked_for_is_given() -> None:
     assert choose(Engine(name="hf"), seen()).name == "hf"
     assert choose(Engine(name="vllm"), seen(gpus=())).name == "vllm"
-    assert choose(Engine(name="vllm-server", url="http://127.0.0.1:8000"), seen(vllm=False)).name == "vllm-server"
+    assert (
+        choose(Engine(name="vllm-server", url="http://127.0.0.1:8000"), seen(vllm=False)).name
+        == "vllm-server"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "here", "error", "words"),
     [
-        (Engine(name="vllm"), seen(vllm=False), CannotHere, r"not installed here: pip install 'gepo-swarm\[vllm\]'"),
+        (
+            Engine(name="vllm"),
+            seen(vllm=False),
+            CannotHere,
+            r"not installed here: pip install 'gepo-swarm\[vllm\]'",
+        ),
         (Engine(name="vllm"), seen(quantize="int8"), WrongUsage, "cannot quantize to int8"),
-        (Engine(name="vllm"), seen(gpus=(), quantize="nf4"), WrongUsage, "on GPUs only: set peer.engine.name to hf"),
+        (
+            Engine(name="vllm"),
+            seen(gpus=(), quantize="nf4"),
+            WrongUsage,
+            "on GPUs only: set peer.engine.name to hf",
+        ),
         (Engine(name="vllm-server"), seen(), WrongUsage, "set peer.engine.url too"),
-        (Engine(name="vllm-server", url="http://127.0.0.1:8000"), seen(quantize="nf4"), WrongUsage, "set peer.engine.name to hf"),
+        (
+            Engine(name="vllm-server", url="http://127.0.0.1:8000"),
+            seen(quantize="nf4"),
+            WrongUsage,
+            "set peer.engine.name to hf",
+        ),
         (Engine(name="toy"), seen(), WrongUsage, "for simulations"),
     ],
 )
-def test_what_cannot_be_had_says_what_to_do(settings: Engine, here: Seen, error: type[Exception], words: str) -> None:
+def test_what_cannot_be_had_says_what_to_do(
+    settings: Engine, here: Seen, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         choose(settings, here)
 

@@ -1,4 +1,5 @@
-"""An engine that fails costs its peer time and nothing else: it is told, waited for, tried again, and the version stays true."""
+"""An engine that fails costs its peer time and nothing else: it is told, waited for, tried again, and the
+version stays true."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ torch.set_num_threads(1)
 
 
 class Sick(ToyEngine):
-    """Fails in `call` while `ill(seconds since the start)`; loads nothing then either when `call` is `load`."""
+    """Fails in `call` while `ill(seconds since the start)`; loads nothing then either when `call` is
+    `load`."""
 
-    def __init__(self, peer: SimPeer, call: str, ill: Callable[[float], bool], error: type[Exception] = EngineError) -> None:
+    def __init__(
+        self, peer: SimPeer, call: str, ill: Callable[[float], bool], error: type[Exception] = EngineError
+    ) -> None:
         super().__init__(from_bytes)
         self._peer, self._call, self._ill, self._error = peer, call, ill, error
 
@@ -48,21 +52,38 @@ class Sick(ToyEngine):
 
 
 def played(
-    sick: str, call: str, ill: Callable[[float], bool], minutes: float = 1.5, error: type[Exception] = EngineError
+    sick: str,
+    call: str,
+    ill: Callable[[float], bool],
+    minutes: float = 1.5,
+    error: type[Exception] = EngineError,
 ) -> list[Event]:
     """Events of a small swarm in which one peer's engine is ill."""
     run = Run(
-        name="faults", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
-        batch=BatchSize(groups=4, close_after=3.0), evaluation=Evaluation(tasks=16, every=2),
-    )  # fmt: skip
+        name="faults",
+        task=TaskSource(name="toy"),
+        sampling=Sampling(group_size=4, max_tokens=4),
+        optimizer=Optimizer(lr=0.1),
+        batch=BatchSize(groups=4, close_after=3.0),
+        evaluation=Evaluation(tasks=16, every=2),
+    )
     scenario = Scenario(
-        name="faults", hours=minutes / 60, peers={"seed": 1, "learner": 1, "sampler": 2, "evaluator": 1}, seed=1,
-        prices={"sample": DelayLaw(law="constant", seconds=2.0), "learn": DelayLaw(law="constant", seconds=1.0)}, run=run,
-    )  # fmt: skip
+        name="faults",
+        hours=minutes / 60,
+        peers={"seed": 1, "learner": 1, "sampler": 2, "evaluator": 1},
+        seed=1,
+        prices={
+            "sample": DelayLaw(law="constant", seconds=2.0),
+            "learn": DelayLaw(law="constant", seconds=1.0),
+        },
+        run=run,
+    )
 
     def spawn(peer: SimPeer) -> Any:
         kit = sim.kit(peer.config)
-        return sim.live(peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit)
+        return sim.live(
+            peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit
+        )
 
     told: list[Event] = []
     World(scenario, spawn, sinks=[told.append]).run()
@@ -82,17 +103,29 @@ def test_a_sampler_tells_that_its_engine_failed_and_that_it_is_back(sampling_fai
     (fault,) = of(sampling_fails, Faulted, "sampler-0")
     (back,) = of(sampling_fails, Recovered, "sampler-0")
     assert (fault.part, fault.detail) == ("engine", "out of memory with one task")
-    assert back.part == "engine" and back.seconds == pytest.approx(back.at - fault.at, abs=0.01) and back.at - EPOCH > 60
+    assert (
+        back.part == "engine"
+        and back.seconds == pytest.approx(back.at - fault.at, abs=0.01)
+        and back.at - EPOCH > 60
+    )
 
 
 def test_it_samples_before_and_after_and_nobody_else_stops(sampling_fails: list[Event]) -> None:
     mine = [event.at - EPOCH for event in of(sampling_fails, Sampled, "sampler-0")]
-    assert min(mine) < 40 and not [at for at in mine if 43 < at < 60] and len([at for at in mine if at > 70]) > 3
-    assert len([event for event in of(sampling_fails, Sampled, "sampler-1") if 43 < event.at - EPOCH < 60]) > 5
+    assert (
+        min(mine) < 40 and not [at for at in mine if 43 < at < 60] and len([at for at in mine if at > 70]) > 3
+    )
+    assert (
+        len([event for event in of(sampling_fails, Sampled, "sampler-1") if 43 < event.at - EPOCH < 60]) > 5
+    )
 
 
 def test_its_heartbeat_says_what_it_waits_for_and_no_credit_is_held(sampling_fails: list[Event]) -> None:
-    states = {e.beat.state for e in of(sampling_fails, Heard, "seed-0") if e.subject == "sampler-0" and 45 < e.at - EPOCH < 60}
+    states = {
+        e.beat.state
+        for e in of(sampling_fails, Heard, "seed-0")
+        if e.subject == "sampler-0" and 45 < e.at - EPOCH < 60
+    }
     assert states == {"engine is away"}
     late = [event for event in of(sampling_fails, Judged, "learner-0") if 45 < event.at - EPOCH < 60]
     assert late and {event.verdict for event in late} == {Verdict.ADMIT}
@@ -104,7 +137,9 @@ def test_tries_are_a_second_apart_at_first_and_half_a_minute_at_last() -> None:
     gaps = [after - before for before, after in pairwise(tried)]
     assert gaps == pytest.approx([1, 2, 4, 8, 16, *[30] * (len(gaps) - 5)], abs=0.1) and len(gaps) > 6
     faults = [event.at for event in of(told, Faulted, "sampler-0")]
-    assert len(faults) >= 2 and all(after - before >= 60 for before, after in pairwise(faults)), "told again each minute"
+    assert len(faults) >= 2 and all(after - before >= 60 for before, after in pairwise(faults)), (
+        "told again each minute"
+    )
 
 
 def test_nothing_is_sampled_under_the_name_of_a_release_that_was_not_loaded() -> None:
@@ -121,7 +156,9 @@ def test_nothing_is_sampled_under_the_name_of_a_release_that_was_not_loaded() ->
 def test_a_release_that_does_not_fit_is_passed_by() -> None:
     told = played("sampler-0", "load", lambda now: 40 < now < 60, error=ValueError)
     notes = [event.text for event in of(told, Noted, "sampler-0") if event.level == "error"]
-    assert notes and "cannot be sampled from: out of memory" in notes[0] and not of(told, Faulted, "sampler-0")
+    assert (
+        notes and "cannot be sampled from: out of memory" in notes[0] and not of(told, Faulted, "sampler-0")
+    )
     assert [event for event in of(told, Sampled, "sampler-0") if event.at - EPOCH > 70]
 
 

@@ -1,4 +1,5 @@
-"""What fits: predictions against real models, the choice of a role, measurements that may fail, and what is learned from them."""
+"""What fits: predictions against real models, the choice of a role, measurements that may fail, and what is
+learned from them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ from swarm.types import Digest, Role, Spec
 FAMILIES = ("llama", "qwen3", "gemma3")
 GB = 1 << 30
 CPU = Machine(gpus=(), cores=2, ram=16 * GB, free=12 * GB)
-SIZES = {"0.6B": (1024, 3072, 28, 16, True), "1.7B": (2048, 6144, 28, 16, True), "8B": (4096, 12288, 36, 32, False)}
+SIZES = {
+    "0.6B": (1024, 3072, 28, 16, True),
+    "1.7B": (2048, 6144, 28, 16, True),
+    "8B": (4096, 12288, 36, 32, False),
+}
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +52,15 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, (hidden, wide, layers, heads, tied) in SIZES.items():
         config = Qwen3Config(
-            vocab_size=151936, hidden_size=hidden, intermediate_size=wide, num_hidden_layers=layers, num_attention_heads=heads,
-            num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
-        )  # fmt: skip
+            vocab_size=151936,
+            hidden_size=hidden,
+            intermediate_size=wide,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=8,
+            head_dim=128,
+            tie_word_embeddings=tied,
+        )
         found[name] = tmp_path_factory.mktemp(name)
         config.save_pretrained(found[name])
     return found
@@ -86,7 +97,9 @@ def test_an_anatomy_is_that_of_the_real_model(models: dict[str, Path], family: s
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("targets", ["all-linear", "q_proj,v_proj"])
-def test_the_size_of_an_adapter_is_predicted_exactly(models: dict[str, Path], family: str, targets: str) -> None:
+def test_the_size_of_an_adapter_is_predicted_exactly(
+    models: dict[str, Path], family: str, targets: str
+) -> None:
     config = settings("run.model.training=lora", f"run.lora.targets={targets}", "run.lora.rank=3")
     found = examine(models[family], targets)
     assert estimates.trained(found, Ask.of(config)) == factory.size(models[family], config.run)
@@ -109,7 +122,9 @@ def test_activations_are_predicted_within_three_fifths_of_what_autograd_keeps(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = model.base_model(input_ids=torch.zeros(2, 48, dtype=torch.long), use_cache=False).last_hidden_state
+        hidden = model.base_model(
+            input_ids=torch.zeros(2, 48, dtype=torch.long), use_cache=False
+        ).last_hidden_state
     predicted = hidden[..., 0].numel() * found.spread * estimates.KEPT[dtype.itemsize]
     assert 1 / 1.6 < predicted / sum(kept.values()) < 1.6
 
@@ -142,14 +157,19 @@ def test_well_known_pairs_of_models_and_cards(
 
 
 def test_a_learner_that_is_too_large_for_one_card_takes_all_of_them(qwen3: dict[str, Path]) -> None:
-    one, four = (fit.row(Case.of(qwen3["1.7B"], settings(), card(24, count)), "learner", "full") for count in (1, 4))
+    one, four = (
+        fit.row(Case.of(qwen3["1.7B"], settings(), card(24, count)), "learner", "full") for count in (1, 4)
+    )
     assert (one.fits, one.gpus) == ("no", 1)
     assert four.fits != "no" and four.gpus == 4
 
 
 def test_more_memory_never_fits_less(qwen3: dict[str, Path]) -> None:
     order = {"no": 0, "tight": 1, "yes": 2}
-    cases = [Case.of(qwen3["1.7B"], settings("run.sampling.max_tokens=1024"), card(size)) for size in (4, 8, 12, 16, 24, 48, 80)]
+    cases = [
+        Case.of(qwen3["1.7B"], settings("run.sampling.max_tokens=1024"), card(size))
+        for size in (4, 8, 12, 16, 24, 48, 80)
+    ]
     for column in zip(*(fit.rows(case) for case in cases), strict=True):
         ranks = [order[row.fits] for row in column]
         assert ranks == sorted(ranks), (column[0].role, column[0].kind)
@@ -176,25 +196,42 @@ def test_without_a_role_in_the_invite_a_learner_is_what_is_admitted_and_fits(mod
 
 
 def test_a_learners_invite_makes_a_sampler_where_learning_does_not_fit(qwen3: dict[str, Path]) -> None:
-    choice = fit.choose(Case.of(qwen3["0.6B"], settings(), card(8)), Role.LEARNER, [Role.LEARNER, Role.SAMPLER])
+    choice = fit.choose(
+        Case.of(qwen3["0.6B"], settings(), card(8)), Role.LEARNER, [Role.LEARNER, Role.SAMPLER]
+    )
     assert choice.role is Role.SAMPLER
     assert "learner (full) needs" in choice.said and "GB of the GPU" in choice.said
 
 
-def test_weights_are_quantized_only_where_the_run_allows_it_and_nothing_else_fits(qwen3: dict[str, Path]) -> None:
+def test_weights_are_quantized_only_where_the_run_allows_it_and_nothing_else_fits(
+    qwen3: dict[str, Path],
+) -> None:
     words = ["run.model.training=lora", "run.sampling.max_tokens=64", "peer.engine.tasks=1"]
     allowed = settings(*words, "run.sampling.quantized=true")
-    assert fit.choose(Case.of(qwen3["8B"], allowed, card(24)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize == "none"
-    assert fit.choose(Case.of(qwen3["8B"], allowed, card(14)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize == "int8"
-    assert fit.choose(Case.of(qwen3["8B"], allowed, card(10)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize == "nf4"
-    with pytest.raises(CannotHere, match=r"too small for this run: sampler \(bfloat16\) needs 1\d\.\d of 10\.0 GB of the GPU"):
+    assert (
+        fit.choose(Case.of(qwen3["8B"], allowed, card(24)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize
+        == "none"
+    )
+    assert (
+        fit.choose(Case.of(qwen3["8B"], allowed, card(14)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize
+        == "int8"
+    )
+    assert (
+        fit.choose(Case.of(qwen3["8B"], allowed, card(10)), Role.SAMPLER, [Role.SAMPLER]).engine.quantize
+        == "nf4"
+    )
+    with pytest.raises(
+        CannotHere, match=r"too small for this run: sampler \(bfloat16\) needs 1\d\.\d of 10\.0 GB of the GPU"
+    ):
         fit.choose(Case.of(qwen3["8B"], settings(*words), card(10)), Role.SAMPLER, [Role.SAMPLER])
 
 
 def test_a_qlora_run_is_sampled_from_its_4_bit_base(qwen3: dict[str, Path]) -> None:
     case = Case.of(qwen3["8B"], settings("run.model.training=qlora", "peer.engine.tasks=1"), card(10))
     assert [row.kind for row in fit.rows(case) if row.role == "sampler"] == ["nf4"]
-    assert fit.choose(case, Role.SAMPLER, [Role.SAMPLER]).said.startswith("sampler (nf4) fits this machine: it needs about")
+    assert fit.choose(case, Role.SAMPLER, [Role.SAMPLER]).said.startswith(
+        "sampler (nf4) fits this machine: it needs about"
+    )
 
 
 def test_a_server_elsewhere_needs_no_memory_here(qwen3: dict[str, Path]) -> None:
@@ -206,7 +243,12 @@ def test_a_server_elsewhere_needs_no_memory_here(qwen3: dict[str, Path]) -> None
 def test_a_join_takes_the_role_and_the_precision_that_fit(
     qwen3: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["run.model.training=lora", "run.sampling.quantized=true", "run.sampling.max_tokens=64", "peer.engine.tasks=1"]
+    words = [
+        "run.model.training=lora",
+        "run.sampling.quantized=true",
+        "run.sampling.max_tokens=64",
+        "peer.engine.tasks=1",
+    ]
     config = settings(*words)
     (tmp_path / "model").symlink_to(qwen3["8B"])
     spec = Spec(protocol=1, run=run_dict(config.run), owner="", files={}, genesis=Digest(""))
@@ -254,7 +296,9 @@ def test_a_wrong_guess_of_memory_lowers_the_next_one(
     case = Case.of(models["llama"], settings(), CPU)
     guess = lambda _: Speed(1e12, 1e11, 1e-6)  # noqa: E731
     row = fit.row(case, "sampler", "float32", guess)
-    monkeypatch.setattr(fit_probe, "run", lambda job, timeout: fit_probe.Outcome(failed="memory", detail="cannot allocate"))
+    monkeypatch.setattr(
+        fit_probe, "run", lambda job, timeout: fit_probe.Outcome(failed="memory", detail="cannot allocate")
+    )
     failed = measure.measure(case, models["llama"], row, guess)
     assert failed.fits == "no" and "ran out of memory" in failed.why
     again = fit.row(Case.of(models["llama"], settings(), CPU), "sampler", "float32")
@@ -287,15 +331,22 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of which the speed is known."""
-    monkeypatch.setattr(fit_probe, "run", lambda job, timeout: fit_probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6))
+    monkeypatch.setattr(
+        fit_probe, "run", lambda job, timeout: fit_probe.Outcome(flops=1e12, bandwidth=1e11, launch=1e-6)
+    )
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_table_has_a_line_for_each_role_and_kind(models: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_line_for_each_role_and_kind(
+    models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["fit", str(models["qwen3"]), "--no-measure"]) == 0
     said = capsys.readouterr().out
     assert "max_tokens" not in said and "512 tokens" in said
-    assert len([line for line in said.splitlines() if line.startswith(("sampler", "learner", "evaluator"))]) == 12
+    assert (
+        len([line for line in said.splitlines() if line.startswith(("sampler", "learner", "evaluator"))])
+        == 12
+    )
     assert "learner    full *" in said and "tok/s" in said
 
 
@@ -304,7 +355,9 @@ def test_a_configs_own_settings_are_what_is_asked(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "my.toml"
-    path.write_text(f'[run.model]\nname = "{models["llama"]}"\ntraining = "qlora"\n[run.sampling]\nmax_tokens = 77\n')
+    path.write_text(
+        f'[run.model]\nname = "{models["llama"]}"\ntraining = "qlora"\n[run.sampling]\nmax_tokens = 77\n'
+    )
     assert cli.main(["fit", str(path), "--no-measure", "--json", "--set", "run.batch.groups=5"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["ask"]["tokens"], said["ask"]["groups"], said["ask"]["training"]) == (77, 5, "qlora")
@@ -322,7 +375,9 @@ def test_where_nothing_fits_the_code_is_3_and_something_would_help(
     assert "nothing fits: even" in said and "a smaller model" in said and "run.model.training=lora" in said
 
 
-def test_a_model_that_is_nowhere_is_said_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_nowhere_is_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert cli.main(["fit", "some-org/no-such-model", "--no-measure"]) in (2, 3)
     assert "some-org/no-such-model" in capsys.readouterr().err
@@ -330,7 +385,9 @@ def test_a_model_that_is_nowhere_is_said_so(monkeypatch: pytest.MonkeyPatch, cap
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_line_of_a_small_models_table_is_measured(models: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_of_a_small_models_table_is_measured(
+    models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = models["qwen3"].parent / "bare"
     folder.mkdir(exist_ok=True)
     for file in models["qwen3"].iterdir():

@@ -39,7 +39,9 @@ class Wire:
     async def serve(self, service: str, handler: object, turns: object = None) -> None:
         self.handler = handler
 
-    async def send(self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None) -> bytes:
+    async def send(
+        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
+    ) -> bytes:
         self.seen.append(data)
         return await self.handler(self.caller, data)  # type: ignore[operator]
 
@@ -79,7 +81,8 @@ def member(owner: Keyring, peer: PeerId, expires: int = 1 << 40) -> Membership:
 
 
 def ask(membership_of: str) -> bytes:
-    """A request of a peer whose membership is `good`, `none`, `stolen` or `expired`, to a server of a private run."""
+    """A request of a peer whose membership is `good`, `none`, `stolen` or `expired`, to a server of a private
+    run."""
     owner, server, client, other = keyring(), keyring(), keyring(), keyring()
     memberships = {
         "good": member(owner, client.me),

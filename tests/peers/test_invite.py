@@ -21,7 +21,9 @@ hosts = st.one_of(
     st.ip_addresses(v=6).map(lambda host: f"/ip6/{host}"),
     st.from_regex(r"[a-z][a-z0-9-]{0,20}\.example", fullmatch=True).map(lambda host: f"/dns/{host}"),
 )
-addresses = st.builds(lambda host, port, peer: f"{host}/tcp/{port}/p2p/{peer}", hosts, st.integers(1, 65535), peers)
+addresses = st.builds(
+    lambda host, port, peer: f"{host}/tcp/{port}/p2p/{peer}", hosts, st.integers(1, 65535), peers
+)
 
 
 def word(delegated: bool = True) -> str:
@@ -47,12 +49,16 @@ def test_a_delegation_travels_with_its_seed() -> None:
     got = invite.read(word(), NOW)
     assert got.delegate is not None
     delegation = got.delegate.delegation
-    assert identity.verify(OWNER.public, delegation_bytes("lab", Role.LEARNER, NOW + 60, delegation.key), delegation.signature)
+    assert identity.verify(
+        OWNER.public, delegation_bytes("lab", Role.LEARNER, NOW + 60, delegation.key), delegation.signature
+    )
 
 
 def test_that_memberships_end_with_their_word_travels_and_is_signed() -> None:
     delegate = invite.delegate(OWNER, "lab", Role.LEARNER, NOW + 60, final=True)
-    got = invite.read(invite.make(RUN, [f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"], Role.LEARNER, NOW + 60, delegate), NOW)
+    got = invite.read(
+        invite.make(RUN, [f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"], Role.LEARNER, NOW + 60, delegate), NOW
+    )
     assert got.delegate == delegate and delegate.delegation.final
     trust = Trust("lab", OWNER.public, private=True, verify=identity.verify)
     assert trust.objection(PEER, Role.LEARNER, got.admit(PEER), NOW) is None
@@ -66,7 +72,9 @@ def test_whoever_holds_an_invite_becomes_a_member() -> None:
     assert trust.objection(OWNER.me, Role.LEARNER, membership, NOW) is not None
     assert trust.objection(PEER, Role.SEED, membership, NOW) is not None
     assert trust.objection(PEER, Role.LEARNER, membership, NOW + 61) is not None
-    assert Trust("other", OWNER.public, private=True, verify=identity.verify).objection(PEER, Role.LEARNER, membership, NOW)
+    assert Trust("other", OWNER.public, private=True, verify=identity.verify).objection(
+        PEER, Role.LEARNER, membership, NOW
+    )
 
 
 @settings(max_examples=300)
@@ -111,7 +119,13 @@ def test_any_other_text_is_refused_as_damaged(text: str) -> None:
 def test_what_pasting_does_to_a_word_does_not_matter() -> None:
     right = word()
     folded = "\n  ".join(right[at : at + 60] for at in range(0, len(right), 60))
-    for pasted in (right.upper(), f"  $ swarm join {right}\n", f"`{right}`", folded, f"swarm join {right} --as learner"):
+    for pasted in (
+        right.upper(),
+        f"  $ swarm join {right}\n",
+        f"`{right}`",
+        folded,
+        f"swarm join {right} --as learner",
+    ):
         assert invite.read(pasted, NOW) == invite.read(right, NOW)
 
 
@@ -121,8 +135,12 @@ def test_an_expired_invite_says_when_and_whom_to_ask() -> None:
     assert caught.value.kind is invite.Trouble.EXPIRED
 
 
-@pytest.mark.parametrize(("theirs", "todo"), [(PROTOCOL + 1, "upgrade this program"), (PROTOCOL - 1, "older version")])
-def test_another_protocol_says_who_has_to_upgrade(monkeypatch: pytest.MonkeyPatch, theirs: int, todo: str) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "todo"), [(PROTOCOL + 1, "upgrade this program"), (PROTOCOL - 1, "older version")]
+)
+def test_another_protocol_says_who_has_to_upgrade(
+    monkeypatch: pytest.MonkeyPatch, theirs: int, todo: str
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(invite, "PROTOCOL", theirs)
         foreign = word()
@@ -133,7 +151,12 @@ def test_another_protocol_says_who_has_to_upgrade(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     "address",
-    ["/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/udp/1/p2p/" + PEER, "/ip4/1.2.3/tcp/1/p2p/" + PEER, "/dns/a/tcp/70000/p2p/" + PEER],
+    [
+        "/ip4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3.4/udp/1/p2p/" + PEER,
+        "/ip4/1.2.3/tcp/1/p2p/" + PEER,
+        "/dns/a/tcp/70000/p2p/" + PEER,
+    ],
 )
 def test_an_address_that_nobody_could_dial_is_not_written(address: str) -> None:
     with pytest.raises(ValueError, match=r"."):

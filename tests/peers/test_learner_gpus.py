@@ -1,4 +1,5 @@
-"""How many GPUs a learner's model is split over: what is asked for, or as few as the estimate of `swarm fit` allows."""
+"""How many GPUs a learner's model is split over: what is asked for, or as few as the estimate of `swarm fit`
+allows."""
 
 from __future__ import annotations
 
@@ -60,11 +61,15 @@ def test_more_gpus_than_there_are_is_told_with_what_to_do(
         factory.learner_gpus(model, config(gpus=gpus, device=device))
 
 
-@pytest.mark.parametrize("run", [Run(model=Model(training="qlora")), Run(optimizer=Optimizer(name="adamw8bit"))])
+@pytest.mark.parametrize(
+    "run", [Run(model=Model(training="qlora")), Run(optimizer=Optimizer(name="adamw8bit"))]
+)
 def test_what_cannot_be_split_takes_one_gpu_unasked_and_says_why_it_takes_no_more(
     monkeypatch: pytest.MonkeyPatch, model: Path, run: Run
 ) -> None:
     machine(monkeypatch, 4, 0.5)
     assert factory.learner_gpus(model, config(run)) == 1
-    with pytest.raises(CannotHere, match=r"cannot be split over several devices: set peer\.learner\.gpus to 1"):
+    with pytest.raises(
+        CannotHere, match=r"cannot be split over several devices: set peer\.learner\.gpus to 1"
+    ):
         factory.learner(model, config(run, gpus=2))

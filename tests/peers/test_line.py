@@ -34,16 +34,36 @@ def status(state: str, **more: int) -> PeerStatus:
 @pytest.mark.parametrize(
     ("role", "told", "said"),
     [
-        (Role.SAMPLER, PeerStatus(state="waiting for a policy"),
-         "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet"),
-        (Role.SAMPLER, status("sampling", version=41, admitted=1312), "version 41, 1,312 groups admitted, 10 tokens/s; sampling"),
-        (Role.SAMPLER, status("waiting for credit", version=3, admitted=9, refused=2),
-         "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks for groups now"),
-        (Role.LEARNER, status("gathering", version=7, admitted=80, done=64),
-         "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering"),
-        (Role.EVALUATOR, status("evaluating", version=20, done=3), "version 20, 3 versions evaluated, 10 tokens/s; evaluating"),
+        (
+            Role.SAMPLER,
+            PeerStatus(state="waiting for a policy"),
+            "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet",
+        ),
+        (
+            Role.SAMPLER,
+            status("sampling", version=41, admitted=1312),
+            "version 41, 1,312 groups admitted, 10 tokens/s; sampling",
+        ),
+        (
+            Role.SAMPLER,
+            status("waiting for credit", version=3, admitted=9, refused=2),
+            (
+                "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks"
+                " for groups now"
+            ),
+        ),
+        (
+            Role.LEARNER,
+            status("gathering", version=7, admitted=80, done=64),
+            "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering",
+        ),
+        (
+            Role.EVALUATOR,
+            status("evaluating", version=20, done=3),
+            "version 20, 3 versions evaluated, 10 tokens/s; evaluating",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: PeerStatus, said: str) -> None:
     assert sentence(told, role, 29.9) == said
 
@@ -62,7 +82,9 @@ def host() -> Host:
     return Host(who, Config(), ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
 
 
-def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async def scene() -> None:
         mine = host()
         async with living(mine):
@@ -101,7 +123,9 @@ asyncio.run(main())
 
 def test_on_a_terminal_the_line_changes_in_place_and_stays_below_what_is_said() -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as ran:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as ran:
         os.close(theirs)
         shown = b""
         while True:

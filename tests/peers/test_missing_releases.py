@@ -49,9 +49,16 @@ class Liar(sim.LearnerPeer):
             weights = digest(data)
             manifest = self.host.blobs.publish(data, version, weights)[1]
         return Release(
-            version=version, weights=weights, manifest=manifest, size=size, parent=Digest("0" * 64),
-            publisher=self.host.ports.me, learners=9, groups=10**6, released=self.host.now(),
-        )  # fmt: skip
+            version=version,
+            weights=weights,
+            manifest=manifest,
+            size=size,
+            parent=Digest("0" * 64),
+            publisher=self.host.ports.me,
+            learners=9,
+            groups=10**6,
+            released=self.host.now(),
+        )
 
 
 def told_with(monkeypatch: pytest.MonkeyPatch, lies: Lies, *faults: Fault, minutes: float = 1.5) -> Told:
@@ -70,7 +77,8 @@ def longest_pause(told: Told) -> float:
 
 
 class Mortal(sim.LearnerPeer):
-    """The first of its run to publish after 18 s dies of it: everybody hears of a release whose bytes nobody has."""
+    """The first of its run to publish after 18 s dies of it: everybody hears of a release whose bytes nobody
+    has."""
 
     died: list[Release]
 
@@ -85,7 +93,8 @@ class Mortal(sim.LearnerPeer):
 
 
 def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Told, Release]:
-    """What it announced last is the second value; it is gone at 24 s, and a lone one is back at 28 s, with an empty folder."""
+    """What it announced last is the second value; it is gone at 24 s, and a lone one is back at 28 s, with an
+    empty folder."""
     monkeypatch.setattr(Mortal, "died", [], raising=False)
     monkeypatch.setattr(sim, "LearnerPeer", Mortal)
     end = Fault(at=24.0, fault="bounce" if learners == 1 else "crash", peer="learner-0", down=4.0)
@@ -93,16 +102,24 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
     return told, Mortal.died[0]
 
 
-def test_a_publisher_that_dies_before_anybody_has_its_release_costs_that_version_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_that_dies_before_anybody_has_its_release_costs_that_version_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told, release = told_with_a_gap(monkeypatch, 1)
-    assert told.of(CaughtUp, "learner-0", since=24)[0].version == release.version - 1, "from the seed or a sampler"
+    assert told.of(CaughtUp, "learner-0", since=24)[0].version == release.version - 1, (
+        "from the seed or a sampler"
+    )
     after = steps(told, since=24)
     assert after[0].version == release.version and after[0].at - EPOCH < 28.0 + Pace().patience
     assert len(after) > 8 and told.of(Adopted, "sampler", since=24)
-    assert any(f"nobody gave release {release.version} of learner-0" in event.text for event in told.of(Noted))
+    assert any(
+        f"nobody gave release {release.version} of learner-0" in event.text for event in told.of(Noted)
+    )
 
 
-def test_a_learner_that_lives_goes_on_when_the_publisher_dies_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_that_lives_goes_on_when_the_publisher_dies_in_the_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told, release = told_with_a_gap(monkeypatch, 2)
     assert release.publisher == "learner-0"
     after = told.of(Trained, "learner-1", since=24)
@@ -117,9 +134,12 @@ def test_a_newcomer_finds_a_release_that_only_samplers_hold() -> None:
     assert len(told.of(Trained, "learner-1", since=31.0 + 2 * Pace().patience)) > 10
 
 
-def test_a_lone_learners_release_counts_again_when_one_that_outranked_it_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_learners_release_counts_again_when_one_that_outranked_it_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def lies(liar: Liar) -> None:
-        for tick in range(40):  # a heartbeat tells of a version late: one of these comes while it is the newest
+        # a heartbeat tells of a version late: one of these comes while it is the newest
+        for tick in range(40):
             await liar.tell(30.0 + tick / 10, lambda: liar.release(liar.newest()))
 
     told = told_with(monkeypatch, lies)
@@ -136,17 +156,25 @@ def test_seventy_announcements_of_absurd_versions_cost_seconds(monkeypatch: pyte
     assert len(steps(told, since=30.0 + 2 * Pace().patience)) > 10
     assert longest_pause(told) < 2 * Pace().patience
     newcomer = told.of(Adopted, "sampler-2")
-    assert newcomer and newcomer[0].at - EPOCH < 45.0 + 3 * Pace().patience, "a newcomer is told of what can be had"
+    assert newcomer and newcomer[0].at - EPOCH < 45.0 + 3 * Pace().patience, (
+        "a newcomer is told of what can be had"
+    )
     assert max(event.version for event in told.of((Trained, Adopted))) < 1000  # type: ignore[arg-type]
 
 
-def test_who_announces_without_end_what_nobody_has_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_announces_without_end_what_nobody_has_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def lies(liar: Liar) -> None:
         for k in range(40):
             await liar.tell(20.0 + k, lambda: liar.release(liar.newest() + 1000))
 
     told = told_with(monkeypatch, lies)
-    waits = [after.at - before.at for before, after in pairwise(told.of(Trained, since=10)) if after.at - before.at > 6.0]
+    waits = [
+        after.at - before.at
+        for before, after in pairwise(told.of(Trained, since=10))
+        if after.at - before.at > 6.0
+    ]
     assert len(waits) <= 1 and len(steps(told, since=20.0 + 2 * Pace().patience)) > 10
 
 
@@ -158,7 +186,11 @@ def test_a_release_far_ahead_is_taken_when_its_bytes_can_be_had(monkeypatch: pyt
 
     told = told_with(monkeypatch, lies)
     assert [event.version for event in told.of(CaughtUp, "learner-0", since=30)] == [1000]
-    assert {event.peer for event in told.of(Adopted, since=30) if event.version > 1000} == {"sampler-0", "sampler-1", "sampler-2"}
+    assert {event.peer for event in told.of(Adopted, since=30) if event.version > 1000} == {
+        "sampler-0",
+        "sampler-1",
+        "sampler-2",
+    }
     assert not told.of(Rejected)
 
 
@@ -167,4 +199,7 @@ def test_bytes_that_nobody_can_use_are_left_aside(monkeypatch: pytest.MonkeyPatc
         await liar.tell(30.0, lambda: liar.release(1000, data=b"no weights at all"))
 
     told = told_with(monkeypatch, lies)
-    assert len(steps(told, since=30.0 + 2 * Pace().patience)) > 10 and max(event.version for event in steps(told, 30.0)) < 1000
+    assert (
+        len(steps(told, since=30.0 + 2 * Pace().patience)) > 10
+        and max(event.version for event in steps(told, 30.0)) < 1000
+    )

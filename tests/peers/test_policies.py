@@ -1,4 +1,5 @@
-"""Where policies come from: folders and the Hub, whose real client talks here to a small server of ours, or to nobody."""
+"""Where policies come from: folders and the Hub, whose real client talks here to a small server of ours, or
+to nobody."""
 
 from __future__ import annotations
 
@@ -37,17 +38,24 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append(path)
         api = "/api/models/org/"
         if path.startswith(("/api/models/org/gated", "/org/gated")):
-            return self._say(403, {"error": "Access to model org/gated is restricted"}, {"X-Error-Code": "GatedRepo"})
+            return self._say(
+                403, {"error": "Access to model org/gated is restricted"}, {"X-Error-Code": "GatedRepo"}
+            )
         if path in (f"{api}tiny", f"{api}tiny/revision/main", f"{api}tiny/revision/{COMMIT}"):
             return self._say(200, {"id": "org/tiny", "sha": COMMIT, "siblings": []})
         if path.startswith(f"{api}tiny/revision/"):
             return self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         if path == f"{api}tiny/tree/{COMMIT}":
             names = [*(file.name for file in self.folder.iterdir()), *UNWANTED]
-            return self._say(200, [{"type": "file", "path": n, "size": self._size(n), "oid": n.encode().hex()} for n in names])
+            return self._say(
+                200,
+                [{"type": "file", "path": n, "size": self._size(n), "oid": n.encode().hex()} for n in names],
+            )
         place = self.folder / path.removeprefix(f"/org/tiny/resolve/{COMMIT}/")
         if path.startswith("/org/tiny/resolve/") and place.exists():
-            return self._say(200, place.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{place.name.encode().hex()}"'})
+            return self._say(
+                200, place.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{place.name.encode().hex()}"'}
+            )
         return self._say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
 
     do_HEAD = do_GET
@@ -87,7 +95,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def point(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """As HF_ENDPOINT does, which is read when the client is imported."""
     monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+    )
 
 
 @pytest.fixture
@@ -150,7 +160,10 @@ def test_no_network_and_no_copy_says_what_to_do(cache: Path) -> None:
 
 
 def test_a_gated_model_names_its_page_and_the_command(hub: list[str]) -> None:
-    with pytest.raises(UserError, match=r"gated: accept its terms on http://127.0.0.1:\d+/org/gated, then run `hf auth login`"):
+    with pytest.raises(
+        UserError,
+        match=r"gated: accept its terms on http://127.0.0.1:\d+/org/gated, then run `hf auth login`",
+    ):
         base_model.folder(of("org/gated"))
 
 
@@ -163,13 +176,17 @@ def test_a_model_that_nobody_has_is_a_wrong_name(hub: list[str]) -> None:
         base_model.folder(of("org/tiny", "v9"))
 
 
-def test_a_disk_that_says_no_is_not_taken_for_a_lack_of_network(cache: Path, hub: list[str], tmp_path: Path) -> None:
+def test_a_disk_that_says_no_is_not_taken_for_a_lack_of_network(
+    cache: Path, hub: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
     with pytest.raises(NotADirectoryError):
         base_model.folder(of("org/tiny"))
 
 
-def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_commit(hub: list[str], tmp_path: Path) -> None:
+def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_commit(
+    hub: list[str], tmp_path: Path
+) -> None:
     run, path = base_model.pinned(of("org/tiny", training="lora"))
     made = run_folder.create(tmp_path / "run", run, path)
     assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
@@ -185,7 +202,9 @@ def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path)
     made = run_folder.create(tmp_path / "run", run, folder)
     assert base_model.base(made.model, run) == made.model
     engine = factory.engine(made.model, Config(run=run))
-    assert isinstance(engine, HfEngine) and engine._model.is_quantized, "the policy of a qlora run is quantized for everybody"
+    assert isinstance(engine, HfEngine) and engine._model.is_quantized, (
+        "the policy of a qlora run is quantized for everybody"
+    )
     (made.model / "model.safetensors").unlink()
     with pytest.raises(CannotHere, match="leave and join again"):
         base_model.base(made.model, run)
@@ -194,7 +213,9 @@ def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path)
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -> None:
     peer = Peer(engine=Engine(quantize=kind))
-    with pytest.raises(WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"):
+    with pytest.raises(
+        WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"
+    ):
         factory.engine(folder, Config(peer=peer))
     engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
     engine.load(weights.of(load_policy(folder)), 3, weights.digest(b""))

@@ -1,5 +1,5 @@
-"""Every preset loads, is what its page says, and takes two steps: with a tiny model of the same architecture and a few rows of
-the same columns in place of what it downloads."""
+"""Every preset loads, is what its page says, and takes two steps: with a tiny model of the same architecture
+and a few rows of the same columns in place of what it downloads."""
 
 from __future__ import annotations
 
@@ -36,10 +36,19 @@ QWEN3 = {
 }
 """As their configs on the Hub have them: width, width inside, layers, heads, tied embeddings."""
 PRESETS = ("gsm8k-0.6b", "math-1.7b-lora", "reason-8b-qlora", "paper-delay64")
-FAMILY = {"Qwen/Qwen3-0.6B": "qwen3", "Qwen/Qwen3-1.7B": "qwen3", "Qwen/Qwen3-8B": "qwen3", "embedded": "llama"}
+FAMILY = {
+    "Qwen/Qwen3-0.6B": "qwen3",
+    "Qwen/Qwen3-1.7B": "qwen3",
+    "Qwen/Qwen3-8B": "qwen3",
+    "embedded": "llama",
+}
 ROWS = {
-    "data:openai/gsm8k": [{"question": f"What is {n} and 3?", "answer": f"It is\n#### {n + 3}"} for n in range(40)],
-    "data:zwhe99/MATH": [{"problem": f"Add {n} and 3.", "solution": f"So $\\boxed{{{n + 3}}}$."} for n in range(40)],
+    "data:openai/gsm8k": [
+        {"question": f"What is {n} and 3?", "answer": f"It is\n#### {n + 3}"} for n in range(40)
+    ],
+    "data:zwhe99/MATH": [
+        {"problem": f"Add {n} and 3.", "solution": f"So $\\boxed{{{n + 3}}}$."} for n in range(40)
+    ],
     "data:agentica-org/DeepScaleR-Preview-Dataset": [
         {"problem": f"Add {n} and 3.", "answer": str(n + 3), "solution": "..."} for n in range(40)
     ],
@@ -55,7 +64,8 @@ def preset(name: str) -> Config:
 
 @pytest.fixture(params=PRESETS)
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Config, RunFolder]]:
-    """The preset on a tiny model and a few rows, with short completions and small batches; all else is its own."""
+    """The preset on a tiny model and a few rows, with short completions and small batches; all else is its
+    own."""
     config = preset(request.param)
     run, replace = settled(config.run, 0)[0], msgspec.structs.replace
     model = tiny.make(tmp_path / "run" / "model", FAMILY[run.model.name])
@@ -63,7 +73,9 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Conf
     if task.name in ROWS:
         rows = tmp_path / "rows.jsonl"
         rows.write_text("\n".join(map(json.dumps, ROWS[task.name])))
-        options = {option: value for option, value in task.options.items() if option not in HERE} | {"held_out": 0.2}
+        options = {option: value for option, value in task.options.items() if option not in HERE} | {
+            "held_out": 0.2
+        }
         task = replace(task, name=f"data:{rows}", options=options)
     run = replace(
         run,
@@ -79,12 +91,19 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Conf
 def sealed(task: Task, version: int, seed: int, sampled: object, rewards: tuple[float, ...]) -> Group:
     tokens, logprobs = (np.asarray(getattr(sampled, name)) for name in ("tokens", "logprobs"))
     return Group(
-        id=f"{seed:032x}", sampler=PeerId("me"), task=task.index, version=version, weights=Digest("0" * 64), lease="", seed=seed,
+        id=f"{seed:032x}",
+        sampler=PeerId("me"),
+        task=task.index,
+        version=version,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=seed,
         lengths=sampled.lengths,  # type: ignore[attr-defined]
         tokens=Array(dtype="int32", shape=tokens.shape, data=tokens.astype("<i4").tobytes()),
         logprobs=Array(dtype="float32", shape=logprobs.shape, data=logprobs.astype("<f4").tobytes()),
-        rewards=rewards, times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
-    )  # fmt: skip
+        rewards=rewards,
+        times=Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0),
+    )
 
 
 def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
@@ -97,14 +116,19 @@ def test_a_preset_takes_two_steps(small: tuple[Config, RunFolder]) -> None:
         engine.load(released[-1], step, digest(released[-1]))
         tasks = [source.task(2 * step + i) for i in range(2)]
         groups, scored = [], []
-        for i, (task, sampled) in enumerate(zip(tasks, engine.sample([t.prompt for t in tasks], 4, 2 * step), strict=True)):
+        for i, (task, sampled) in enumerate(
+            zip(tasks, engine.sample([t.prompt for t in tasks], 4, 2 * step), strict=True)
+        ):
             own = source.rewards(task, sampled.texts)
             assert len(own) == 4 and all(map(math.isfinite, own))
-            scored.append((0.0, 1.0, 0.0, 1.0))  # a random model's answers are all wrong, and nothing would be learned
+            # a random model's answers are all wrong, and nothing would be learned
+            scored.append((0.0, 1.0, 0.0, 1.0))
             groups.append(sealed(task, step, 2 * step + i, sampled, scored[-1]))
         gradient = learner.gradient(groups, [task.prompt for task in tasks], scored, 0.0)
         metrics = learner.step(gradient.vector)
-        assert metrics["grad_norm"] > 0 and all(map(math.isfinite, [*gradient.metrics.values(), *metrics.values()]))
+        assert metrics["grad_norm"] > 0 and all(
+            map(math.isfinite, [*gradient.metrics.values(), *metrics.values()])
+        )
         assert gradient.metrics["kl"] < 1e-2  # sampler and learner have one policy
         released.append(learner.weights())
     source.close()
@@ -118,7 +142,9 @@ def test_a_right_answer_of_each_data_set_is_worth_1(small: tuple[Config, RunFold
     config, folder = small
     source = factory.source(folder, config, lambda line: None)
     task = source.task(0)
-    right = task.answer if config.run.task.name == "digit-sums" else f"It is \\boxed{{{_number(task.answer)}}}."
+    right = (
+        task.answer if config.run.task.name == "digit-sums" else f"It is \\boxed{{{_number(task.answer)}}}."
+    )
     assert source.rewards(task, [right])[0] >= config.run.evaluation.right
     source.close()
 
@@ -139,10 +165,18 @@ def test_the_pages_memory_is_what_fit_predicts(tmp_path: Path) -> None:
         config = preset(name)
         width, inside, layers, heads, tied = QWEN3[config.run.model.name]
         Qwen3Config(
-            vocab_size=151936, hidden_size=width, intermediate_size=inside, num_hidden_layers=layers, num_attention_heads=heads,
-            num_key_value_heads=8, head_dim=128, tie_word_embeddings=tied,
-        ).save_pretrained(tmp_path)  # fmt: skip
-        least, easy = fits.row(fits.Case.of(tmp_path, config, vast, Corrections("any", tmp_path / "none")), role, kind).needs
+            vocab_size=151936,
+            hidden_size=width,
+            intermediate_size=inside,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=8,
+            head_dim=128,
+            tie_word_embeddings=tied,
+        ).save_pretrained(tmp_path)
+        least, easy = fits.row(
+            fits.Case.of(tmp_path, config, vast, Corrections("any", tmp_path / "none")), role, kind
+        ).needs
         predicted = [least.computing, easy.computing, least.keeping, easy.keeping]
         assert [f"{value / fits.GB:.1f}" for value in predicted] == numbers, (name, role, kind)
 

@@ -1,4 +1,5 @@
-"""Memberships end, and are renewed while the owner allows it: months of virtual time, and the words of `swarm invite`."""
+"""Memberships end, and are renewed while the owner allows it: months of virtual time, and the words of `swarm
+invite`."""
 
 from __future__ import annotations
 
@@ -35,21 +36,53 @@ SEED, LEARNER = PeerId("seed"), PeerId("learner")
 class Peer:
     """A host that does not run, with a membership of the run's owner."""
 
-    def __init__(self, network: MemoryNetwork, me: PeerId, role: Role, lasts: float, peer_folder: Path, final: bool = False) -> None:
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        me: PeerId,
+        role: Role,
+        lasts: float,
+        peer_folder: Path,
+        final: bool = False,
+    ) -> None:
         ports = network.ports(me, lambda kind: 0.0)
         given = invite.admit(invite.delegate(OWNER, "lab", role, int(EPOCH + lasts), final), me)
         trust = Trust("lab", OWNER.public, False, identity.verify)
         who = PeerInfo(name=me, role=role, run=RUN, incarnation=1, membership=given)
         self.told: list[events.Event] = []
-        self.host = Host(who, Config(run=Run(name="lab")), ports, Frames(RUN, ports.keyring, given, False), events.Bus(), trust)
+        self.host = Host(
+            who,
+            Config(run=Run(name="lab")),
+            ports,
+            Frames(RUN, ports.keyring, given, False),
+            events.Bus(),
+            trust,
+        )
         self.host.bus.add(self.told.append)
         self.renewal = Renewal(self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None)
 
     def hears(self, peer: PeerId) -> None:
         beat = Beat(
-            name=peer, role=Role.SEED, incarnation=1, seq=1, version=0, weights=Digest(""), state="serving", credit=0, takers=1,
-            inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=EPOCH,
-        )  # fmt: skip
+            name=peer,
+            role=Role.SEED,
+            incarnation=1,
+            seq=1,
+            version=0,
+            weights=Digest(""),
+            state="serving",
+            credit=0,
+            takers=1,
+            inbox=0,
+            done=0,
+            refused=0,
+            rate=0.0,
+            tokens=0.0,
+            busy=0.0,
+            lag=Lag(),
+            addresses=(),
+            hardware="",
+            at=EPOCH,
+        )
         self.host.roster.hear(peer, beat, self.host.now())
 
     def objection(self, day: float) -> str | None:
@@ -57,7 +90,9 @@ class Peer:
         return Trust("lab", OWNER.public, False, identity.verify).objection(me, role, mine, EPOCH + day * DAY)
 
 
-def months(tmp_path: Path, days: int, seed_for: int, lasts: float = invite.LIFE, final: bool = False) -> tuple[Peer, Peer]:
+def months(
+    tmp_path: Path, days: int, seed_for: int, lasts: float = invite.LIFE, final: bool = False
+) -> tuple[Peer, Peer]:
     """A learner beside a seed that is there for `seed_for` days."""
 
     async def scene() -> tuple[Peer, Peer]:
@@ -107,14 +142,18 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
             return learner
 
     learner = run(scene())
-    assert [type(event) for event in learner.told if isinstance(event, events.Faulted | events.Recovered)][-1] is events.Recovered
+    assert [type(event) for event in learner.told if isinstance(event, events.Faulted | events.Recovered)][
+        -1
+    ] is events.Recovered
     assert learner.objection(2) is None and not ending(learner.host.frames.membership, EPOCH + 2 * DAY)
 
 
 def test_nobody_renews_a_membership_that_the_owner_gave_an_end(tmp_path: Path) -> None:
     _, learner = months(tmp_path, days=9, seed_for=9, lasts=8 * DAY, final=True)
     assert "expired" in (learner.objection(9) or "")
-    assert any("end of its own" in event.detail for event in learner.told if isinstance(event, events.Faulted))
+    assert any(
+        "end of its own" in event.detail for event in learner.told if isinstance(event, events.Faulted)
+    )
 
 
 def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> None:
@@ -125,8 +164,12 @@ def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> No
             member = Peer(network, LEARNER, Role.LEARNER, invite.LIFE, tmp_path / "learner")
             thief = network.ports(PeerId("thief"), lambda kind: 0.0)
             good = member.host.frames.membership
-            stranger = invite.admit(invite.delegate(invite.keyring(bytes(32)), "lab", Role.LEARNER, int(EPOCH + DAY)), thief.me)
-            sampler = invite.admit(invite.delegate(invite.keyring(bytes(32)), "lab", Role.SAMPLER, int(EPOCH + DAY)), thief.me)
+            stranger = invite.admit(
+                invite.delegate(invite.keyring(bytes(32)), "lab", Role.LEARNER, int(EPOCH + DAY)), thief.me
+            )
+            sampler = invite.admit(
+                invite.delegate(invite.keyring(bytes(32)), "lab", Role.SAMPLER, int(EPOCH + DAY)), thief.me
+            )
             async with seed.renewal.kept():
                 for what in (wire.encode(good), wire.encode(stranger), wire.encode(sampler), b"junk"):
                     try:
@@ -156,7 +199,9 @@ def lab(tmp_path: Path) -> RunFolder:
     return made
 
 
-def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(lab: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(
+    lab: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["invite", "--role", "learner", "--folder", str(lab.path)]) == 0
     said = capsys.readouterr()
     got = invite.read(said.out, time.time())
@@ -171,7 +216,10 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(lab: RunFolder,
 def test_a_word_with_an_end_of_its_own_gives_memberships_that_end_with_it(
     lab: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["invite", "--role", "learner", "--expires", "12h", "--json", "--folder", str(lab.path)]) == 0
+    assert (
+        cli.main(["invite", "--role", "learner", "--expires", "12h", "--json", "--folder", str(lab.path)])
+        == 0
+    )
     got = invite.read(json.loads(capsys.readouterr().out)["invite"], time.time())
     assert abs(got.expires - time.time() - 12 * 3600) < 60
     assert got.delegate is not None and got.delegate.delegation.final
@@ -180,7 +228,9 @@ def test_a_word_with_an_end_of_its_own_gives_memberships_that_end_with_it(
 
 
 @pytest.mark.parametrize("time_", ["", "7", "d", "-1d", "1.5h", "0d", "99999d", "tomorrow"])
-def test_an_expiry_that_is_no_time_is_refused(lab: RunFolder, time_: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expiry_that_is_no_time_is_refused(
+    lab: RunFolder, time_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         cli.main(["invite", "--expires", time_, "--folder", str(lab.path)])
     assert "no time such as 30m, 12h or 7d" in capsys.readouterr().err or time_ == "-1d"
@@ -192,7 +242,9 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     with pytest.raises(InviteError, match="expired"):
         run_folder.entry(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me
-    renewed = renewer(lab.owner(), lab.name)(peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY)
+    renewed = renewer(lab.owner(), lab.name)(
+        peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY
+    )
     peer_folder = lab.path / "peers" / "learner-1"
     peer_folder.mkdir(parents=True)
     (peer_folder / "membership").write_bytes(wire.encode(renewed))

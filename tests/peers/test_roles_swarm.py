@@ -1,4 +1,5 @@
-"""The roles that ship, on the ports of memory, in virtual time: what a swarm does on a good day and on bad ones."""
+"""The roles that ship, on the ports of memory, in virtual time: what a swarm does on a good day and on bad
+ones."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from swarm.config import (
     Sampling,
     TaskSource,
     Window,
-)  # fmt: skip
+)
 from swarm.core.admission import group_id
 from swarm.events import (
     Adopted,
@@ -43,7 +44,7 @@ from swarm.events import (
     Sampled,
     Snapped,
     Trained,
-)  # fmt: skip
+)
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import OutOfMemory
@@ -57,19 +58,37 @@ EPOCH = 1_750_000_000.0
 torch.set_num_threads(1)
 
 
-def scenario(minutes: float = 2.0, peers: tuple[int, int] = (2, 3), *faults: Fault, delay: Delay | None = None, seed: int = 1,
-             sample: float = 1.0, **run: Any) -> Scenario:  # fmt: skip
+def scenario(
+    minutes: float = 2.0,
+    peers: tuple[int, int] = (2, 3),
+    *faults: Fault,
+    delay: Delay | None = None,
+    seed: int = 1,
+    sample: float = 1.0,
+    **run: Any,
+) -> Scenario:
     """A seed, `peers` = (learners, samplers), and a table that learns in some twenty versions."""
     settings: dict[str, Any] = {
-        "name": "roles", "task": TaskSource(name="toy"), "sampling": Sampling(group_size=4, max_tokens=4),
-        "optimizer": Optimizer(lr=0.1), "batch": BatchSize(groups=8, close_after=3.0),
+        "name": "roles",
+        "task": TaskSource(name="toy"),
+        "sampling": Sampling(group_size=4, max_tokens=4),
+        "optimizer": Optimizer(lr=0.1),
+        "batch": BatchSize(groups=8, close_after=3.0),
         "averaging": Averaging(match=2.0, deadline=6.0, chunk=3.0),
-    }  # fmt: skip
+    }
     return Scenario(
-        name="roles", hours=minutes / 60, peers={"seed": 1, "learner": peers[0], "sampler": peers[1]}, seed=seed,
-        prices={"sample": DelayLaw(law="lognormal", seconds=sample, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)},
-        run=Run(**(settings | run)), faults=faults, delay=delay or Delay(),
-    )  # fmt: skip
+        name="roles",
+        hours=minutes / 60,
+        peers={"seed": 1, "learner": peers[0], "sampler": peers[1]},
+        seed=seed,
+        prices={
+            "sample": DelayLaw(law="lognormal", seconds=sample, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+        },
+        run=Run(**(settings | run)),
+        faults=faults,
+        delay=delay or Delay(),
+    )
 
 
 class Told:
@@ -96,7 +115,6 @@ def trained_ids(told: Told, learner: str) -> list[str]:
     return [event.group for event in told.of(Judged, learner) if event.verdict is Verdict.ADMIT]
 
 
-
 def test_a_simulated_swarm_learns() -> None:
     rewards = [event.metrics["reward"] for event in good_day().of(Trained)]
     assert sum(rewards[-8:]) / 8 > 0.75 > 0.3 > sum(rewards[:4]) / 4
@@ -104,10 +122,13 @@ def test_a_simulated_swarm_learns() -> None:
 
 def test_nothing_is_lost_on_a_good_day() -> None:
     told = good_day()
-    # A sampler may hear of a release before a learner does: its group is sent back once, and admitted at the next try.
+    # A sampler may hear of a release before a learner does: its group is sent back once, and admitted at the
+    # next try.
     assert set(told.verdicts()) <= {"admit", "over-quota"}
     assert told.verdicts().get("over-quota", 0) < 0.01 * told.verdicts()["admit"]
-    assert {e.group for e in told.of(Judged)} == {e.group for e in told.of(Judged) if e.verdict is Verdict.ADMIT}
+    assert {e.group for e in told.of(Judged)} == {
+        e.group for e in told.of(Judged) if e.verdict is Verdict.ADMIT
+    }
     assert not told.of(Rejected)
     judged = {event.group for event in told.of(Judged)}
     assert len({event.group for event in told.of(Sampled, until=170)} - judged) == 0
@@ -131,7 +152,8 @@ def test_two_learners_have_one_policy_after_every_version() -> None:
 
 
 def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its gradient is in the release: a batch that it gave back would be trained twice, and its moments would lack a step."""
+    """Its gradient is in the release: a batch that it gave back would be trained twice, and its moments would
+    lack a step."""
     real, averaged = MemoryAverager.average, list[tuple[PeerId, int]]()
 
     async def late(port: MemoryAverager, version: int, *rest: Any) -> Average | None:
@@ -145,7 +167,9 @@ def test_who_gets_a_rounds_average_after_its_release_steps_by_it_too(monkeypatch
     told = Told(scenario(1.0, (2, 8)))
     steps = {(event.peer, event.version): event.at for event in told.of(Trained) if event.members == 2}
     released = {event.release.version: event.at for event in told.of(Released, "learner-0")}
-    late_steps = [version for (peer, version), at in steps.items() if peer == "learner-1" and at > released[version]]
+    late_steps = [
+        version for (peer, version), at in steps.items() if peer == "learner-1" and at > released[version]
+    ]
     assert len(late_steps) > 20 and averaged[: len(steps)] == [*steps] and len(averaged) <= len(steps) + 1
     assert {event.version for event in told.of(CaughtUp)} == {0} and not told.of(Snapped)
 
@@ -173,9 +197,19 @@ def seconds(value: float) -> DelayLaw:
 
 @pytest.mark.parametrize(("cut", "twins"), [(0.5, True), (3.0, False)])
 def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: float, transfer: bool) -> None:
-    """A version is made in a quarter of a second; a state that takes longer than the others wait is late each time."""
-    quick = scenario(40 / 60, (2, 6), Fault(at=20, fault="host", peer="learner-1"), batch=BatchSize(groups=8, close_after=1.0))
-    prices = {"sample": DelayLaw(law="lognormal", seconds=0.15, shape=0.3), "learn": seconds(0.05), "cut": seconds(cut)}
+    """A version is made in a quarter of a second; a state that takes longer than the others wait is late each
+    time."""
+    quick = scenario(
+        40 / 60,
+        (2, 6),
+        Fault(at=20, fault="host", peer="learner-1"),
+        batch=BatchSize(groups=8, close_after=1.0),
+    )
+    prices = {
+        "sample": DelayLaw(law="lognormal", seconds=0.15, shape=0.3),
+        "learn": seconds(0.05),
+        "cut": seconds(cut),
+    }
     told = Told(msgspec.structs.replace(quick, prices=prices))
     together = [event.version for event in told.of(Trained, "learner-1", since=28) if event.members == 2]
     made = {event.version for event in told.of(Trained, since=28)}
@@ -188,7 +222,9 @@ def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
     faults = [Fault(at=40, fault="partition", between=sides), Fault(at=80, fault="repair", between=sides)]
     told = Told(scenario(2.5, (2, 3), *faults))
     apart = told.of(Trained, since=55, until=80)
-    assert {event.peer for event in apart} == {"learner-0", "learner-1"} and {event.members for event in apart} == {1}
+    assert {event.peer for event in apart} == {"learner-0", "learner-1"} and {
+        event.members for event in apart
+    } == {1}
     late = told.of(Trained, since=110)
     assert late and [event for event in late if event.members == 2]
     by_version: dict[int, set[str]] = {}
@@ -239,7 +275,10 @@ def test_a_learner_whose_memory_ends_drops_the_batch_says_so_and_goes_on(
     told = Told(scenario(1.5, (1, 3)))
     ended = [event for event in told.of(Faulted) if event.part == "memory"]
     assert len(ended) == 3
-    assert all(event.detail == "a batch of 8 groups is dropped: not even one group goes through the model" for event in ended)
+    assert all(
+        event.detail == "a batch of 8 groups is dropped: not even one group goes through the model"
+        for event in ended
+    )
     assert len([event for event in told.of(Recovered) if event.part == "memory"]) == 2
     assert bool(told.of(CaughtUp, since=5)) == (not policy)
     versions = [event.version for event in told.of(Trained)]
@@ -250,7 +289,9 @@ def test_the_next_learner_publishes_when_the_publisher_died_after_its_step() -> 
     def packing(*faults: Fault) -> Scenario:
         """Between a step and its release lies the packing: a learner that dies then has told nobody."""
         plain = scenario(1.0, (2, 3), *faults)
-        return msgspec.structs.replace(plain, prices=plain.prices | {"pack": DelayLaw(law="constant", seconds=0.2)})
+        return msgspec.structs.replace(
+            plain, prices=plain.prices | {"pack": DelayLaw(law="constant", seconds=0.2)}
+        )
 
     quiet = Told(packing())
     release = next(event.release for event in quiet.of(Released, "learner", since=30))
@@ -264,8 +305,10 @@ def test_the_next_learner_publishes_when_the_publisher_died_after_its_step() -> 
 
 
 def test_nothing_older_than_the_window_is_trained_on() -> None:
-    slow = Delay(policy=DelayLaw(law="lognormal", seconds=4.0, shape=1.0, longest=60.0),
-                 upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0, longest=60.0))  # fmt: skip
+    slow = Delay(
+        policy=DelayLaw(law="lognormal", seconds=4.0, shape=1.0, longest=60.0),
+        upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0, longest=60.0),
+    )
     told = Told(scenario(2.0, (2, 4), delay=slow, window=Window(versions=6, seconds=15.0)))
     assert told.verdicts()["stale"] > 5 and told.of(Trained)
     ages = Counter[int]()
@@ -287,8 +330,15 @@ def test_a_learner_that_refuses_all_groups_tells_so_without_a_step() -> None:
 def test_a_group_whose_receipt_is_late_is_trained_on_once() -> None:
     sides = (("sampler-0",), ("learner-*",))
     # Held for less than it takes to be lost, long enough for a delivery's deadline.
-    told = Told(scenario(2.0, (2, 3), Fault(at=40, fault="hold", between=sides), Fault(at=60, fault="release", between=sides),
-                         pace=Pace(beat=2.0, patience=60.0)))  # fmt: skip
+    told = Told(
+        scenario(
+            2.0,
+            (2, 3),
+            Fault(at=40, fault="hold", between=sides),
+            Fault(at=60, fault="release", between=sides),
+            pace=Pace(beat=2.0, patience=60.0),
+        )
+    )
     assert told.verdicts()["duplicate"] > 0
     for learner in ("learner-0", "learner-1"):
         ids = trained_ids(told, learner)
@@ -316,7 +366,9 @@ def test_a_lone_learner_that_keeps_its_gradient_waits_without_spinning() -> None
     told = Told(scenario(2.0, (1, 3), averaging=Averaging(alone="keep")))
     assert not told.of(Trained)
     assert len(told.of(Moved)) < 10
-    joined = Told(scenario(2.0, (2, 3), Fault(at=60, fault="host", peer="learner-1"), averaging=Averaging(alone="keep")))
+    joined = Told(
+        scenario(2.0, (2, 3), Fault(at=60, fault="host", peer="learner-1"), averaging=Averaging(alone="keep"))
+    )
     assert not joined.of(Trained, until=60) and joined.of(Trained, since=60)
 
 
@@ -330,16 +382,24 @@ def lie(what: str, group: Group) -> Group:
         case "sampler":
             group = msgspec.structs.replace(group, sampler="sampler-1")
         case "token":
-            tokens = Array(dtype="int32", shape=group.tokens.shape, data=b"\x7f\x00\x00\x00" + group.tokens.data[4:])
+            tokens = Array(
+                dtype="int32", shape=group.tokens.shape, data=b"\x7f\x00\x00\x00" + group.tokens.data[4:]
+            )
             group = msgspec.structs.replace(group, tokens=tokens)
         case "nan":
-            spoiled = Array(dtype="float32", shape=group.logprobs.shape, data=b"\x00\x00\xc0\x7f" + group.logprobs.data[4:])
+            spoiled = Array(
+                dtype="float32",
+                shape=group.logprobs.shape,
+                data=b"\x00\x00\xc0\x7f" + group.logprobs.data[4:],
+            )
             group = msgspec.structs.replace(group, logprobs=spoiled)
         case "task":
             group = msgspec.structs.replace(group, task=-1)
         case "id":
             return msgspec.structs.replace(group, id="x" * 100)
-    identity = group_id(group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data)
+    identity = group_id(
+        group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data
+    )
     return msgspec.structs.replace(group, id=identity)
 
 
@@ -355,9 +415,13 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sim, "Sampler", Liar)
     told = Told(scenario(2.0))
-    verdicts = {(told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies}
+    verdicts = {
+        (told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies
+    }
     expected = {"reward": "untrusted", "sampler": "untrusted", "truth": "admit"}
-    assert {pair for pair in verdicts if pair[1] != "stale"} == {(what, expected.get(what, "malformed")) for what in LIES}
+    assert {pair for pair in verdicts if pair[1] != "stale"} == {
+        (what, expected.get(what, "malformed")) for what in LIES
+    }
     honest = {event.verdict for event in told.of(Judged) if event.group not in told_lies}
     assert honest == {Verdict.ADMIT} and told.of(Trained, since=100)
 
@@ -375,7 +439,9 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
         async def _send(self, group: Group, learner: Any) -> Any:
             peers = ("seed-0", "learner-0", "sampler-0", "sampler-1", "stranger")
             seen.append([learners[0].host.regular(PeerId(peer)) for peer in peers])
-            return await super()._send(lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner)
+            return await super()._send(
+                lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner
+            )
 
     monkeypatch.setattr(sim, "LearnerPeer", Watched)
     monkeypatch.setattr(sim, "Sampler", Liar)
@@ -393,11 +459,19 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
             kept.append(self)
 
     monkeypatch.setattr(sim, "LearnerPeer", Watched)
-    told = Told(scenario(2.0, (2, 4), delay=Delay(upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0)),
-                         window=Window(versions=4, seconds=15.0)))  # fmt: skip
+    told = Told(
+        scenario(
+            2.0,
+            (2, 4),
+            delay=Delay(upload=DelayLaw(law="lognormal", seconds=3.0, shape=1.0)),
+            window=Window(versions=4, seconds=15.0),
+        )
+    )
     assert told.verdicts()["stale"] > 0
     for peer in kept:
-        held = {item.group.id for item in peer._batch} | {item.group.id for item in peer.intake.batcher._waiting}
+        held = {item.group.id for item in peer._batch} | {
+            item.group.id for item in peer.intake.batcher._waiting
+        }
         assert set(peer.intake._exercises) == held
         assert len(peer.intake._senders) <= 4
 
@@ -405,7 +479,14 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
 @pytest.mark.slow
 def test_the_papers_delays_scaled_down_give_the_same_journal_twice() -> None:
     law = DelayLaw(law="lognormal", seconds=60.0, shape=0.617, longest=300.0)
-    paper = scenario(60.0, (2, 20), delay=Delay(policy=law), sample=60.0, window=Window(versions=64, seconds=600.0),
-                     batch=BatchSize(groups=16, close_after=30.0), pace=Pace(beat=60.0, patience=200.0))  # fmt: skip
+    paper = scenario(
+        60.0,
+        (2, 20),
+        delay=Delay(policy=law),
+        sample=60.0,
+        window=Window(versions=64, seconds=600.0),
+        batch=BatchSize(groups=16, close_after=30.0),
+        pace=Pace(beat=60.0, patience=200.0),
+    )
     first, second = (World(paper, sim.spawn).run() for _ in range(2))
     assert first.sha256 == second.sha256 and first.events > 500

@@ -1,4 +1,5 @@
-"""A round of the shipping roles steps by the gradient that one learner would make of all its members' batches."""
+"""A round of the shipping roles steps by the gradient that one learner would make of all its members'
+batches."""
 
 from __future__ import annotations
 
@@ -22,10 +23,15 @@ torch.set_num_threads(1)
 
 
 class Watched:
-    """Two learners and three samplers; what each round of both learners stepped by, beside the gradient on the union."""
+    """Two learners and three samplers; what each round of both learners stepped by, beside the gradient on
+    the union."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, method: str, *faults: Fault, alone: Literal["step", "keep"] = "step"
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        method: str,
+        *faults: Fault,
+        alone: Literal["step", "keep"] = "step",
     ) -> None:
         self.errors: list[float] = []
         """Of the vector that was stepped by, over the norm of the union's gradient."""
@@ -45,22 +51,36 @@ class Watched:
 
         monkeypatch.setattr(sim, "Learner", Shown)
         run = Run(
-            name="union", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
-            batch=BatchSize(groups=12, close_after=3.0), averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
+            name="union",
+            task=TaskSource(name="toy"),
+            sampling=Sampling(group_size=4, max_tokens=4),
+            optimizer=Optimizer(lr=0.1),
+            batch=BatchSize(groups=12, close_after=3.0),
+            averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
             objective=Objective(name=method),
-        )  # fmt: skip
-        prices = {"sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3), "learn": DelayLaw(law="constant", seconds=0.3)}
+        )
+        prices = {
+            "sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+        }
         played = Scenario(
-            name="union", hours=1 / 60, peers={"seed": 1, "learner": 2, "sampler": 3}, seed=1, prices=prices, run=run,
+            name="union",
+            hours=1 / 60,
+            peers={"seed": 1, "learner": 2, "sampler": 3},
+            seed=1,
+            prices=prices,
+            run=run,
             faults=faults,
-        )  # fmt: skip
+        )
         self.told: list[Event] = []
         World(played, sim.spawn, sinks=[self.told.append]).run()
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]
 
-    def _gradient(self, learner: Learner, groups: Any, prompts: Any, rewards: Any, now: float, others: Any) -> Gradient:
+    def _gradient(
+        self, learner: Learner, groups: Any, prompts: Any, rewards: Any, now: float, others: Any
+    ) -> Gradient:
         self.calls.append((learner.version, id(learner), len(others)))
         self._batches[learner.version][id(learner)] = (groups, prompts, rewards)
         return Learner.gradient(learner, groups, prompts, rewards, now, others)
@@ -76,7 +96,9 @@ class Watched:
 
 
 @pytest.mark.parametrize("method", ["dapo", "gpg", "ppo_clip", "bnpo_beta"])
-def test_two_unequal_learners_step_as_one_learner_on_the_union(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_two_unequal_learners_step_as_one_learner_on_the_union(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     watched = Watched(monkeypatch, method)
     assert len([event for event in watched.of(Trained) if event.members == 2]) > 10
     assert any(one != other for one, other in watched.shares)
@@ -84,7 +106,9 @@ def test_two_unequal_learners_step_as_one_learner_on_the_union(monkeypatch: pyte
     assert not [event for event in watched.of(Noted) if "advantages" in event.text]
 
 
-def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tell = Closing.tell
 
     def mute(closing: Closing, *batch: Any) -> None:
@@ -100,26 +124,56 @@ def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(mo
     assert all("by the batches of 1: a heartbeat was late" in event.text for event in noted)
 
 
-def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     watched = Watched(monkeypatch, "ppo_clip", Fault(at=20, fault="host", peer="learner-1"), alone="keep")
     first = [call for call in watched.calls if call[0] == 0]
-    assert [(learner, others) for _, learner, others in first] == [(first[0][1], 0), (first[1][1], 1), (first[2][1], 1)]
+    assert [(learner, others) for _, learner, others in first] == [
+        (first[0][1], 0),
+        (first[1][1], 1),
+        (first[2][1], 1),
+    ]
     assert first[0][1] in (first[1][1], first[2][1]) and first[1][1] != first[2][1]
     assert watched.of(Trained)[0].members == 2
 
 
 def beat(version: int, closed: Closed | None) -> Beat:
     return Beat(
-        name="b", role=Role.LEARNER, incarnation=1, seq=1, version=version, weights=Digest(""), state="learning", credit=0,
-        takers=1, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="", at=1.0,
+        name="b",
+        role=Role.LEARNER,
+        incarnation=1,
+        seq=1,
+        version=version,
+        weights=Digest(""),
+        state="learning",
+        credit=0,
+        takers=1,
+        inbox=0,
+        done=0,
+        refused=0,
+        rate=0.0,
+        tokens=0.0,
+        busy=0.0,
+        lag=Lag(),
+        addresses=(),
+        hardware="",
+        at=1.0,
         closed=closed,
-    )  # fmt: skip
+    )
 
 
 IMPOSSIBLE: list[dict[str, Any]] = [
-    {"groups": 13, "completions": 52}, {"groups": 0, "completions": 0}, {"completions": 9}, {"live": 13}, {"live": -1},
-    {"mean": -1e200}, {"square": -1.0}, {"square": 1e300}, {"version": 6},
-]  # fmt: skip
+    {"groups": 13, "completions": 52},
+    {"groups": 0, "completions": 0},
+    {"completions": 9},
+    {"live": 13},
+    {"live": -1},
+    {"mean": -1e200},
+    {"square": -1.0},
+    {"square": 1e300},
+    {"version": 6},
+]
 
 
 @pytest.mark.parametrize("change", IMPOSSIBLE)
@@ -127,7 +181,12 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
     run = Run(batch=BatchSize(groups=12), sampling=Sampling(group_size=4))
 
     def said(
-        groups: int = 3, completions: int = 12, mean: float = 0.5, square: float = 1.0, live: int = 4, version: int = 7
+        groups: int = 3,
+        completions: int = 12,
+        mean: float = 0.5,
+        square: float = 1.0,
+        live: int = 4,
+        version: int = 7,
     ) -> Beat:
         of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
         return beat(version, Closed(live=live, completions=of[0], groups=of[1]))

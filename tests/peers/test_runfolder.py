@@ -44,13 +44,21 @@ def run(tmp_path: Path, policy: Path) -> RunFolder:
 
 def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
     assert run_folder.read(run.path) == run
-    there = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    there = {
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    }
     assert set(run.spec.files) == set(run.spec.sizes) == there, "only what a model needs travels"
     assert run.spec.sizes["config.json"] == (run.model / "config.json").stat().st_size
 
 
 def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_names(run: RunFolder) -> None:
-    assert run_folder.opened(run.path, Run()) == run and run_folder.opened(run.path / "elsewhere", Run()) is None
+    assert (
+        run_folder.opened(run.path, Run()) == run and run_folder.opened(run.path / "elsewhere", Run()) is None
+    )
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
         run_folder.opened(run.path, Run(seed=2))
 
@@ -106,7 +114,9 @@ def test_a_version_0_that_was_damaged_is_not_given_out(run: RunFolder, tmp_path:
     assert run.genesis() is None
 
 
-def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(run: RunFolder, capsys: Any) -> None:
+def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
+    run: RunFolder, capsys: Any
+) -> None:
     seed = run.path / "peers" / "seed"
     key = open_key(seed / "key")
     frames, blobs = Frames(run.digest, key, None, False), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
@@ -114,9 +124,16 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(run:
         data = b"weights of version %d" % version
         manifest, address = blobs.publish(data, version, weights.digest(data))
         release = Release(
-            version=version, weights=manifest.weights, manifest=address, size=manifest.size, parent=Digest("0" * 64),
-            publisher=key.me, learners=1, groups=1, released=0.0,
-        )  # fmt: skip
+            version=version,
+            weights=manifest.weights,
+            manifest=address,
+            size=manifest.size,
+            parent=Digest("0" * 64),
+            publisher=key.me,
+            learners=1,
+            groups=1,
+            released=0.0,
+        )
         (seed / "releases").mkdir(exist_ok=True)
         (seed / "releases" / address).write_bytes(frames.seal(release, wire.RELEASE_LIMIT))
     assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
@@ -135,7 +152,9 @@ def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Pa
     assert run.spec.files["model.safetensors"] == weights.digest(base.read_bytes()), "it travels to joiners"
     assert run.spec.sizes["model.safetensors"] == base.stat().st_size
     genesis = (run.path / "genesis").read_bytes()
-    assert weights.digest(genesis) == run.spec.genesis and genesis == adapters.genesis(policy, settings.lora, settings.seed)
+    assert weights.digest(genesis) == run.spec.genesis and genesis == adapters.genesis(
+        policy, settings.lora, settings.seed
+    )
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         first = load_policy(run.model, lora=settings.lora, data=genesis)(ids).logits
@@ -143,7 +162,9 @@ def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Pa
 
 
 def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: Path) -> None:
-    (tmp_path / "mine.py").write_text("def short(prompts, completions, **_):\n    return [1.0 for _ in completions]\n")
+    (tmp_path / "mine.py").write_text(
+        "def short(prompts, completions, **_):\n    return [1.0 for _ in completions]\n"
+    )
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 8)
     task = TaskSource(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
     run = run_folder.create(tmp_path / "run", Run(task=task), policy)
@@ -153,7 +174,9 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
         assert weights.digest(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
 
 
-def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(tmp_path: Path, policy: Path) -> None:
+def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
+    tmp_path: Path, policy: Path
+) -> None:
     commit = "a" * 40
     hub = Model(name="org/model", revision=commit)
     run = run_folder.create(tmp_path / "run", Run(model=hub), policy)
@@ -205,7 +228,10 @@ def test_who_only_joined_cannot_invite(run: RunFolder) -> None:
 
 def test_a_corner_is_held_by_one_process(tmp_path: Path) -> None:
     with PeerFolder(tmp_path / "peers" / "x"):
-        with pytest.raises(CannotHere, match=f"in use by process {os.getpid()}"), PeerFolder(tmp_path / "peers" / "x"):
+        with (
+            pytest.raises(CannotHere, match=f"in use by process {os.getpid()}"),
+            PeerFolder(tmp_path / "peers" / "x"),
+        ):
             pass
         assert running(tmp_path) == {"x": os.getpid()}
     assert running(tmp_path) == {}

@@ -62,7 +62,8 @@ def always(task: Task) -> bool:
 
 
 class Told:
-    """A swarm of one learner, three samplers and an evaluator, whose roles get their source from `source(role)`."""
+    """A swarm of one learner, three samplers and an evaluator, whose roles get their source from
+    `source(role)`."""
 
     def __init__(
         self,
@@ -95,20 +96,28 @@ class Told:
 
     def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
         return Scenario(
-            name="scoring", hours=minutes / 60, peers={"seed": 1, "learner": 1, "sampler": 3, "evaluator": 1}, seed=1,
+            name="scoring",
+            hours=minutes / 60,
+            peers={"seed": 1, "learner": 1, "sampler": 3, "evaluator": 1},
+            seed=1,
             prices={kind: DelayLaw(law="constant", seconds=seconds) for kind, seconds in prices.items()},
             run=Run(
-                name="scoring", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4),
-                optimizer=Optimizer(lr=0.2), batch=BatchSize(groups=8, close_after=3.0),
+                name="scoring",
+                task=TaskSource(name="toy"),
+                sampling=Sampling(group_size=4, max_tokens=4),
+                optimizer=Optimizer(lr=0.2),
+                batch=BatchSize(groups=8, close_after=3.0),
                 evaluation=Evaluation(tasks=16, every=5, right=right),
             ),
-        )  # fmt: skip
+        )
 
     def of(self, kind: type[Any], peer: str = "") -> list[Any]:
         return [event for event in self.all if isinstance(event, kind) and event.peer.startswith(peer)]
 
 
-def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = Told(lambda role: Flawed(tenth), monkeypatch, minutes=1.2)
     faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
@@ -129,11 +138,17 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     unscored = {event.task for event in told.of(events.Sampled) if event.group in lost}
     assert unscored and all(task % 10 == 0 for task in unscored)
     assert all("no such color" in event.detail for event in judged.values() if event.verdict == "unscored")
-    assert {event.verdict for event in judged.values()} <= {Verdict.ADMIT, Verdict.OVER_QUOTA, Verdict.UNSCORED}
+    assert {event.verdict for event in judged.values()} <= {
+        Verdict.ADMIT,
+        Verdict.OVER_QUOTA,
+        Verdict.UNSCORED,
+    }
     counted = sum(event.verdicts.get("unscored", 0) for event in told.of(events.Counted))
     assert 0 < counted <= len(unscored) and len(told.of(events.Trained)) > 12
     intake = told.learners[0].intake
-    held = {item.group.id for item in told.learners[0]._batch} | {item.group.id for item in intake.batcher._waiting}
+    held = {item.group.id for item in told.learners[0]._batch} | {
+        item.group.id for item in intake.batcher._waiting
+    }
     assert set(intake._exercises) == held and intake.batcher.scoring.total() <= 1
 
 
@@ -142,16 +157,22 @@ def test_slow_rewards_do_not_keep_the_engine_waiting(monkeypatch: pytest.MonkeyP
     slow = Told(lambda role: Flawed(never, slow=role is Role.SAMPLER), monkeypatch, sample=1.0, score=0.9)
     sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
     assert sampled[1] > 0.9 * sampled[0]
-    assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, "a group is finished when it is scored"
+    assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, (
+        "a group is finished when it is scored"
+    )
 
 
 def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(lambda role: Flawed(lambda task: role is Role.EVALUATOR and task.index in (-2, -5)), monkeypatch)
+    told = Told(
+        lambda role: Flawed(lambda task: role is Role.EVALUATOR and task.index in (-2, -5)), monkeypatch
+    )
     judged = told.of(events.Evaluated)
     assert len(judged) > 3 and {event.tasks for event in judged} == {14}
     assert judged[-1].accuracy > judged[0].accuracy, "of those that could be scored"
     notes = [event.text for event in told.of(events.Noted, "evaluator")]
-    assert notes and all("2 of 16 held-out answers could not be scored" in text and "no such color" in text for text in notes)
+    assert notes and all(
+        "2 of 16 held-out answers could not be scored" in text and "no such color" in text for text in notes
+    )
 
 
 @pytest.mark.parametrize(("right", "expected"), [(0.0, 1.0), (2.0, 0.0)])
@@ -187,11 +208,19 @@ def group_of(number: int, source: Toy) -> Group:
     tokens = Array(dtype="int32", shape=(4,), data=bytes(16))
     rewards = source.rewards(task, ["aa", "aa"])
     return Group(
-        id=group_id(SAMPLER, 0, number, number, tokens.data, tokens.data), sampler=SAMPLER, task=number, version=0,
-        weights=Digest(""), lease="", seed=number, lengths=(2, 2), tokens=tokens,
-        logprobs=Array(dtype="float32", shape=(4,), data=bytes(16)), rewards=tuple(rewards),
+        id=group_id(SAMPLER, 0, number, number, tokens.data, tokens.data),
+        sampler=SAMPLER,
+        task=number,
+        version=0,
+        weights=Digest(""),
+        lease="",
+        seed=number,
+        lengths=(2, 2),
+        tokens=tokens,
+        logprobs=Array(dtype="float32", shape=(4,), data=bytes(16)),
+        rewards=tuple(rewards),
         times=Times(released=now, fetched=now, used=now, finished=now, sent=now),
-    )  # fmt: skip
+    )
 
 
 class Desk:
@@ -217,17 +246,35 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
         links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
         async with MemoryNetwork(Random(2), links) as network:
             ports = network.ports(ME, lambda kind: price if kind == "score" else 0.0)
-            config = Config(run=Run(
-                sampling=Sampling(group_size=2, max_tokens=4), batch=BatchSize(groups=8, buffer=2.0),
-                window=Window(versions=9, seconds=1e12),
-            ))  # fmt: skip
+            config = Config(
+                run=Run(
+                    sampling=Sampling(group_size=2, max_tokens=4),
+                    batch=BatchSize(groups=8, buffer=2.0),
+                    window=Window(versions=9, seconds=1e12),
+                )
+            )
             who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
-            host = Host(who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
-            host.releases.hear(Release(version=0, weights=Digest(""), manifest=Digest(""), size=1, parent=Digest(""),
-                                       publisher=ME, learners=1, groups=0, released=0.0))  # fmt: skip
+            host = Host(
+                who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True)
+            )
+            host.releases.hear(
+                Release(
+                    version=0,
+                    weights=Digest(""),
+                    manifest=Digest(""),
+                    size=1,
+                    parent=Digest(""),
+                    publisher=ME,
+                    learners=1,
+                    groups=0,
+                    released=0.0,
+                )
+            )
             speech: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
-            sampler = Frames(Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False)
+            sampler = Frames(
+                Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False
+            )
             await play(Desk(host, LearnerInbox(host, source, speech, lambda: 0, lambda: 1), sampler))
 
     run(main())
@@ -240,7 +287,11 @@ def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
         deliveries = [desk.deliver(group_of(i, source)) for i in range(room + 5)]
         await asyncio.sleep(0.5)  # not one is scored: a group costs a second
         assert [delivery.result() for delivery in deliveries if delivery.done()] == [Verdict.OVER_QUOTA] * 5
-        assert intake.batcher.scoring.total() == room and len(intake.batcher) == 0 and intake.credit() == max(0, credit - room)
+        assert (
+            intake.batcher.scoring.total() == room
+            and len(intake.batcher) == 0
+            and intake.credit() == max(0, credit - room)
+        )
         assert await desk.deliver(group_of(0, source)) is Verdict.DUPLICATE, "it is being scored: not twice"
         await asyncio.sleep(room + 1.0)
         assert [delivery.result() for delivery in deliveries[:room]] == [Verdict.ADMIT] * room

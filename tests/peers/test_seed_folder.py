@@ -1,4 +1,5 @@
-"""What a seed makes of a disk that lost or changed something: what is damaged is left out and told, the next best serves."""
+"""What a seed makes of a disk that lost or changed something: what is damaged is left out and told, the next
+best serves."""
 
 from __future__ import annotations
 
@@ -49,24 +50,43 @@ class House:
         ports = self.network.ports(name, lambda kind: 0.0)
         peer = SimPeer(name=name, role=role, ports=ports, seed=1, config=config, bus=bus, life=0)
         who = PeerInfo(
-            name=name, role=role, run=sim.RUN, incarnation=1, membership=sim._membership(peer),
-            observes=role is Role.SEED, genesis=digest_of(GENESIS),
-        )  # fmt: skip
+            name=name,
+            role=role,
+            run=sim.RUN,
+            incarnation=1,
+            membership=sim._membership(peer),
+            observes=role is Role.SEED,
+            genesis=digest_of(GENESIS),
+        )
         trust = Trust(config.run.name, b"owner", False, lambda key, data, signature: True)
-        return Host(who, config, ports, Frames(sim.RUN, ports.keyring, who.membership, False), bus, trust, shelf)
+        return Host(
+            who, config, ports, Frames(sim.RUN, ports.keyring, who.membership, False), bus, trust, shelf
+        )
 
     async def live(self, versions: Sequence[int]) -> None:
         """The seed comes up; the learner makes these versions one after the other; both are gone again."""
         async with asyncio.TaskGroup() as tasks:
-            lives = [tasks.create_task(self.learner.run(self.learner.stop.wait)), tasks.create_task(self.host.run(self.seed.run))]
+            lives = [
+                tasks.create_task(self.learner.run(self.learner.stop.wait)),
+                tasks.create_task(self.host.run(self.seed.run)),
+            ]
             await self._until(lambda: self.host.status.state == "serving")
             for version in versions:
                 data = weights(version)
                 manifest, address = self.learner.blobs.publish(data, version, digest_of(data))
-                await self.learner.announce(Release(
-                    version=version, weights=manifest.weights, manifest=address, size=manifest.size, parent=Digest("0" * 64),
-                    publisher=self.learner.ports.me, learners=1, groups=1, released=self.learner.now(),
-                ))  # fmt: skip
+                await self.learner.announce(
+                    Release(
+                        version=version,
+                        weights=manifest.weights,
+                        manifest=address,
+                        size=manifest.size,
+                        parent=Digest("0" * 64),
+                        publisher=self.learner.ports.me,
+                        learners=1,
+                        groups=1,
+                        released=self.learner.now(),
+                    )
+                )
                 await self._until(lambda version=version: self.host.status.version == version)  # type: ignore[misc]
             await asyncio.sleep(0.1)
             for life in lives:
@@ -85,17 +105,23 @@ class House:
         held = self.host.releases.held
         assert held is not None
         manifest = self.host.blobs._releases[held.manifest]
-        assert b"".join(self.host.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(held.version)
+        assert b"".join(self.host.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(
+            held.version
+        )
         return held.version
 
     @property
     def texts(self) -> str:
         """All that either of them told, as a person reads it."""
         fields = ("text", "detail", "reason")
-        return "\n".join(str(getattr(event, name)) for event in self.told for name in fields if hasattr(event, name))
+        return "\n".join(
+            str(getattr(event, name)) for event in self.told for name in fields if hasattr(event, name)
+        )
 
 
-def lived(folder: Path, *versions: int, genesis: bytes = GENESIS, look: Callable[[House], None] = lambda _: None) -> House:
+def lived(
+    folder: Path, *versions: int, genesis: bytes = GENESIS, look: Callable[[House], None] = lambda _: None
+) -> House:
     """A seed's life on this folder; `look` at its end."""
 
     async def main() -> House:
@@ -122,7 +148,11 @@ def chunk(folder: Path, version: int) -> Path:
 
 
 def word(folder: Path, version: int) -> Path:
-    return next(path for path in (folder / RELEASES).iterdir() if f"{digest_of(weights(version))}".encode() in path.read_bytes())
+    return next(
+        path
+        for path in (folder / RELEASES).iterdir()
+        if f"{digest_of(weights(version))}".encode() in path.read_bytes()
+    )
 
 
 def test_a_seed_goes_on_from_the_newest_release_on_its_disk(folder: Path) -> None:
@@ -131,7 +161,9 @@ def test_a_seed_goes_on_from_the_newest_release_on_its_disk(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
-def test_a_release_with_a_damaged_chunk_is_left_out_told_and_the_one_before_serves(folder: Path, damage: str) -> None:
+def test_a_release_with_a_damaged_chunk_is_left_out_told_and_the_one_before_serves(
+    folder: Path, damage: str
+) -> None:
     path, content = chunk(folder, 5), weights(5)[:CHUNK]
     path.write_bytes(content[:-100] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     if damage == "deleted":
@@ -164,7 +196,9 @@ def test_without_any_word_version_0_is_offered_though_newer_bytes_are_there(fold
 
 
 @pytest.mark.parametrize("damage", ["emptied", "gone"])
-def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(folder: Path, damage: str) -> None:
+def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
+    folder: Path, damage: str
+) -> None:
     def look(house: House) -> None:
         chunk(folder, 5).write_bytes(b"")
         if damage == "gone":
@@ -178,5 +212,7 @@ def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(fol
 
 def test_a_version_0_that_is_not_the_runs_is_believed_by_nobody(tmp_path: Path) -> None:
     house = lived(tmp_path, genesis=b"version 0, damaged")
-    assert house.learner.releases.held is None and not house.learner.releases.known(0, digest_of(b"version 0, damaged"))
+    assert house.learner.releases.held is None and not house.learner.releases.known(
+        0, digest_of(b"version 0, damaged")
+    )
     assert "release 0 has the weights" in house.texts

@@ -49,19 +49,29 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
 
     monkeypatch.setattr(factory, "learner", some_split)
     run = Run(
-        name="split", sampling=Sampling(group_size=4), batch=BatchSize(groups=6, close_after=3.0),
+        name="split",
+        sampling=Sampling(group_size=4),
+        batch=BatchSize(groups=6, close_after=3.0),
         averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0),
-    )  # fmt: skip
-    constant = {name: DelayLaw(law="constant", seconds=seconds) for name, seconds in (("sample", 1.0), ("learn", 0.3))}
-    played = Scenario(name="split", hours=12 / 3600, peers={"seed": 1, "learner": 2, "sampler": 3}, prices=constant, run=run)
+    )
+    constant = {
+        name: DelayLaw(law="constant", seconds=seconds) for name, seconds in (("sample", 1.0), ("learn", 0.3))
+    }
+    played = Scenario(
+        name="split", hours=12 / 3600, peers={"seed": 1, "learner": 2, "sampler": 3}, prices=constant, run=run
+    )
     told: list[Event] = []
     World(played, sim.spawn, sinks=[told.append]).run()
     made[0].close()
     faults = [event for event in told if isinstance(event, Faulted)]
-    assert [event.part for event in faults] == ["learner"] and "rank 0 of 2 (cpu) was killed by SIGKILL" in faults[0].detail
+    assert [event.part for event in faults] == [
+        "learner"
+    ] and "rank 0 of 2 (cpu) was killed by SIGKILL" in faults[0].detail
     split = faults[0].peer
     after = [event for event in told if event.peer == split and event.at >= faults[0].at]
-    assert any(isinstance(event, CaughtUp) for event in after) and any(isinstance(event, Recovered) for event in after)
+    assert any(isinstance(event, CaughtUp) for event in after) and any(
+        isinstance(event, Recovered) for event in after
+    )
     together = {event.version for event in told if isinstance(event, Trained) and event.members == 2}
     assert len({e.version for e in after if isinstance(e, Trained)} & together) > 2
     released: dict[int, set[str]] = {}

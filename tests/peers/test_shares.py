@@ -1,4 +1,5 @@
-"""A stranger without a model beside honest samplers: the roles that ship, with one that fabricates groups as fast as it can."""
+"""A stranger without a model beside honest samplers: the roles that ship, with one that fabricates groups as
+fast as it can."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from swarm.sim.world import SimPeer
 from swarm.types import Membership, Times, Verdict
 
 EVERY = 0.1
-# Seconds between two groups of one stranger: ten a second, fourteen times what the honest ones sample together.
+"""Seconds between two groups of one stranger: ten a second, fourteen times what the honest ones sample
+together."""
 
 
 class Fabricator(Sampler):
-    """Sends groups that nobody sampled, of a policy that it never fetched, to every learner and without asking for credit."""
+    """Sends groups that nobody sampled, of a policy that it never fetched, to every learner and without
+    asking for credit."""
 
     async def run(self) -> None:
         host, run = self.host, self.host.config.run
@@ -33,8 +36,12 @@ class Fabricator(Sampler):
             drawn = self.curriculum.next()
             task, size = self.source.task(drawn.task), run.sampling.group_size
             tokens = array("i", [host.rng.randrange(8) for _ in range(4 * size)])
-            texts = ["".join(chr(ord("a") + token) for token in tokens[4 * i : 4 * i + 4]) for i in range(size)]
-            made = Completions(texts=texts, lengths=[4] * size, tokens=tokens, logprobs=array("f", [-2.0] * len(tokens)))
+            texts = [
+                "".join(chr(ord("a") + token) for token in tokens[4 * i : 4 * i + 4]) for i in range(size)
+            ]
+            made = Completions(
+                texts=texts, lengths=[4] * size, tokens=tokens, logprobs=array("f", [-2.0] * len(tokens))
+            )
             now = host.now()
             times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
             rewards = self.source.rewards(task, texts)
@@ -59,7 +66,9 @@ def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> 
 
     monkeypatch.setattr(sim, "_membership", membership)
     monkeypatch.setattr(sim, "Sampler", sampler)
-    return Told(scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=BatchSize(groups=16, close_after=5.0)))
+    return Told(
+        scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=BatchSize(groups=16, close_after=5.0))
+    )
 
 
 def admitted(swarm: Told, honest: bool, since: float) -> int:
@@ -69,7 +78,8 @@ def admitted(swarm: Told, honest: bool, since: float) -> int:
 
 
 @pytest.mark.parametrize(
-    ("strangers", "learners"), [(1, 1), pytest.param(1, 2, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.slow)]
+    ("strangers", "learners"),
+    [(1, 1), pytest.param(1, 2, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.slow)],
 )
 def test_strangers_that_fabricate_have_their_share_and_cost_the_honest_nothing(
     strangers: int, learners: int, monkeypatch: pytest.MonkeyPatch

@@ -30,27 +30,44 @@ def group_of(size: int) -> Group:
     """A group with completions of one token each."""
     tokens = Array(dtype="int32", shape=(size,), data=bytes(4 * size))
     return Group(
-        id="a" * 32, sampler=SAMPLER, task=1, version=1234, weights=Digest("0" * 64), lease="", seed=1, lengths=(1,) * size,
-        tokens=tokens, logprobs=tokens, rewards=(1.0,) * size, times=TIMES,
-    )  # fmt: skip
+        id="a" * 32,
+        sampler=SAMPLER,
+        task=1,
+        version=1234,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=1,
+        lengths=(1,) * size,
+        tokens=tokens,
+        logprobs=tokens,
+        rewards=(1.0,) * size,
+        times=TIMES,
+    )
 
 
-def showing(text: str, prompt: str, play: Callable[[LearnerInbox, Group], None], size: int, beat: float = 1.0) -> list[events.Shown]:
-    """What a member of a private run shows while `play` goes on; every event is sealed as it is for gossip."""
+def showing(
+    text: str, prompt: str, play: Callable[[LearnerInbox, Group], None], size: int, beat: float = 1.0
+) -> list[events.Shown]:
+    """What a member of a private run shows while `play` goes on; every event is sealed as it is for
+    gossip."""
     told: list[events.Shown] = []
 
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
         async with MemoryNetwork(Random(2), links) as network:
             ports = network.ports(ME, lambda kind: 0.0)
-            delegation = Delegation(role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=Random(1).randbytes(64))
+            delegation = Delegation(
+                role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=Random(1).randbytes(64)
+            )
             membership = Membership(peer=ME, delegation=delegation, signature=Random(2).randbytes(64))
             frames = Frames(Digest("5" * 64), ports.keyring, membership, private=True)
             config, bus = Config(run=Run(pace=Pace(beat=beat, patience=1000.0))), events.Bus()
             who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             host = Host(who, config, ports, frames, bus, Trust("demo", b"owner", False, lambda *_: True))
             source = tasks.source(config.run.task, 1)
-            intake = LearnerInbox(host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1)
+            intake = LearnerInbox(
+                host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1
+            )
             group = group_of(size)
             exercise = Exercise(Task(environment="toy", index=1, prompt=prompt, answer=prompt), group.rewards)
             intake._exercises[group.id] = exercise
@@ -74,7 +91,9 @@ def showing(text: str, prompt: str, play: Callable[[LearnerInbox, Group], None],
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_a_group_of_any_size_and_script_fits_an_event(text: str, size: int) -> None:
     figures = [0.123456789 * k - 1.0 for k in range(size)]
-    event = showing(text, "なぜ？" * 1000, lambda intake, group: intake.show(group, figures, figures), size)[0]
+    event = showing(text, "なぜ？" * 1000, lambda intake, group: intake.show(group, figures, figures), size)[
+        0
+    ]
     shown = len(event.completions)
     assert shown == len(event.rewards) == len(event.advantages) == len(event.weights) == min(size, 16)
     assert event.advantages[:2] == tuple(round(figure, 4) for figure in figures[:2])
@@ -97,4 +116,15 @@ def test_figures_that_are_no_numbers_are_not_told() -> None:
 
 def test_a_cut_never_splits_a_character() -> None:
     assert events.cut("a\ud800b", 3) == "a?b"
-    assert [events.cut("a漢🦦", size) for size in range(10)] == ["", "a", "a", "a", "a漢", "a漢", "a漢", "a漢", "a漢🦦", "a漢🦦"]
+    assert [events.cut("a漢🦦", size) for size in range(10)] == [
+        "",
+        "a",
+        "a",
+        "a",
+        "a漢",
+        "a漢",
+        "a漢",
+        "a漢",
+        "a漢🦦",
+        "a漢🦦",
+    ]

@@ -45,11 +45,15 @@ def origin(path: Path, **changes: Any) -> RunFolder:
     files = {"config.json": b"{}", "tokenizer.json": TOKENIZER, "model.safetensors": BASE}
     task = {"rewards-0.py": b"def reward(): ..."}
     spec = Spec(
-        protocol=PROTOCOL, run={"name": "demo"}, owner="00", genesis=Digest("d" * 64),
+        protocol=PROTOCOL,
+        run={"name": "demo"},
+        owner="00",
+        genesis=Digest("d" * 64),
         files={name: digest_of(content) for name, content in files.items()},
         task={name: digest_of(content) for name, content in task.items()},
-        sizes={name: len(content) for name, content in files.items()} | {f"task/{n}": len(c) for n, c in task.items()},
-    )  # fmt: skip
+        sizes={name: len(content) for name, content in files.items()}
+        | {f"task/{n}": len(c) for n, c in task.items()},
+    )
     run = keep(path, wire.encode(msgspec.structs.replace(spec, **changes)))
     for folder, contents in ((run.model, files), (run.path / "task", task)):
         folder.mkdir()
@@ -161,7 +165,9 @@ def test_a_peer_whose_own_file_is_cut_short_or_changed_is_passed_over(tmp_path: 
         other = origin(tmp_path / name)
         asyncio.run(spec_transfer.serve(post.at(name), other))  # type: ignore[arg-type]
         (other.model / "model.safetensors").write_bytes(content)
-    with pytest.raises(Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"):
+    with pytest.raises(
+        Unreached, match=rf"short: it has {len(BASE) - 1} of {len(BASE)} bytes; changed: sent other bytes"
+    ):
         fetch(post, run, tmp_path / "joined", None, "short", "changed")
     joined = fetch(post, run, tmp_path / "joined", None, "short", "changed", "good")
     assert (joined.model / "model.safetensors").read_bytes() == BASE
@@ -205,7 +211,9 @@ def test_another_protocol_is_refused_with_what_to_install(tmp_path: Path) -> Non
         fetch(served(run), run, tmp_path / "joined")
 
 
-def test_local_files_of_another_model_are_refused_and_the_runs_own_are_not_fetched_twice(tmp_path: Path) -> None:
+def test_local_files_of_another_model_are_refused_and_the_runs_own_are_not_fetched_twice(
+    tmp_path: Path,
+) -> None:
     run = origin(tmp_path / "run")
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -220,9 +228,15 @@ def test_local_files_of_another_model_are_refused_and_the_runs_own_are_not_fetch
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"run": Digest("0" * 64)}, "not of 0000"), ({"file": "owner.key"}, "no file"), ({"file": "../owner.key"}, "no file")],
+    [
+        ({"run": Digest("0" * 64)}, "not of 0000"),
+        ({"file": "owner.key"}, "no file"),
+        ({"file": "../owner.key"}, "no file"),
+    ],
 )
-def test_only_who_knows_the_run_gets_only_its_files(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+def test_only_who_knows_the_run_gets_only_its_files(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
     run = origin(tmp_path / "run")
     post = served(run)
     ask = msgspec.structs.replace(spec_transfer.Ask(run=run.digest, file="", offset=0), **changes)

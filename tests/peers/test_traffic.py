@@ -25,7 +25,7 @@ from swarm.sim.world import World
 from swarm.types import Delegation, Digest, Membership, PeerId, Role
 
 SECONDS = 0.05
-# A link's latency, one way.
+"""A link's latency, one way."""
 
 
 def between_two(promise: Callable[[Ports, Traffic, Ports, Traffic], Awaitable[None]]) -> None:
@@ -55,7 +55,9 @@ def answers(size: int) -> Callable[[PeerId, bytes], Awaitable[bytes]]:
         ("newest", "other", "other"),
     ],
 )
-def test_a_request_and_its_answer_are_counted_once_at_either_end(service: str, asked: str, answered: str) -> None:
+def test_a_request_and_its_answer_are_counted_once_at_either_end(
+    service: str, asked: str, answered: str
+) -> None:
     async def promise(one: Ports, mine: Traffic, two: Ports, theirs: Traffic) -> None:
         await two.mail.serve(service, answers(70))
         await one.mail.send(two.me, service, bytes(1000))
@@ -143,9 +145,13 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
     traffic.heard = 1 << 45
     told = traffic.told(1_750_000_000.123, ())
     assert told is not None and len(told["links"]) == LINKS
-    assert all(peer.endswith(f"{k:02}") for peer, k in zip(told["links"], range(39, 39 - LINKS, -1), strict=True))
+    assert all(
+        peer.endswith(f"{k:02}") for peer, k in zip(told["links"], range(39, 39 - LINKS, -1), strict=True)
+    )
     event = events.Transferred(at=1_750_000_000.123, peer=me, **told)
-    delegation = Delegation(role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=random.Random(1).randbytes(64))
+    delegation = Delegation(
+        role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=random.Random(1).randbytes(64)
+    )
     membership = Membership(peer=me, delegation=delegation, signature=random.Random(2).randbytes(64))
     frames = Frames(Digest("5" * 64), MemoryKeyring(me), membership, private=True)
     assert len(frames.seal([event], wire.EVENT_LIMIT)) < wire.EVENT_LIMIT.sealed
@@ -157,14 +163,29 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
 
 def told_by(minutes: float, *faults: Fault, delay: Delay | None = None) -> list[events.Event]:
     settings = Run(
-        name="traffic", task=TaskSource(name="toy"), sampling=Sampling(group_size=4, max_tokens=4), optimizer=Optimizer(lr=0.1),
-        batch=BatchSize(groups=8, close_after=3.0), pace=Pace(beat=1.0, patience=5.0),
-    )  # fmt: skip
-    prices = {kind: DelayLaw(law="constant", seconds=cost) for kind, cost in {"sample": 1.0, "learn": 0.5, "load": 0.1}.items()}
+        name="traffic",
+        task=TaskSource(name="toy"),
+        sampling=Sampling(group_size=4, max_tokens=4),
+        optimizer=Optimizer(lr=0.1),
+        batch=BatchSize(groups=8, close_after=3.0),
+        pace=Pace(beat=1.0, patience=5.0),
+    )
+    prices = {
+        kind: DelayLaw(law="constant", seconds=cost)
+        for kind, cost in {"sample": 1.0, "learn": 0.5, "load": 0.1}.items()
+    }
     told: list[events.Event] = []
     peers = {"seed": 1, "learner": 2, "sampler": 3, "evaluator": 1}
-    world = Scenario(name="traffic", seed=1, hours=minutes / 60, peers=peers, run=settings, prices=prices, faults=faults,
-                     delay=delay or Delay())  # fmt: skip
+    world = Scenario(
+        name="traffic",
+        seed=1,
+        hours=minutes / 60,
+        peers=peers,
+        run=settings,
+        prices=prices,
+        faults=faults,
+        delay=delay or Delay(),
+    )
     World(world, sim.spawn, sinks=[told.append]).run()
     return told
 
@@ -177,7 +198,9 @@ def test_every_byte_of_a_swarm_is_sent_by_one_peer_and_received_by_another() -> 
         sent.update(event.sent)
         received.update(event.received)
         for peer, link in event.links.items():
-            from_peer.setdefault((peer.split("-")[0], event.peer.split("-")[0]), Counter()).update(link.received)
+            from_peer.setdefault((peer.split("-")[0], event.peer.split("-")[0]), Counter()).update(
+                link.received
+            )
     assert set(sent) == {"rollouts", "weights", "gradients", "gossip", "other"}
     for purpose in ("rollouts", "weights", "gradients"):
         # What is on its way when the time is up was sent and not received, or not told yet.
@@ -185,20 +208,33 @@ def test_every_byte_of_a_swarm_is_sent_by_one_peer_and_received_by_another() -> 
     assert from_peer["sampler", "learner"]["rollouts"] == received["rollouts"]
     assert from_peer["learner", "learner"]["gradients"] == received["gradients"]
     assert from_peer["learner", "sampler"]["weights"] > 0 and not from_peer["learner", "sampler"]["rollouts"]
-    ways = [link.rtt for event in told for peer, link in event.links.items() if link.rtt and peer.startswith("learner")]
+    ways = [
+        link.rtt
+        for event in told
+        for peer, link in event.links.items()
+        if link.rtt and peer.startswith("learner")
+    ]
     assert ways and all(0.0 < rtt < 1.0 for rtt in ways)
 
 
 def test_a_peer_tells_of_its_traffic_every_five_heartbeats() -> None:
-    told = [event.at for event in told_by(0.45) if isinstance(event, events.Transferred) and event.peer == "sampler-0"]
+    told = [
+        event.at
+        for event in told_by(0.45)
+        if isinstance(event, events.Transferred) and event.peer == "sampler-0"
+    ]
     assert len(told) == 5 and all(after - before == pytest.approx(5.0) for before, after in pairwise(told))
 
 
-def test_a_learners_state_that_another_takes_over_counts_as_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learners_state_that_another_takes_over_counts_as_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     passed = Counter[str]()
     send = CountedMail.send
 
-    async def watched(self: CountedMail, to: PeerId, service: str, data: bytes, *rest: Any, **more: Any) -> bytes:
+    async def watched(
+        self: CountedMail, to: PeerId, service: str, data: bytes, *rest: Any, **more: Any
+    ) -> bytes:
         answer = await send(self, to, service, data, *rest, **more)
         passed[service] += len(answer)
         return answer

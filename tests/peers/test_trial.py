@@ -36,12 +36,16 @@ def short(completions, **kwargs):
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data set, rewards, a config and a model with a chat template."""
     path = tmp_path_factory.mktemp("trial")
-    lines = [{"question": f"How much is {i} and {i}?", "answer": f"{i} + {i} = {2 * i}\n#### {2 * i}"} for i in range(40)]
+    lines = [
+        {"question": f"How much is {i} and {i}?", "answer": f"{i} + {i} = {2 * i}\n#### {2 * i}"}
+        for i in range(40)
+    ]
     (path / "sums.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (path / "mine.py").write_text(REWARDS)
     (path / "mine.toml").write_text(
-        f'[run.model]\nname = "{path}/model"\n[run.task]\nname = "data:sums.jsonl"\nrewards = ["mine.py:number", "exact"]\n'
-        'weights = [2.0, 1.0]\nsystem = "Answer briefly."\n[run.task.options]\nanswer_after = "####"\n'
+        f'[run.model]\nname = "{path}/model"\n[run.task]\nname = "data:sums.jsonl"\nrewards ='
+        ' ["mine.py:number", "exact"]\nweights = [2.0, 1.0]\nsystem = "Answer'
+        ' briefly."\n[run.task.options]\nanswer_after = "####"\n'
     )
     tiny.make(path / "model", "qwen3")
     return path
@@ -76,7 +80,11 @@ def test_a_built_in_task_is_shown_with_a_right_and_a_wrong_answer_and_their_rewa
     assert ran.code == 0 and told["environment"] == "digit-sums" and len(told["tasks"]) == 3
     for task in told["tasks"]:
         assert task["prompt"].endswith("=") and task["right"] == {"completion": task["answer"], "reward": 1.0}
-        assert task["wrong"]["reward"] == 0.0 and task["wrong"]["completion"] != task["answer"] and task["seconds"] < 1
+        assert (
+            task["wrong"]["reward"] == 0.0
+            and task["wrong"]["completion"] != task["answer"]
+            and task["seconds"] < 1
+        )
 
 
 def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards(tried: Try) -> None:
@@ -91,18 +99,47 @@ def test_a_config_shows_prompts_as_its_model_reads_them_and_its_weighted_rewards
 
 @pytest.mark.slow
 def test_the_page_fits_a_narrow_terminal_and_has_no_colour_in_a_pipe(here: Path) -> None:
-    environ = {**os.environ, "HF_HOME": str(here / "hub"), "COLUMNS": "80", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "peers.cli", "task", "try", "mine.toml", "-n", "1", "--model", "embedded"]
-    ran = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    environ = {
+        **os.environ,
+        "HF_HOME": str(here / "hub"),
+        "COLUMNS": "80",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "peers.cli",
+        "task",
+        "try",
+        "mine.toml",
+        "-n",
+        "1",
+        "--model",
+        "embedded",
+    ]
+    ran = subprocess.run(
+        command, cwd=here, env=environ, capture_output=True, text=True, timeout=100, check=False
+    )
     assert max(map(len, ran.stdout.splitlines())) <= 80 and "\x1b" not in ran.stdout
     page = " ".join(ran.stdout.split())
-    for words in ("rewards mine.py:number × 2 + exact", "right", "→ 3", "wrong", "→ -1", "Right answers earn 3 on average"):
+    for words in (
+        "rewards mine.py:number × 2 + exact",
+        "right",
+        "→ 3",
+        "wrong",
+        "→ -1",
+        "Right answers earn 3 on average",
+    ):
         assert words in page
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("hangs", "mine.py:hangs did not answer within 1 s"), ("short", "mine.py:short returned 1 rewards for 4 completions")],
+    [
+        ("hangs", "mine.py:hangs did not answer within 1 s"),
+        ("short", "mine.py:short returned 1 rewards for 4 completions"),
+    ],
 )
 def test_what_is_wrong_with_a_reward_is_said_and_is_exit_code_2(name: str, says: str, tried: Try) -> None:
     chosen = ["--set", f"task.rewards=mine.py:{name}", "--set", "task.timeout=1"]

@@ -1,4 +1,5 @@
-"""A learner's whole state is made off the loop, held in a store of one entry that does not stay, and waited for by its size."""
+"""A learner's whole state is made off the loop, held in a store of one entry that does not stay, and waited
+for by its size."""
 
 from __future__ import annotations
 
@@ -44,8 +45,13 @@ class Model:
 
 
 class Learner:
-    def __init__(self, network: MemoryNetwork, name: str, version: int, price: Callable[[str], float]) -> None:
-        ports, config = network.ports(name, price), Config(run=Run(name="twins"), peer=Peer(engine=Engine(name="toy", tasks=1)))
+    def __init__(
+        self, network: MemoryNetwork, name: str, version: int, price: Callable[[str], float]
+    ) -> None:
+        ports, config = (
+            network.ports(name, price),
+            Config(run=Run(name="twins"), peer=Peer(engine=Engine(name="toy", tasks=1))),
+        )
         who = PeerInfo(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
         trust = Trust("twins", b"owner", False, lambda key, data, signature: True)
         self.model = Model(version)
@@ -59,10 +65,26 @@ class Learner:
     async def serve(self, *others: PeerId) -> None:
         for k, other in enumerate(others):
             beat = Beat(
-                name=other, role=Role.LEARNER, incarnation=1, seq=k, version=1, weights=Digest(""), state="learning", credit=0,
-                takers=0, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+                name=other,
+                role=Role.LEARNER,
+                incarnation=1,
+                seq=k,
+                version=1,
+                weights=Digest(""),
+                state="learning",
+                credit=0,
+                takers=0,
+                inbox=0,
+                done=0,
+                refused=0,
+                rate=0.0,
+                tokens=0.0,
+                busy=0.0,
+                lag=Lag(),
+                addresses=(),
+                hardware="",
                 at=0.0,
-            )  # fmt: skip
+            )
             assert self.host.roster.hear(other, beat, self.host.now())
         await self.host.blobs.serve()
         await self.transfer.serve()
@@ -71,9 +93,16 @@ class Learner:
         weights = self.model.weights()
         manifest, address = self.host.blobs.publish(weights, self.model.version, blobs.digest_of(weights))
         return Release(
-            version=self.model.version, weights=manifest.weights, manifest=address, size=len(weights), parent=manifest.weights,
-            publisher=self.me, learners=1, groups=1, released=0.0,
-        )  # fmt: skip
+            version=self.model.version,
+            weights=manifest.weights,
+            manifest=address,
+            size=len(weights),
+            parent=manifest.weights,
+            publisher=self.me,
+            learners=1,
+            groups=1,
+            released=0.0,
+        )
 
 
 def among(promise: Callable[..., Awaitable[None]], bandwidth: float = 12.5e6, **prices: float) -> None:
@@ -81,7 +110,10 @@ def among(promise: Callable[..., Awaitable[None]], bandwidth: float = 12.5e6, **
         links = SimLinks(DelayLaw(law="constant", seconds=0.02), bandwidth, random.Random(1))
         async with MemoryNetwork(random.Random(2), links) as network:
             price = lambda kind: prices.get(kind, 0.0)  # noqa: E731
-            peers = [Learner(network, name, version, price) for name, version in (("old", 7), ("new", 3), ("newer", 2))]
+            peers = [
+                Learner(network, name, version, price)
+                for name, version in (("old", 7), ("new", 3), ("newer", 2))
+            ]
             await peers[0].serve(peers[1].me, peers[2].me)
             await promise(*peers)
 
@@ -92,9 +124,17 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
-        release, where, hashed, real, work = old.release(), [""], list[str](), blobs.digest_of, old.host.ports.work
+        release, where, hashed, real, work = (
+            old.release(),
+            [""],
+            list[str](),
+            blobs.digest_of,
+            old.host.ports.work,
+        )
 
         def digest_of(data: bytes) -> Digest:
             if len(data) > 1 << 16:
@@ -153,7 +193,9 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         assert await asyncio.gather(new.transfer.take(release), newer.transfer.take(release)) == [True, True]
         assert len(copies) == 1
         old.model.version = 8
-        assert not await new.transfer.take(old.release()), "the other one may still be taking the earlier state"
+        assert not await new.transfer.take(old.release()), (
+            "the other one may still be taking the earlier state"
+        )
         await asyncio.sleep(state_transfer.TAKEN)
         assert await new.transfer.take(old.release())
 

@@ -1,4 +1,5 @@
-"""What a window keeps of a swarm: over a restart, from a seed when it comes late, and with a bad file or a full disk."""
+"""What a window keeps of a swarm: over a restart, from a seed when it comes late, and with a bad file or a
+full disk."""
 
 from __future__ import annotations
 
@@ -40,13 +41,17 @@ class World:
         self.journal: list[events.Event] = []
 
     @asynccontextmanager
-    async def window(self, name: str = "window", role: Role = Role.OBSERVER) -> AsyncIterator[tuple[Host, Observer]]:
+    async def window(
+        self, name: str = "window", role: Role = Role.OBSERVER
+    ) -> AsyncIterator[tuple[Host, Observer]]:
         """A host that observes, and its watch, for as long as the block runs."""
         ports = self.network.ports(name, lambda kind: 0.01)
         delegation = Delegation(role=role, expires=1 << 40, key=b"", signature=b"")
         membership = Membership(peer=ports.me, delegation=delegation, signature=b"")
         incarnation = int(ports.clock.now() * 1000)
-        who = PeerInfo(name=name, role=role, run=RUN, incarnation=incarnation, membership=membership, observes=True)
+        who = PeerInfo(
+            name=name, role=role, run=RUN, incarnation=incarnation, membership=membership, observes=True
+        )
         bus = events.Bus()
         bus.add(self.journal.append)
         trust = Trust("watch", b"owner", False, lambda key, data, signature: True)
@@ -62,7 +67,11 @@ class World:
         self.network.crash(PeerId(name))
 
     def warnings(self) -> list[str]:
-        return [event.text for event in self.journal if isinstance(event, events.Noted) and event.level == "warning"]
+        return [
+            event.text
+            for event in self.journal
+            if isinstance(event, events.Noted) and event.level == "warning"
+        ]
 
 
 def in_world(folder: Path, body: Callable[[World], Awaitable[None]]) -> None:
@@ -80,9 +89,17 @@ def in_world(folder: Path, body: Callable[[World], Awaitable[None]]) -> None:
 
 def trained(version: int, at: float, groups: int = 8) -> events.Trained:
     return events.Trained(
-        at=at, peer=LEARNER, version=version, groups=groups, members=1, metrics={"reward": version / 10}, gather=1, learn=1,
-        average=0, step=0,
-    )  # fmt: skip
+        at=at,
+        peer=LEARNER,
+        version=version,
+        groups=groups,
+        members=1,
+        metrics={"reward": version / 10},
+        gather=1,
+        learn=1,
+        average=0,
+        step=0,
+    )
 
 
 def train(host: Host, versions: range) -> None:
@@ -116,7 +133,9 @@ def test_a_window_that_is_killed_has_lost_no_more_than_one_pause(tmp_path: Path)
         async with world.window() as (host, _):
             train(host, range(1, 4))
             await asyncio.sleep(CONFIG.peer.history.save + 1)
-            kept = snapshot.load((tmp_path / "window" / "history").read_bytes(), CONFIG.run, CONFIG.peer.history)
+            kept = snapshot.load(
+                (tmp_path / "window" / "history").read_bytes(), CONFIG.run, CONFIG.peer.history
+            )
             assert curve(kept) == [1, 2, 3]
 
     in_world(tmp_path, body)
@@ -135,7 +154,9 @@ def test_a_damaged_history_is_a_warning_and_the_window_begins_anew(tmp_path: Pat
     in_world(tmp_path, body)
 
 
-def test_a_full_disk_is_one_warning_and_the_window_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_warning_and_the_window_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -215,7 +236,9 @@ def test_a_seed_that_knows_more_is_believed_over_an_old_file(tmp_path: Path) -> 
     in_world(tmp_path, body)
 
 
-@pytest.mark.parametrize("answer", [b"", b"lies", bytes(4096), wire.encode(module.Past(age=-1e300, state=b"lies"))])
+@pytest.mark.parametrize(
+    "answer", [b"", b"lies", bytes(4096), wire.encode(module.Past(age=-1e300, state=b"lies"))]
+)
 def test_a_seed_that_sends_rubbish_is_named_and_the_window_goes_on(tmp_path: Path, answer: bytes) -> None:
     async def lie(sender: PeerId, request: bytes) -> bytes:
         return answer
@@ -224,7 +247,11 @@ def test_a_seed_that_sends_rubbish_is_named_and_the_window_goes_on(tmp_path: Pat
         async with world.window("seed", Role.SEED) as (seed, _), world.window() as (host, watch):
             await seed.ports.mail.serve("history", lie)
             assert not await watch.catch_up([SEED])
-            assert [event for event in world.journal if isinstance(event, events.Rejected) and event.kind == "history"]
+            assert [
+                event
+                for event in world.journal
+                if isinstance(event, events.Rejected) and event.kind == "history"
+            ]
             train(host, range(1, 3))
             assert curve(watch.state) == [1, 2]
 
@@ -257,8 +284,10 @@ def test_a_silent_bootstrap_leaves_time_for_another(tmp_path: Path) -> None:
 
     async def body(world: World) -> None:
         async with (
-            world.window("seed", Role.SEED) as (seed, _), world.window("stuck") as (stuck, _), world.window() as (_, watch),
-        ):  # fmt: skip
+            world.window("seed", Role.SEED) as (seed, _),
+            world.window("stuck") as (stuck, _),
+            world.window() as (_, watch),
+        ):
             await stuck.ports.mail.serve("history", silent)
             train(seed, range(1, 5))
             assert await watch.catch_up([PeerId("stuck"), SEED])
@@ -271,10 +300,26 @@ def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path:
     async def body(world: World) -> None:
         state = State(CONFIG.run, CONFIG.peer.history)
         beat = Beat(
-            name="gone", role=Role.SAMPLER, incarnation=1, seq=1, version=0, weights=Digest(""), state="sampling", credit=0,
-            takers=0, inbox=0, done=0, refused=0, rate=0.0, tokens=0.0, busy=0.0, lag=Lag(), addresses=(), hardware="",
+            name="gone",
+            role=Role.SAMPLER,
+            incarnation=1,
+            seq=1,
+            version=0,
+            weights=Digest(""),
+            state="sampling",
+            credit=0,
+            takers=0,
+            inbox=0,
+            done=0,
+            refused=0,
+            rate=0.0,
+            tokens=0.0,
+            busy=0.0,
+            lag=Lag(),
+            addresses=(),
+            hardware="",
             at=EPOCH + YEAR,
-        )  # fmt: skip
+        )
         fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=beat))
         (tmp_path / "window").mkdir()
         (tmp_path / "window" / "history").write_bytes(snapshot.dump(state))
@@ -287,7 +332,9 @@ def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path:
     in_world(tmp_path, body)
 
 
-def test_many_windows_that_come_at_once_cost_one_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_windows_that_come_at_once_cost_one_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dump, dumps = snapshot.dump, []
 
     def counted(state: State, limit: int | None = None) -> bytes:
@@ -309,5 +356,10 @@ def test_many_windows_that_come_at_once_cost_one_dump(tmp_path: Path, monkeypatc
 def test_an_answer_fits_a_frame_whatever_the_swarm_said(tmp_path: Path) -> None:
     state = State(CONFIG.run, CONFIG.peer.history)
     for number in range(CONFIG.peer.history.events):
-        fold(state, events.Noted(at=EPOCH + number, peer=LEARNER, level="info", text=random.Random(number).randbytes(300).hex()))
+        fold(
+            state,
+            events.Noted(
+                at=EPOCH + number, peer=LEARNER, level="info", text=random.Random(number).randbytes(300).hex()
+            ),
+        )
     assert len(snapshot.dump(state, ANSWER)) <= ANSWER

@@ -31,7 +31,11 @@ def folder(path: Path, private: bool, name: str = "windows") -> RunFolder:
     """Of a run that was started here, without a model."""
     owner = open_key(path / "owner.key")
     spec = Spec(
-        protocol=1, run=run_dict(Run(name=name, private=private)), owner=owner.public.hex(), files={}, genesis=Digest("ab" * 32)
+        protocol=1,
+        run=run_dict(Run(name=name, private=private)),
+        owner=owner.public.hex(),
+        files={},
+        genesis=Digest("ab" * 32),
     )
     return run_folder.keep(path, encode(spec))
 
@@ -76,9 +80,18 @@ def test_a_page_without_an_address_to_tell_shows_no_word(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("host", "alone"), [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
-                        ("::", False), ("192.168.1.4", False), ("example.org", False)],
-)  # fmt: skip
+    ("host", "alone"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.4", False),
+        ("example.org", False),
+    ],
+)
 def test_only_this_machine_reaches_loopback(host: str, alone: bool) -> None:
     assert loopback(host) is alone
 

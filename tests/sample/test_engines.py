@@ -1,7 +1,7 @@
 """Engines: what is sampled is what the learner scores; a seed is a group.
 
-The policies are a small random Llama with the embedded tokenizer, and tiny models of the families that people use, made here:
-engines do not need them to be any good.
+The policies are a small random Llama with the embedded tokenizer, and tiny models of the families that people
+use, made here: engines do not need them to be any good.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("policy") / "embedded"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "LAST_STEP", 12)  # a high-entropy policy with some end tokens is what these tests want
+        # a high-entropy policy with some end tokens is what these tests want
+        patch.setattr(embedded, "LAST_STEP", 12)
         source = tasks.source(TaskSource(name="digit-sums"), 1)
         embedded.make(path, 1, source.characters, source.example, lambda line: None)
     return path
 
 
 def hf(folder: Path, temperature: float = 1.0, max_tokens: int = 6) -> HfEngine:
-    return HfEngine(model.load_policy(folder), speech.load(folder), weights.load_into, max_tokens, temperature)
+    return HfEngine(
+        model.load_policy(folder), speech.load(folder), weights.load_into, max_tokens, temperature
+    )
 
 
 def toy() -> ToyEngine:
@@ -57,19 +60,31 @@ def rows(c: Completions) -> list[list[int]]:
 
 def same(a: Completions, b: Completions) -> bool:
     close = len(a.logprobs) == len(b.logprobs) and np.allclose(a.logprobs, b.logprobs, atol=1e-4)
-    return a.lengths == b.lengths and a.texts == b.texts and np.array_equal(a.tokens, b.tokens) and bool(close)
+    return (
+        a.lengths == b.lengths and a.texts == b.texts and np.array_equal(a.tokens, b.tokens) and bool(close)
+    )
 
 
-def scored(policy: Any, spoken: speech.Speech, prompts: list[str], groups: list[Completions], temperature: float = 1.0) -> Any:
+def scored(
+    policy: Any,
+    spoken: speech.Speech,
+    prompts: list[str],
+    groups: list[Completions],
+    temperature: float = 1.0,
+) -> Any:
     """The learner's log-probabilities of all tokens of these groups."""
     asked = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.lengths]
-    told = LanguageModel(policy, spoken).logprobs(asked, [row for group in groups for row in rows(group)], temperature)
+    told = LanguageModel(policy, spoken).logprobs(
+        asked, [row for group in groups for row in rows(group)], temperature
+    )
     return told.logp.detach()[told.mask].numpy()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("prompts", [["52318=", "00000="], RAGGED])
-def test_the_learner_scores_completions_as_the_engine_sampled_them(folder: Path, prompts: list[str], temperature: float) -> None:
+def test_the_learner_scores_completions_as_the_engine_sampled_them(
+    folder: Path, prompts: list[str], temperature: float
+) -> None:
     groups = hf(folder, temperature).sample(prompts, 8, 4)
     mine = scored(model.load_policy(folder), speech.load(folder), prompts, groups, temperature)
     np.testing.assert_allclose(mine, np.concatenate([group.logprobs for group in groups]), atol=1e-4)
@@ -100,7 +115,9 @@ def test_a_group_can_be_replayed_alone_from_its_seed(folder: Path, make: str) ->
 def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
     policy, tokenizer = model.load_policy(folder), model.load_tokenizer(folder)
     with torch.no_grad():
-        expected = torch.softmax(policy(torch.tensor([tokenizer("52318=").input_ids])).logits[0, -1], -1).numpy()
+        expected = torch.softmax(
+            policy(torch.tensor([tokenizer("52318=").input_ids])).logits[0, -1], -1
+        ).numpy()
     group = hf(folder, max_tokens=1).sample(["52318="], 4000, 1)[0]
     counted = np.bincount(group.tokens, minlength=len(expected)) / 4000
     assert np.abs(counted - expected).max() < 5 * np.sqrt(0.25 / 4000)
@@ -154,11 +171,14 @@ def adapter(folder: Path) -> bytes:
     """One that changes the policy."""
     first = weights.from_bytes(adapters.genesis(folder, LORA, 1))
     random = torch.Generator().manual_seed(1)
-    return weights.to_bytes({name: tensor + 0.1 * torch.randn(tensor.shape, generator=random) for name, tensor in first.items()})
+    return weights.to_bytes(
+        {name: tensor + 0.1 * torch.randn(tensor.shape, generator=random) for name, tensor in first.items()}
+    )
 
 
 def close(mine: Any, said: Any, quantize: str) -> None:
-    """LLM.int8() rounds activations, too: now and then the last bit of one decides, for it and the rest of its completion."""
+    """LLM.int8() rounds activations, too: now and then the last bit of one decides, for it and the rest of
+    its completion."""
     off = np.abs(mine - said)
     assert off.max() < (0.05 if quantize == "int8" else 1e-4) and np.median(off) < 1e-5
 
@@ -167,7 +187,11 @@ def close(mine: Any, said: Any, quantize: str) -> None:
 @pytest.mark.parametrize(
     ("family", "quantize"),
     [("llama", "none"), ("qwen3", "none"), ("gemma3", "none"), ("qwen3", "int8"), ("qwen3", "nf4")]
-    + [pytest.param(family, kind, marks=pytest.mark.slow) for family in ("llama", "gemma3") for kind in ("int8", "nf4")],
+    + [
+        pytest.param(family, kind, marks=pytest.mark.slow)
+        for family in ("llama", "gemma3")
+        for kind in ("int8", "nf4")
+    ],
 )
 def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
     families: dict[str, Path], family: str, training: str, quantize: str
@@ -195,7 +219,9 @@ def test_a_padded_vocabulary_is_sampled_scored_and_read_as_it_is(families: dict[
 
 
 @pytest.mark.parametrize("quantize", ["int8", "nf4"])
-@pytest.mark.parametrize("family", ["qwen3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("llama", "gemma3"))])
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("llama", "gemma3"))]
+)
 def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_quantizes(
     families: dict[str, Path], family: str, quantize: str, tmp_path: Path
 ) -> None:
@@ -208,11 +234,15 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
     prompts = asked(spoken)
     for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
         engine.load(weights.of(policy), 1, Digest("d"))
-        expected = HfEngine(model.load_policy(folder, quantize=quantize), spoken, weights.load_into, 12).sample(prompts, 4, 3)
+        expected = HfEngine(
+            model.load_policy(folder, quantize=quantize), spoken, weights.load_into, 12
+        ).sample(prompts, 4, 3)
         groups = engine.sample(prompts, 4, 3)
         assert all(same(mine, its) for mine, its in zip(groups, expected, strict=True))
         plain = scored(policy, spoken, prompts, groups)
-        assert np.abs(plain - np.concatenate([group.logprobs for group in groups])).max() > 1e-3, "these are quantized"
+        assert np.abs(plain - np.concatenate([group.logprobs for group in groups])).max() > 1e-3, (
+            "these are quantized"
+        )
     with pytest.raises(ValueError, match="of another model"):
         engine.load(adapter(whole), 2, Digest("d"))
     assert same(engine.sample(prompts, 4, 3)[0], groups[0]), "and nothing changed"
@@ -248,11 +278,15 @@ def short_of_memory(engine: HfEngine, most: int, error: Exception) -> list[int]:
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to"
+        ),
         MemoryError(),
     ],
 )
-def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(folder: Path, error: Exception) -> None:
+def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(
+    folder: Path, error: Exception
+) -> None:
     prompts = [*RAGGED, "12345="]
     expected = hf(folder).sample(prompts, 4, 7)
     engine = hf(folder)
@@ -268,7 +302,9 @@ def test_out_of_memory_halves_the_tasks_of_a_call_and_the_groups_are_the_same(fo
 def test_one_task_too_many_is_an_engine_error_and_the_engine_lives(folder: Path) -> None:
     engine = hf(folder)
     short_of_memory(engine, 8, torch.OutOfMemoryError("CUDA out of memory."))
-    with pytest.raises(EngineError, match="one task of 16 completions does not fit into memory: CUDA out of memory"):
+    with pytest.raises(
+        EngineError, match="one task of 16 completions does not fit into memory: CUDA out of memory"
+    ):
         engine.sample(RAGGED, 16, 7)
     assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
 
@@ -307,7 +343,9 @@ def test_the_toy_engine_samples_what_the_table_scores() -> None:
     groups = engine.sample(["3", "19"], 8, 5)
     scored = policy.logprobs(["3"] * 8 + ["19"] * 8, [row for group in groups for row in rows(group)], 1.0)
     np.testing.assert_allclose(
-        scored.logp.detach().flatten().numpy(), np.concatenate([group.logprobs for group in groups]), atol=1e-4
+        scored.logp.detach().flatten().numpy(),
+        np.concatenate([group.logprobs for group in groups]),
+        atol=1e-4,
     )
 
 

@@ -71,13 +71,17 @@ def test_a_group_is_replayed_alone_from_its_seed(served: tuple[VllmEngine, Versi
     assert not np.array_equal(engine.sample(PROMPTS[:1], 4, 101)[0].tokens, together[0].tokens)
 
 
-def test_groups_of_one_prompt_with_neighbouring_seeds_have_nothing_in_common(served: tuple[VllmEngine, Versions]) -> None:
+def test_groups_of_one_prompt_with_neighbouring_seeds_have_nothing_in_common(
+    served: tuple[VllmEngine, Versions],
+) -> None:
     engine, _ = served
     drawn = [tuple(row) for group in engine.sample(["1", "1", "1"], 4, 5) for row in rows(group)]
     assert len(set(drawn)) == 12
 
 
-def test_the_end_token_counts_and_nothing_follows_it(served: tuple[VllmEngine, Versions], folder: Path) -> None:
+def test_the_end_token_counts_and_nothing_follows_it(
+    served: tuple[VllmEngine, Versions], folder: Path
+) -> None:
     engine, _ = served
     ends = set(speech.load(folder).ends)
     sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
@@ -150,7 +154,10 @@ def test_vllm_hangs_and_is_replaced(
 
 def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM itself keeps the first weights of a tied head on a CPU: here nobody puts that right."""
-    unpacked = "import sys; from swarm.sample import child; child._pack = lambda worker: None; child.main(sys.argv[1])"
+    unpacked = (
+        "import sys; from swarm.sample import child; child._pack = lambda worker: None;"
+        " child.main(sys.argv[1])"
+    )
     monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", unpacked))
     engine, versions = VllmEngine(recipe(tied)), Versions(tied)
     try:

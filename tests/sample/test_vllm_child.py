@@ -1,6 +1,8 @@
-"""vLLM's process seen from the peer, without vLLM: what is said when it cannot start, dies or hangs, and how it ends.
+"""vLLM's process seen from the peer, without vLLM: what is said when it cannot start, dies or hangs, and how
+it ends.
 
-The checks for stale weights run here on plain torch modules in vLLM's place: they only ask for names, shapes and values.
+The checks for stale weights run here on plain torch modules in vLLM's place: they only ask for names, shapes
+and values.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Run this in the place of vLLM's process, after `from swarm.sample import child`."""
-    monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import child; {code}"))
+    monkeypatch.setattr(
+        vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import child; {code}")
+    )
 
 
 def failure(engine: VllmEngine, versions: Versions) -> str:
@@ -43,7 +47,8 @@ def failure(engine: VllmEngine, versions: Versions) -> str:
 
 
 def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(monkeypatch, "sys.modules['vllm'] = None; child.main(sys.argv[1])")  # what Python puts there for a missing one
+    # what Python puts there for a missing one
+    program(monkeypatch, "sys.modules['vllm'] = None; child.main(sys.argv[1])")
     said = failure(VllmEngine(recipe(folder)), Versions(folder))
     assert "vLLM cannot be imported" in said and "pip install 'gepo-swarm[vllm]'" in said
 
@@ -54,7 +59,9 @@ def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.
     assert said.endswith("died with code 1: MemoryError: no room for the weights")
 
 
-def test_a_process_that_hangs_is_killed_by_the_deadline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_killed_by_the_deadline(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(monkeypatch, "import time; time.sleep(600)")
     monkeypatch.setattr(vllm, "START", 1.0)
     began = time.monotonic()
@@ -83,7 +90,7 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
     (scratch / "model.safetensors").write_bytes(b"weights")
     process = subprocess.Popen(
         [*vllm.COMMAND, str(scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )  # fmt: skip
+    )
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(timeout=60) == -9 and not scratch.exists()
@@ -91,7 +98,9 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
 
 def test_ctrl_c_is_left_to_the_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, child.Loaded(0.5)))[1]"
-    program(monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])")
+    program(
+        monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
+    )
     process = vllm.Child(recipe(folder).settings, Path(os.devnull))
     assert process.ask(vllm_process.Load("", 1, True), 60.0) == vllm_process.Loaded(0.5)
     process.kill()
@@ -130,23 +139,31 @@ def look(
     return vllm_process._look(SimpleNamespace(get_model=lambda: model), str(path), packed)
 
 
-def test_weights_as_they_were_given_are_found_also_inside_fused_ones(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_weights_as_they_were_given_are_found_also_inside_fused_ones(
+    parts: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
     assert look(parts, Attention(parts), tmp_path / "w") == ([], [])
 
 
-@pytest.mark.parametrize("name", ["attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight", "attn.norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight", "attn.norm.weight"]
+)
 def test_one_stale_tensor_is_named(parts: dict[str, torch.Tensor], name: str, tmp_path: Path) -> None:
     module = Attention(parts)
     moved = parts | {name: parts[name] * 1.01}
     assert look(moved, module, tmp_path / "w") == ([], [name])
 
 
-def test_a_tensor_that_is_not_there_is_said_to_be_hidden(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_a_tensor_that_is_not_there_is_said_to_be_hidden(
+    parts: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
     more = parts | {"attn.gate.weight": torch.ones(2)}
     assert look(more, Attention(parts), tmp_path / "w") == (["attn.gate.weight"], [])
 
 
-def test_a_packed_copy_that_is_stale_is_found_by_what_it_computes(parts: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_a_packed_copy_that_is_stale_is_found_by_what_it_computes(
+    parts: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
     module, old = Attention(parts), Attention(parts).qkv_proj.weight.data.clone()
     linear = module.qkv_proj
     linear.cpu_linear = True  # type: ignore[assignment]

@@ -1,4 +1,5 @@
-"""The engine over a vLLM server: against the real one over HTTP (`make test-vllm`), and without one what is refused and said."""
+"""The engine over a vLLM server: against the real one over HTTP (`make test-vllm`), and without one what is
+refused and said."""
 
 from __future__ import annotations
 
@@ -65,13 +66,18 @@ def test_a_server_that_is_away_is_named_with_the_command_that_starts_it(folder: 
     with pytest.raises(EngineError) as raised:
         engine_at(folder, port).check()
     assert f"no vLLM server answers at http://127.0.0.1:{port}" in str(raised.value)
-    command = "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model org/model --host 127.0.0.1"
+    command = (
+        "VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model org/model --host"
+        " 127.0.0.1"
+    )
     assert f"start it with {command} --port {port} --logprobs-mode processed_logprobs" in str(raised.value)
 
 
 def test_a_server_for_adapters_is_started_differently(folder: Path) -> None:
     engine = ServerEngine(recipe(folder, LORA, url=f"http://127.0.0.1:{free_port()}"), "org/model")
-    with pytest.raises(EngineError, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .* --enable-lora --max-lora-rank 8"):
+    with pytest.raises(
+        EngineError, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 .* --enable-lora --max-lora-rank 8"
+    ):
         engine.check()
 
 
@@ -102,7 +108,9 @@ def answering(status: int, body: bytes) -> tuple[HTTPServer, int]:
         (200, b'{"data": []}', "is no vLLM server: "),
     ],
 )
-def test_what_is_no_working_vllm_server_is_an_engine_error(folder: Path, status: int, body: bytes, said: str) -> None:
+def test_what_is_no_working_vllm_server_is_an_engine_error(
+    folder: Path, status: int, body: bytes, said: str
+) -> None:
     server, port = answering(status, body)
     engine = engine_at(folder, port)
     with pytest.raises(EngineError, match=said):
@@ -127,15 +135,37 @@ def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytes
 def serve(folder: Path, port: int, log: Path, *own: str) -> subprocess.Popen[bytes]:
     """A server as a person would start it; returns when it answers."""
     environment = {
-        "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-    }  # fmt: skip
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
     words = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1",
-        "--port", str(port), "--dtype", "float32", "--max-model-len", "256", "--max-num-seqs", "64", "--enforce-eager", *own,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "256",
+        "--max-num-seqs",
+        "64",
+        "--enforce-eager",
+        *own,
+    ]
     with log.open("wb") as out:
-        process = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True
+        )
     end = time.monotonic() + 600
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -153,7 +183,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerEngine, Versions, Callable[[], None]]]:
+def whole(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServerEngine, Versions, Callable[[], None]]]:
     """An engine, its policy, and what kills the server and starts it again."""
     port, log = free_port(), tmp_path_factory.mktemp("server") / "log"
     processes = [serve(folder, port, log, "--logprobs-mode", "processed_logprobs")]
@@ -164,7 +196,10 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     def kill() -> None:
         stop(processes.pop())
 
-    engine, versions = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score), Versions(folder)
+    engine, versions = (
+        ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score),
+        Versions(folder),
+    )
     engine.load(*versions.move())
     kill.again = again  # type: ignore[attr-defined]
     yield engine, versions, kill
@@ -213,7 +248,16 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]
     """A server with tied embeddings and adapters; its folder and port."""
     root, port = tmp_path_factory.mktemp("tied"), free_port()
     folder = tiny.make(root / "qwen3", "qwen3")
-    process = serve(folder, port, root / "log", "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "8")
+    process = serve(
+        folder,
+        port,
+        root / "log",
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--enable-lora",
+        "--max-lora-rank",
+        "8",
+    )
     yield folder, port
     stop(process)
 
@@ -236,7 +280,8 @@ def test_adapters_are_replaced_on_a_server(tied: tuple[Path, int]) -> None:
 @pytest.mark.vllm
 @pytest.mark.timeout(1200)
 def test_weights_that_a_server_does_not_really_take_are_noticed(tied: tuple[Path, int]) -> None:
-    """On a CPU vLLM goes on with the first weights of a tied head after an update in place, and says that it succeeded."""
+    """On a CPU vLLM goes on with the first weights of a tied head after an update in place, and says that it
+    succeeded."""
     folder, port = tied
     engine = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score)
     with pytest.raises(EngineError, match=r"keeps old weights .* use peer\.engine\.name = vllm"):
@@ -250,7 +295,9 @@ def test_a_server_with_raw_log_probabilities_is_refused(folder: Path, tmp_path: 
     port = free_port()
     process = serve(folder, port, tmp_path / "log")
     try:
-        with pytest.raises(EngineError, match="takes log-probabilities before the temperature: start it with"):
+        with pytest.raises(
+            EngineError, match="takes log-probabilities before the temperature: start it with"
+        ):
             engine_at(folder, port).check()
     finally:
         stop(process)

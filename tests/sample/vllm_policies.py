@@ -1,4 +1,5 @@
-"""Tiny policies for the engines over vLLM, and how far an engine is from what the learner computes with the same weights."""
+"""Tiny policies for the engines over vLLM, and how far an engine is from what the learner computes with the
+same weights."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LORA = Lora(rank=4, alpha=8.0)
 TEMPERATURE = 0.8
 PROMPTS = ["What is 3 and 5?", "1", "Think step by step, then"]
 SAME = 1e-3
-# Nats: both compute in float32.
+"""Nats: both compute in float32."""
 
 
 def recipe(folder: Path, lora: Lora | None = None, max_tokens: int = 12, **settings: Any) -> Recipe:

@@ -1,4 +1,5 @@
-"""Stand-in roles: they use every port as the real ones do, and compute nothing. For tests of the world and its speed."""
+"""Stand-in roles: they use every port as the real ones do, and compute nothing. For tests of the world and
+its speed."""
 
 from __future__ import annotations
 
@@ -17,11 +18,19 @@ RUN = "0" * 64
 def group_of(peer: SimPeer, task: int, now: float) -> Group:
     """About 500 bytes sealed."""
     return Group(
-        id=f"{peer.name}/{peer.life}/{task}", sampler=peer.ports.me, task=task, version=0, weights=Digest("0" * 64), lease="",
-        seed=task, lengths=(6,) * 4, tokens=Array(dtype="int32", shape=(24,), data=bytes(96)),
-        logprobs=Array(dtype="float32", shape=(24,), data=bytes(96)), rewards=(1.0, 0.0, 1.0, 0.0),
+        id=f"{peer.name}/{peer.life}/{task}",
+        sampler=peer.ports.me,
+        task=task,
+        version=0,
+        weights=Digest("0" * 64),
+        lease="",
+        seed=task,
+        lengths=(6,) * 4,
+        tokens=Array(dtype="int32", shape=(24,), data=bytes(96)),
+        logprobs=Array(dtype="float32", shape=(24,), data=bytes(96)),
+        rewards=(1.0, 0.0, 1.0, 0.0),
         times=Times(released=now, fetched=now, used=now, finished=now, sent=now),
-    )  # fmt: skip
+    )
 
 
 async def beats(peer: SimPeer) -> None:
@@ -44,7 +53,11 @@ async def samples(peer: SimPeer) -> None:
     for task in range(1 << 30):
         group = await ports.work.run("sample", group_of, peer, task, ports.clock.now())
         now = ports.clock.now()
-        peer.bus.emit(Sampled(at=now, peer=ports.me, group=group.id, task=task, version=0, seconds=0, tokens=24, reward=0.5))
+        peer.bus.emit(
+            Sampled(
+                at=now, peer=ports.me, group=group.id, task=task, version=0, seconds=0, tokens=24, reward=0.5
+            )
+        )
         to = PeerId(f"learner-{task % peer.config.peer.swarm.learners}")
         try:
             decode(await ports.mail.send(to, "groups", seal(group, RUN, ports.keyring)), Receipt)
@@ -62,10 +75,16 @@ async def learns(peer: SimPeer) -> None:
         now = ports.clock.now()
         peer.bus.emit(
             Judged(
-                at=now, peer=ports.me, group=group.id, sampler=sender, verdict=Verdict.ADMIT, detail="", versions=0,
+                at=now,
+                peer=ports.me,
+                group=group.id,
+                sampler=sender,
+                verdict=Verdict.ADMIT,
+                detail="",
+                versions=0,
                 seconds=now - group.times.released,
             )
-        )  # fmt: skip
+        )
         return seal(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=1), RUN, ports.keyring)
 
     async def answer(sender: PeerId, data: bytes) -> bytes:
@@ -77,10 +96,18 @@ async def learns(peer: SimPeer) -> None:
         await ports.work.run("learn", len, inbox)
         peer.bus.emit(
             Trained(
-                at=ports.clock.now(), peer=ports.me, version=version, groups=len(inbox), members=1,
-                metrics={"reward": version / 100}, gather=60, learn=0, average=0, step=0,
+                at=ports.clock.now(),
+                peer=ports.me,
+                version=version,
+                groups=len(inbox),
+                members=1,
+                metrics={"reward": version / 100},
+                gather=60,
+                learn=0,
+                average=0,
+                step=0,
             )
-        )  # fmt: skip
+        )
         inbox.clear()
 
 

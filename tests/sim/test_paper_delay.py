@@ -1,4 +1,5 @@
-"""The paper's setting with the roles that ship: 200 samplers, 4 learners, log-normal delays up to 1800 s, 24 virtual hours."""
+"""The paper's setting with the roles that ship: 200 samplers, 4 learners, log-normal delays up to 1800 s, 24
+virtual hours."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ FILE = Path(__file__).parents[2] / "configs" / "scenarios" / "paper-delay.toml"
 def day() -> tuple[Outcome, report.Summary, list[Trained]]:
     summary, steps = report.Summary(), []
     outcome = World(
-        scenario.load(FILE), sim.spawn, sinks=[summary, lambda e: steps.append(e) if isinstance(e, Trained) else None]
+        scenario.load(FILE),
+        sim.spawn,
+        sinks=[summary, lambda e: steps.append(e) if isinstance(e, Trained) else None],
     ).run()
     return outcome, summary, steps
 

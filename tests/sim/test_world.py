@@ -49,8 +49,12 @@ LAWS = ["none", "constant", "lognormal", "weibull", "exponential"]
 
 
 @given(st.sampled_from(LAWS), st.floats(0.001, 1e5), st.floats(0.1, 3), st.integers())
-def test_a_delay_lies_between_nothing_and_the_longest(law: str, seconds: float, shape: float, seed: int) -> None:
-    assert 0 <= draw(DelayLaw(law=law, seconds=seconds, shape=shape, longest=1800), random.Random(seed)) <= 1800
+def test_a_delay_lies_between_nothing_and_the_longest(
+    law: str, seconds: float, shape: float, seed: int
+) -> None:
+    assert (
+        0 <= draw(DelayLaw(law=law, seconds=seconds, shape=shape, longest=1800), random.Random(seed)) <= 1800
+    )
 
 
 def test_the_papers_delay_law_has_its_median_and_spread() -> None:
@@ -68,21 +72,27 @@ def short(name: str, minutes: float) -> Scenario:
 @pytest.mark.parametrize("name", ["quick.toml", "faults.toml"])
 def test_the_same_seed_gives_the_same_bytes_in_another_process(name: str, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from stand_in import stand_in; from swarm.sim.scenario import load; "
-        "from swarm.sim.world import World; print(World(load(Path(sys.argv[1])), stand_in).run().sha256)"
+        "import sys; from pathlib import Path; from stand_in import stand_in; from swarm.sim.scenario import"
+        " load; from swarm.sim.world import World; print(World(load(Path(sys.argv[1])),"
+        " stand_in).run().sha256)"
     )
     digests = set()
     for hash_seed in ("1", "2"):
         path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
         command = [sys.executable, "-c", program, str(SCENARIOS / name)]
-        digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        digests.add(
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        )
     assert len(digests) == 1
 
 
 def test_another_seed_gives_another_journal() -> None:
     scenario = short("quick.toml", 5)
-    assert World(scenario, stand_in).run().sha256 != World(msgspec.structs.replace(scenario, seed=2), stand_in).run().sha256
+    assert (
+        World(scenario, stand_in).run().sha256
+        != World(msgspec.structs.replace(scenario, seed=2), stand_in).run().sha256
+    )
 
 
 def test_the_journal_holds_every_event_and_the_summary_counts_them(tmp_path: Path) -> None:
@@ -101,7 +111,9 @@ class Told:
 
     def __init__(self, *faults: Fault, seconds: float = 60) -> None:
         self.told: list[tuple[int, str, str]] = []
-        scenario = Scenario(name="told", hours=seconds / 3600, peers={"learner": 1, "sampler": 2}, faults=faults)
+        scenario = Scenario(
+            name="told", hours=seconds / 3600, peers={"learner": 1, "sampler": 2}, faults=faults
+        )
         World(scenario, self._spawn, sinks=[self._note]).run()
 
     def at(self, second: int, peer: str = "sampler-0") -> str:
@@ -132,7 +144,9 @@ class Told:
 
 def test_partitioned_peers_do_not_reach_each_other_until_the_repair() -> None:
     sides = (("sampler-0",), ("learner-*",))
-    told = Told(Fault(at=9.5, fault="partition", between=sides), Fault(at=19.5, fault="repair", between=sides))
+    told = Told(
+        Fault(at=9.5, fault="partition", between=sides), Fault(at=19.5, fault="repair", between=sides)
+    )
     assert [told.at(second) for second in (5, 15, 25)] == ["life 0", "Unreachable", "life 0"]
     assert told.at(15, "sampler-1") == "life 0"
 
@@ -144,8 +158,16 @@ def test_what_is_held_is_silent_until_the_release() -> None:
 
 
 def test_a_crashed_peer_is_gone_and_a_bounced_one_comes_back_as_another_life() -> None:
-    told = Told(Fault(at=9.5, fault="bounce", peer="learner-0", down=10), Fault(at=29.5, fault="crash", peer="learner-0"))
-    assert [told.at(second) for second in (5, 15, 25, 35)] == ["life 0", "Unreachable", "life 1", "Unreachable"]
+    told = Told(
+        Fault(at=9.5, fault="bounce", peer="learner-0", down=10),
+        Fault(at=29.5, fault="crash", peer="learner-0"),
+    )
+    assert [told.at(second) for second in (5, 15, 25, 35)] == [
+        "life 0",
+        "Unreachable",
+        "life 1",
+        "Unreachable",
+    ]
 
 
 def test_a_host_comes_when_the_script_says() -> None:

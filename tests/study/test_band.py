@@ -23,19 +23,44 @@ def test_groups_are_binned_by_lag_up_to_the_window() -> None:
 
 def test_the_figures_of_a_bin_are_its_mean_and_its_extremes() -> None:
     told = figures([seen(1, -0.5, 3.0), seen(1, 0.1, 1.0)])
-    assert told == {"groups": 2, "drift": -0.2, "drift_min": -0.5, "drift_max": 0.1, "evidence_max": 3.0, "token_min": -2.0,
-                    "token_max": 1.0}  # fmt: skip
+    assert told == {
+        "groups": 2,
+        "drift": -0.2,
+        "drift_min": -0.5,
+        "drift_max": 0.1,
+        "evidence_max": 3.0,
+        "token_min": -2.0,
+        "token_max": 1.0,
+    }
 
 
 def test_a_report_has_a_line_for_every_lag_that_was_seen_and_every_liar(tmp_path: Path) -> None:
-    measured = [{f"{last} {name}": value for last in LAGS[:3] for name, value in figures([seen(last)]).items()}]
-    figure = {"first": 0.3, "best": 0.5, "last": 0.4, "admitted": 10.0, "refused": 2.0, "reached": 40.0, "curve": "300 400"}
-    write(tmp_path, list(zip(honest(quick=True), measured, strict=True)), [(liar, figure) for liar in liars(quick=True)])
+    measured = [
+        {f"{last} {name}": value for last in LAGS[:3] for name, value in figures([seen(last)]).items()}
+    ]
+    figure = {
+        "first": 0.3,
+        "best": 0.5,
+        "last": 0.4,
+        "admitted": 10.0,
+        "refused": 2.0,
+        "reached": 40.0,
+        "curve": "300 400",
+    }
+    write(
+        tmp_path,
+        list(zip(honest(quick=True), measured, strict=True)),
+        [(liar, figure) for liar in liars(quick=True)],
+    )
     with (tmp_path / "band.csv").open() as file:
         assert [row["lag_to"] for row in csv.DictReader(file)] == ["0", "2", "4"]
     with (tmp_path / "liars.csv").open() as file:
         told = [(row["claims"], row["learner"]) for row in csv.DictReader(file)]
-    assert told == [(claims, learner) for claims in ("nobody lies", "-20 for all") for learner in ("doubts", "believes all")]
+    assert told == [
+        (claims, learner)
+        for claims in ("nobody lies", "-20 for all")
+        for learner in ("doubts", "believes all")
+    ]
     assert (tmp_path / "band.png").stat().st_size > 1000
 
 
@@ -51,7 +76,9 @@ def test_all_cells_are_different() -> None:
 
 
 @pytest.mark.slow
-def test_a_liar_costs_a_learner_that_doubts_less_than_one_that_believes_and_honest_groups_are_within_the_band() -> None:
+def test_a_liar_costs_a_learner_that_doubts_less_than_one_that_believes_and_honest_groups_are_within_the_band() -> (
+    None
+):
     row = measure(honest(quick=True)[0])
     assert max(float(value) for name, value in row.items() if name.endswith("evidence_max")) < belief.DOUBT
     last = {(one.nats > 0, one.doubts): float(suffer(one)["last"]) for one in liars(quick=True)}

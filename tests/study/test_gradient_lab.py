@@ -1,4 +1,5 @@
-"""The bias-variance lab: what is known on paper comes out, and the figures of a tiny plan stay what they are."""
+"""The bias-variance lab: what is known on paper comes out, and the figures of a tiny plan stay what they
+are."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ GOLDEN = Path(__file__).with_name("golden-gradient.csv")
 
 
 def cell(kl: float, methods: Sequence[str], instance: int = 0) -> gradient.Cell:
-    return gradient.Cell(kl=kl, group=8, horizon=4, instance=instance, groups=1024, methods=tuple(methods), defined="")
+    return gradient.Cell(
+        kl=kl, group=8, horizon=4, instance=instance, groups=1024, methods=tuple(methods), defined=""
+    )
 
 
 def records(kl: float, methods: Sequence[str], instances: int = 8) -> dict[str, Record]:
@@ -49,11 +52,17 @@ def test_gepos_gate_reverses_the_expected_gradient_where_all_of_the_distance_is_
     tree, sampler, reward = plain.tree, plain.sampler, plain.reward
     away = mdp._unit(tree, sampler, mdp.exact(tree, sampler, reward)[1])
     length = float((mdp.log_probs(tree, sampler).sum(-1).exp() * tree.mask.sum(-1)).sum())
-    world = mdp.Instance(tree, sampler, sampler + mdp._stride(tree, sampler, away, 0.3 / length) * away, reward)
+    world = mdp.Instance(
+        tree, sampler, sampler + mdp._stride(tree, sampler, away, 0.3 / length) * away, reward
+    )
     truth = mdp.exact(tree, world.learner, reward)[1].T.flatten()
     drawn = gradient.draws(world, cell(0.0, ["gepo"], 14))
     gated, free = (
-        float(torch.cosine_similarity(gradient.group_gradients(OBJECTIVES[name], world, drawn)[0].mean(0), truth, dim=0))
+        float(
+            torch.cosine_similarity(
+                gradient.group_gradients(OBJECTIVES[name], world, drawn)[0].mean(0), truth, dim=0
+            )
+        )
         for name in ("gepo", "gepo_noclip")
     )
     assert gated < -0.25 and free > 0.9
@@ -91,7 +100,9 @@ def test_groups_gradients_average_to_the_batch_gradient(name: str) -> None:
 def test_noise_does_not_pass_for_signal() -> None:
     rng = torch.Generator().manual_seed(1)
     truth = torch.ones(50, dtype=torch.float64)
-    found = [gradient.moments(torch.randn(64, 50, generator=rng, dtype=torch.float64), truth) for _ in range(200)]
+    found = [
+        gradient.moments(torch.randn(64, 50, generator=rng, dtype=torch.float64), truth) for _ in range(200)
+    ]
     for name in ("mean2", "along", "along2"):
         mean, low, high = interval(one[name] for one in found)
         assert low < 0 < high or abs(mean) < 1e-3, name
@@ -104,7 +115,9 @@ def test_statistics_follow_from_the_moments() -> None:
     found = derived(row, "m")
     assert found["cosine"] == pytest.approx(0.6 / math.sqrt(0.5)) and found["scale"] == pytest.approx(1.2)
     assert found["bias2"] == pytest.approx(1 - 0.36 / 0.5) and found["bias2_raw"] == pytest.approx(0.3)
-    assert found["mse_1"] == pytest.approx(1 - 0.36 / 3.7) and found["mse_32"] == pytest.approx(1 - 0.36 / 0.6)
+    assert found["mse_1"] == pytest.approx(1 - 0.36 / 3.7) and found["mse_32"] == pytest.approx(
+        1 - 0.36 / 0.6
+    )
     assert found["variance"] == pytest.approx(1.44 * 3.2) and found["snr"] == pytest.approx(0.5 / 3.2)
 
 
@@ -125,7 +138,9 @@ def test_a_mean_lost_in_its_noise_has_no_direction() -> None:
 def test_intervals_are_students() -> None:
     exact = {3: 3.1824, 5: 2.5706, 9: 2.2622, 23: 2.0687, 1000: 1.9623}
     assert {n: student(n) for n in exact} == pytest.approx(exact, rel=1e-4)
-    assert interval([1.0, 2.0, 3.0, float("nan")]) == pytest.approx((2, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
+    assert interval([1.0, 2.0, 3.0, float("nan")]) == pytest.approx(
+        (2, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3))
+    )
     assert interval([1.0, 100.0], positive=True)[0] == pytest.approx(10)
 
 
@@ -159,12 +174,16 @@ def test_figures_of_a_tiny_plan_are_golden() -> None:
 
 
 @pytest.mark.slow
-def test_a_study_writes_its_report_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_writes_its_report_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.Cell]:
         small = [(0.0, 8, 3), (0.1, 8, 3), (0.1, 2, 3), (0.1, 8, 2)]
         settings = [(*one, seed) for seed in (first, first + 1) for one in small]
         return [
-            gradient.Cell(kl=kl, group=g, horizon=t, instance=seed, groups=64, methods=tuple(methods), defined="")
+            gradient.Cell(
+                kl=kl, group=g, horizon=t, instance=seed, groups=64, methods=tuple(methods), defined=""
+            )
             for kl, g, t, seed in settings
         ]
 

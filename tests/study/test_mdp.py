@@ -16,7 +16,9 @@ seeds = st.integers(0, 1000)
 
 @given(horizons, distances, seeds)
 @settings(max_examples=20, deadline=None)
-def test_the_sequences_are_all_that_there_are_and_lengths_are_ragged(horizon: int, kl: float, seed: int) -> None:
+def test_the_sequences_are_all_that_there_are_and_lengths_are_ragged(
+    horizon: int, kl: float, seed: int
+) -> None:
     world = mdp.instance(horizon, kl, seed)
     for logits in (world.sampler, world.learner):
         assert float(mdp.log_probs(world.tree, logits).sum(-1).exp().sum()) == pytest.approx(1, abs=1e-12)
@@ -58,7 +60,9 @@ def test_the_exact_gradient_is_that_of_finite_differences(kl: float, seed: int) 
         for symbol in range(mdp.SYMBOLS):
             nudge = torch.zeros_like(world.learner)
             nudge[node, symbol] = step
-            up, down = (mdp.exact(world.tree, world.learner + way * nudge, world.reward)[0] for way in (1, -1))
+            up, down = (
+                mdp.exact(world.tree, world.learner + way * nudge, world.reward)[0] for way in (1, -1)
+            )
             assert float(gradient[node, symbol]) == pytest.approx(float((up - down) / (2 * step)), abs=1e-8)
 
 

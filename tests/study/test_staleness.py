@@ -1,4 +1,5 @@
-"""The staleness bench: cells that repeat, a search that handicaps nobody, a study that goes on where it stopped."""
+"""The staleness bench: cells that repeat, a search that handicaps nobody, a study that goes on where it
+stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
 
 TINY = Plan(
-    (Stage("core", "delay", (0, 64), ("gepo", "grpo"), "toy"),), seeds=(1,), search=(101,), table=10, table_rates=(0.1, 0.2)
+    (Stage("core", "delay", (0, 64), ("gepo", "grpo"), "toy"),),
+    seeds=(1,),
+    search=(101,),
+    table=10,
+    table_rates=(0.1, 0.2),
 )
 
 
@@ -35,7 +40,9 @@ def cell(method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, 
 
 
 def row(auc: float, last: float = 0.5) -> Row:
-    zeros = dict.fromkeys((*trainings.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0)
+    zeros = dict.fromkeys(
+        (*trainings.FIGURES, "weight_max", "lag_p95", "admitted", "refused", "reached", "broken"), 0.0
+    )
     return {"first": 0.0, "best": 0.8, "last": last, "gap": 0.8 - last, "auc": auc, **zeros, "curve": "0 500"}
 
 
@@ -86,7 +93,16 @@ def test_a_training_that_stopped_stays_what_it_was() -> None:
     figures(Evaluated(at=0.0, peer=PeerId("e"), version=10, accuracy=0.6, tasks=4))
     peer, spent = PeerId("l"), dict.fromkeys(("gather", "learn", "average", "step"), 0.0)
     figures(Trained(at=0.0, peer=peer, version=12, groups=1, members=1, metrics={"kl": 0.5}, **spent))
-    figures(Counted(at=0.0, peer=peer, verdicts={"admit": 3, "stale": 1}, versions={"2": 19, "9": 1}, seconds={}, samplers={}))
+    figures(
+        Counted(
+            at=0.0,
+            peer=peer,
+            verdicts={"admit": 3, "stale": 1},
+            versions={"2": 19, "9": 1},
+            seconds={},
+            samplers={},
+        )
+    )
     found = figures.row(cell(versions=30))
     assert found["curve"] == "200 600 600 600" and found["last"] == 0.6 and found["reached"] == 12
     assert found["auc"] == pytest.approx((0.4 + 0.6 + 0.6) / 3)
@@ -100,7 +116,9 @@ def test_a_training_that_stopped_stays_what_it_was() -> None:
 def test_every_method_is_searched_on_the_same_rates_and_seeds() -> None:
     cells = searched(TINY, "toy", ("gepo", "grpo"))
     assert len(cells) == len(set(cells)) == 4
-    assert {(c.lr, c.seed) for c in cells if c.method == "gepo"} == {(c.lr, c.seed) for c in cells if c.method == "grpo"}
+    assert {(c.lr, c.seed) for c in cells if c.method == "gepo"} == {
+        (c.lr, c.seed) for c in cells if c.method == "grpo"
+    }
 
 
 def test_the_rate_is_that_of_the_largest_area_and_a_half_searched_method_has_none() -> None:
@@ -138,9 +156,15 @@ def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
 
 
 def account(**areas: tuple[float, ...]) -> Account:
-    done = [Done(cell(method, seed=seed), row(area)) for method, at in areas.items() for seed, area in enumerate(at)]
+    done = [
+        Done(cell(method, seed=seed), row(area))
+        for method, at in areas.items()
+        for seed, area in enumerate(at)
+    ]
     section = Section("core", "delay", "toy", tuple(areas), 9, done)
-    return Account("swarm bench staleness", (0, 1, 2), (101,), 64, done[:1], {("gepo", "toy"): 0.1}, [section])
+    return Account(
+        "swarm bench staleness", (0, 1, 2), (101,), 64, done[:1], {("gepo", "toy"): 0.1}, [section]
+    )
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -172,7 +196,10 @@ def test_what_was_left_out_is_said() -> None:
 
 def test_a_sections_own_value_comes_from_another_section() -> None:
     one, other = Done(cell(), row(0.5)), Done(cell(law="weibull"), row(0.4))
-    core, laws = Section("core", "delay", "toy", ("gepo",), 1, [one]), Section("laws", "law", "toy", ("gepo",), 1, [other])
+    core, laws = (
+        Section("core", "delay", "toy", ("gepo",), 1, [one]),
+        Section("laws", "law", "toy", ("gepo",), 1, [other]),
+    )
     both = Account("", (1,), (101,), 64, [], {}, [core, laws])
     assert pooled(both, laws) == [one, other] and pooled(both, core) == [one]
 

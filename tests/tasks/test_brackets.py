@@ -27,7 +27,9 @@ def balanced(word: str) -> bool:
 
 
 @given(st.integers(0, 10**6), st.text("()[]{}<>", max_size=7))
-def test_an_answer_is_right_exactly_when_the_whole_is_balanced_and_it_is_short_enough(index: int, text: str) -> None:
+def test_an_answer_is_right_exactly_when_the_whole_is_balanced_and_it_is_short_enough(
+    index: int, text: str
+) -> None:
     task = SOURCE.task(index)
     for completion in (text, task.answer + text, text + task.answer):
         right = balanced(task.prompt + completion) and len(completion) <= SOURCE.limit
@@ -37,7 +39,11 @@ def test_an_answer_is_right_exactly_when_the_whole_is_balanced_and_it_is_short_e
 @given(st.integers(0, 10**6))
 def test_every_exercise_has_right_answers_of_two_lengths(index: int) -> None:
     task = SOURCE.task(index)
-    right = [task.answer[:place] + pair + task.answer[place:] for pair in PAIRS for place in range(len(task.answer) + 1)]
+    right = [
+        task.answer[:place] + pair + task.answer[place:]
+        for pair in PAIRS
+        for place in range(len(task.answer) + 1)
+    ]
     assert len(set(right)) >= 4
     assert all(SOURCE.reward(task, answer) == 1.0 for answer in [task.answer, *right])
 
@@ -60,13 +66,21 @@ def test_examples_are_right_and_not_always_the_shortest() -> None:
 
 @given(
     st.integers(2, 6).flatmap(lambda d: st.tuples(st.just(d), st.integers(d, 12), st.integers(d + 2, 9))),
-    st.integers(4, 9), st.integers(2, 4), st.integers(0, 99),
-)  # fmt: skip
+    st.integers(4, 9),
+    st.integers(2, 4),
+    st.integers(0, 99),
+)
 def test_every_choice_of_options_makes_the_exercises_it_describes(
     sizes: tuple[int, int, int], more: int, kinds: int, index: int
 ) -> None:
     depth, shortest, limit = sizes
-    options = {"depth": depth, "shortest": shortest, "longest": shortest + more, "kinds": kinds, "limit": limit}
+    options = {
+        "depth": depth,
+        "shortest": shortest,
+        "longest": shortest + more,
+        "kinds": kinds,
+        "limit": limit,
+    }
     source = Brackets(1, options)
     for task in (source.task(index), source.held_out(1)[0]):
         assert shortest <= len(task.prompt) <= shortest + more

@@ -70,20 +70,33 @@ def of(lines: list[Any], seed: int = 1, held: list[Any] | None = None, **options
 
 @pytest.mark.parametrize(
     ("write", "name"),
-    [(jsonl, "a.jsonl"), (jsonl, "a.json"), (comma, "a.csv"), (parquet, "a.parquet"), (saved, "a"), (saved_splits, "a"),
-     (folder, "a")],
-)  # fmt: skip
-def test_every_kind_of_file_gives_the_same_tasks(write: Callable[[Path, list[Any]], str], name: str, tmp_path: Path) -> None:
+    [
+        (jsonl, "a.jsonl"),
+        (jsonl, "a.json"),
+        (comma, "a.csv"),
+        (parquet, "a.parquet"),
+        (saved, "a"),
+        (saved_splits, "a"),
+        (folder, "a"),
+    ],
+)
+def test_every_kind_of_file_gives_the_same_tasks(
+    write: Callable[[Path, list[Any]], str], name: str, tmp_path: Path
+) -> None:
     source = make(write(tmp_path / name, ROWS), 5, {})
     plain = of(ROWS, 5)
     tasks = [(task.prompt, task.answer) for task in map(source.task, range(30))]
     assert tasks == [(task.prompt, task.answer) for task in map(plain.task, range(30))]
-    assert all((prompt, answer) in {(row["question"], row["answer"]) for row in ROWS} for prompt, answer in tasks)
+    assert all(
+        (prompt, answer) in {(row["question"], row["answer"]) for row in ROWS} for prompt, answer in tasks
+    )
 
 
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(0, 2**16), st.floats(0.0, 0.9), st.integers(0, 3))
-def test_an_epoch_has_every_training_row_once_and_no_held_out_prompt(size: int, seed: int, share: float, epoch: int) -> None:
+def test_an_epoch_has_every_training_row_once_and_no_held_out_prompt(
+    size: int, seed: int, share: float, epoch: int
+) -> None:
     lines = [{"prompt": f"p{i // 2}", "answer": str(i)} for i in range(size)]  # each prompt twice
     source = of(lines, seed, held_out=share)
     trained = [source.task(epoch * len(source) + i) for i in range(len(source))]
@@ -95,7 +108,11 @@ def test_an_epoch_has_every_training_row_once_and_no_held_out_prompt(size: int, 
 
 def test_epochs_and_seeds_differ_in_order_and_the_held_out_prompts_are_those_of_every_seed() -> None:
     one, two = of(ROWS, 1), of(ROWS, 2)
-    orders = [[source.task(start + i).prompt for i in range(len(one))] for source in (one, two) for start in (0, len(one))]
+    orders = [
+        [source.task(start + i).prompt for i in range(len(one))]
+        for source in (one, two)
+        for start in (0, len(one))
+    ]
     assert len({tuple(order) for order in orders}) == 4 and len({frozenset(order) for order in orders}) == 1
     assert {task.prompt for task in one.held_out(99)} == {task.prompt for task in two.held_out(99)}
     unshuffled = of(ROWS, shuffle=False, held_out=0)
@@ -103,13 +120,18 @@ def test_epochs_and_seeds_differ_in_order_and_the_held_out_prompts_are_those_of_
 
 
 def test_prompts_that_differ_in_blanks_alone_are_in_one_half() -> None:
-    lines = [{"prompt": f"what  is {i}?\n" if i % 2 else f" what is {i - i % 2 + 1}?", "answer": "1"} for i in range(400)]
+    lines = [
+        {"prompt": f"what  is {i}?\n" if i % 2 else f" what is {i - i % 2 + 1}?", "answer": "1"}
+        for i in range(400)
+    ]
     source = of(lines, held_out=0.3)
     words = {" ".join(source.task(i).prompt.split()) for i in range(len(source))}
     assert not words & {" ".join(task.prompt.split()) for task in source.held_out(400)}
 
 
-def test_a_held_out_split_never_trains_even_where_its_prompts_are_in_the_training_split(tmp_path: Path) -> None:
+def test_a_held_out_split_never_trains_even_where_its_prompts_are_in_the_training_split(
+    tmp_path: Path,
+) -> None:
     path = folder(tmp_path / "data", ROWS)
     source = make(path, 1, {"held_out_split": "test"})
     assert {task.prompt for task in source.held_out(99)} == {row["question"] for row in ROWS[:3]}
@@ -133,14 +155,25 @@ def test_an_answer_is_what_follows_the_last_marker_and_rewards_see_it_too() -> N
 
 
 def test_whole_numbers_are_whole_also_where_a_gap_made_them_fractions(tmp_path: Path) -> None:
-    source = make(comma(tmp_path / "a.csv", [{"prompt": "a", "answer": 7}, {"prompt": "b", "answer": ""}]), 1, {"held_out": 0})
+    source = make(
+        comma(tmp_path / "a.csv", [{"prompt": "a", "answer": 7}, {"prompt": "b", "answer": ""}]),
+        1,
+        {"held_out": 0},
+    )
     task = source.task(0)
     assert task.answer == "7" and source.columns(task)["answer"] == 7 and len(source) == 1
 
 
 def test_rows_of_no_use_are_left_out_and_counted_once(tmp_path: Path) -> None:
-    bad = [{"answer": "1"}, {"question": "", "answer": "1"}, {"question": 7, "answer": "1"}, {"question": ["x"], "answer": "1"},
-           {"question": "q"}, {"question": "q", "answer": " "}, {"question": [{"role": "user"}], "answer": "1"}]  # fmt: skip
+    bad = [
+        {"answer": "1"},
+        {"question": "", "answer": "1"},
+        {"question": 7, "answer": "1"},
+        {"question": ["x"], "answer": "1"},
+        {"question": "q"},
+        {"question": "q", "answer": " "},
+        {"question": [{"role": "user"}], "answer": "1"},
+    ]
     told: list[str] = []
     source = make(jsonl(tmp_path / "a.jsonl", [*bad, *ROWS]), 1, {}, say=told.append)
     assert len(source) + len(source.held_out(999)) == len(ROWS)
@@ -152,7 +185,11 @@ def test_rows_of_no_use_are_left_out_and_counted_once(tmp_path: Path) -> None:
     [
         (ROWS, {"prompt": "qestion"}, "no column 'qestion' for the prompt; it has question, answer, level"),
         (ROWS, {"answer": "gold"}, "no column 'gold' for the answer; it has question, answer, level"),
-        ([{"text": "a"}], {}, "none of the columns prompt, question, problem, instruction, input; it has text"),
+        (
+            [{"text": "a"}],
+            {},
+            "none of the columns prompt, question, problem, instruction, input; it has text",
+        ),
         (ROWS, {"answer_after": "####"}, "no row that can be used: 100 of 100 rows"),
         (ROWS, {"split": "tain"}, "no split 'tain' .did you mean 'train'"),
         (ROWS, {"held_out": 1}, "at least 0 and below 1"),
@@ -173,9 +210,12 @@ def test_a_file_that_is_missing_empty_broken_or_of_another_kind_says_so(tmp_path
     (tmp_path / "notes.docx").write_text("x")
     (tmp_path / "folder").mkdir()
     for name, says in {
-        "missing.jsonl": "no file or folder", "empty.jsonl": "no rows", "broken.jsonl": "cannot be read: JSON parse error",
-        "notes.docx": "no known kind", "folder": "folder cannot be read: .*data files",
-    }.items():  # fmt: skip
+        "missing.jsonl": "no file or folder",
+        "empty.jsonl": "no rows",
+        "broken.jsonl": "cannot be read: JSON parse error",
+        "notes.docx": "no known kind",
+        "folder": "folder cannot be read: .*data files",
+    }.items():
         with pytest.raises(TaskError, match=says):
             make(str(tmp_path / name), 1, {})
 

@@ -1,4 +1,5 @@
-"""Exercises of reasoning-gym: the same on every peer, scored by their authors, two halves that do not touch."""
+"""Exercises of reasoning-gym: the same on every peer, scored by their authors, two halves that do not
+touch."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def test_held_out_tasks_have_their_own_indices_and_more_of_them_begin_with_the_s
 
 def test_an_unknown_name_is_refused_before_a_run_begins() -> None:
     before = children()
-    with pytest.raises(TaskError, match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'"):
+    with pytest.raises(
+        TaskError,
+        match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'",
+    ):
         tasks.source(config.TaskSource(name="gym:chain_sums"), 1)
     assert not children() - before
 
@@ -107,7 +111,10 @@ def test_exercises_that_know_their_number_are_drawn_from_chunks() -> None:
 
 def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> None:
     _, answer = exercises.training("prime_factorization", 1, {}, 0)
-    assert exercises.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [0.0, 1.0]
+    assert exercises.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [
+        0.0,
+        1.0,
+    ]
 
 
 @pytest.mark.parametrize(

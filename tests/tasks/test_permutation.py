@@ -20,7 +20,8 @@ def test_keys_shuffle_differently_and_neighbours_part() -> None:
     assert len({tuple(order) for order in orders}) == 3
     for order in orders:
         distances = [abs(a - b) for a, b in pairwise(order)]
-        assert 250 < sum(distances) / len(distances) < 420  # a third of the range, as of two numbers drawn at random
+        # a third of the range, as of two numbers drawn at random
+        assert 250 < sum(distances) / len(distances) < 420
 
 
 def test_a_range_of_any_width_stays_inside() -> None:

@@ -40,9 +40,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scored() -> Iterator[Any]:
     made: list[Scorer] = []
 
-    def score(names: list[str], completions: list[Any], weights: tuple[float, ...] = (), **options: Any) -> list[float]:
+    def score(
+        names: list[str], completions: list[Any], weights: tuple[float, ...] = (), **options: Any
+    ) -> list[float]:
         columns = {name: [value] * len(completions) for name, value in options.pop("columns", {}).items()}
-        made.append(Scorer(names, weights, options.get("folder"), options.get("code", "trust"), options.get("timeout", 20.0)))
+        made.append(
+            Scorer(
+                names,
+                weights,
+                options.get("folder"),
+                options.get("code", "trust"),
+                options.get("timeout", 20.0),
+            )
+        )
         return made[-1].rewards(["p"] * len(completions), completions, columns)
 
     yield score
@@ -54,7 +64,10 @@ def scored() -> Iterator[Any]:
 
 
 def test_rewards_are_added_up_with_their_weights(here: Path, scored: Any) -> None:
-    assert scored(["mine.py:length", "exact"], ["ab", "abc"], (0.5, 10.0), columns={"answer": "ab"}) == [11.0, 1.5]
+    assert scored(["mine.py:length", "exact"], ["ab", "abc"], (0.5, 10.0), columns={"answer": "ab"}) == [
+        11.0,
+        1.5,
+    ]
 
 
 def test_a_reward_that_does_not_apply_is_left_out(here: Path, scored: Any) -> None:
@@ -78,7 +91,10 @@ def test_files_travel_once_each_under_numbers(here: Path) -> None:
 
 def test_a_run_folders_copy_is_called_by_the_name_that_its_owner_wrote(tmp_path: Path, scored: Any) -> None:
     (tmp_path / "rewards-0.py").write_text("def f(completions, **c):\n    raise OSError('no')\n")
-    with pytest.raises(RewardError, match=r"^not/here/mine.py:f raised OSError: no \(mine.py line 2: raise OSError\('no'\)\)$"):
+    with pytest.raises(
+        RewardError,
+        match=r"^not/here/mine.py:f raised OSError: no \(mine.py line 2: raise OSError\('no'\)\)$",
+    ):
         scored(["not/here/mine.py:f"], ["a"], folder=tmp_path)
 
 
@@ -202,7 +218,9 @@ def test_a_program_is_worth_one_when_the_tests_pass(completion: str, value: floa
 
 
 @works
-def test_a_program_sees_neither_files_nor_network_nor_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_sees_neither_files_nor_network_nor_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     spies = [
         "import os\nassert not os.path.exists('/etc/passwd')\nassert 'HF_TOKEN' not in os.environ\nx = 1",
@@ -216,9 +234,13 @@ def test_a_program_sees_neither_files_nor_network_nor_the_environment(monkeypatc
 @works
 def test_a_program_that_does_not_end_is_wrong_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "LONGEST", 2.0)
-    assert programs.passes(["while True: pass", RIGHT, "import os\nwhile True: os.fork()"], ["assert add(1, 1) == 2"] * 3) == [
-        0.0, 1.0, 0.0,
-    ]  # fmt: skip
+    assert programs.passes(
+        ["while True: pass", RIGHT, "import os\nwhile True: os.fork()"], ["assert add(1, 1) == 2"] * 3
+    ) == [
+        0.0,
+        1.0,
+        0.0,
+    ]
 
 
 @works
@@ -230,7 +252,10 @@ def test_a_program_is_tried_on_inputs_and_its_output_compared() -> None:
 
 @works
 def test_lists_of_tests_are_taken_and_rows_without_any_are_left_out() -> None:
-    assert programs.passes([RIGHT, RIGHT], [["assert add(1, 1) == 2", "assert add(2, 2) == 4"], None]) == [1.0, None]
+    assert programs.passes([RIGHT, RIGHT], [["assert add(1, 1) == 2", "assert add(2, 2) == 4"], None]) == [
+        1.0,
+        None,
+    ]
 
 
 @works

@@ -1,4 +1,5 @@
-"""The sandbox: what code that came with a run can see and do. Real bubblewrap; skipped where it cannot work."""
+"""The sandbox: what code that came with a run can see and do. Real bubblewrap; skipped where it cannot
+work."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from swarm.tasks import sandbox
 from swarm.tasks.base import RewardError
 from swarm.tasks.worker import Worker
 
-CODE = '''
+CODE = """
 import os, socket, time
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def hangs():
         os.setsid()
         time.sleep(600)
     time.sleep(600)
-'''
+"""
 works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 
 
@@ -141,17 +142,30 @@ def test_there_is_no_home_and_nothing_of_the_peer(boxed: Boxed, tmp_path: Path) 
     secret.write_text("secret")
     shown = boxed.ask("listed", path="/")
     assert set(shown) <= {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "usr", *tops()}
-    hidden = [str(secret), "/etc/passwd", "/etc/shadow", "/sys", "/run", "/var", str(Path.home() / ".bashrc"), __file__]
+    hidden = [
+        str(secret),
+        "/etc/passwd",
+        "/etc/shadow",
+        "/sys",
+        "/run",
+        "/var",
+        str(Path.home() / ".bashrc"),
+        __file__,
+    ]
     assert boxed.ask("readable", paths=hidden) == [False] * len(hidden)
 
 
 @works
-def test_the_environment_is_empty_but_for_what_python_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_empty_but_for_what_python_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     boxed = Boxed(tmp_path)
     shown = boxed.ask("environment")
     boxed.worker.close()
-    assert set(shown) - {"PWD", "SHLVL", "_", "PYTHONHASHSEED", "PYTHONUNBUFFERED"} == set(sandbox.environment())
+    assert set(shown) - {"PWD", "SHLVL", "_", "PYTHONHASHSEED", "PYTHONUNBUFFERED"} == set(
+        sandbox.environment()
+    )
 
 
 @works
@@ -217,31 +231,41 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
     assert not started & processes().keys()
 
 
-def test_where_bubblewrap_is_missing_it_refuses_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_bubblewrap_is_missing_it_refuses_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.setenv("PATH", str(tmp_path))
     sandbox.missing.cache_clear()
     try:
-        with pytest.raises(sandbox.NoSandbox, match=r"apt-get install bubblewrap.*--set peer.rewards.code=trust"):
+        with pytest.raises(
+            sandbox.NoSandbox, match=r"apt-get install bubblewrap.*--set peer.rewards.code=trust"
+        ):
             Worker({"fine": "theirs.py:fine"}, {"theirs.py": tmp_path / "theirs.py"}, True, 5.0)
     finally:
         sandbox.missing.cache_clear()
 
 
-def test_where_bubblewrap_does_not_work_it_refuses_and_quotes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_bubblewrap_does_not_work_it_refuses_and_quotes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     sandbox.missing.cache_clear()
     try:
-        with pytest.raises(sandbox.NoSandbox, match=r"No permissions to create .*user namespaces.*rewards.code=trust"):
+        with pytest.raises(
+            sandbox.NoSandbox, match=r"No permissions to create .*user namespaces.*rewards.code=trust"
+        ):
             sandbox.sandboxed(["/bin/true"], sandbox.Limits())
     finally:
         sandbox.missing.cache_clear()
 
 
-def test_a_python_that_is_installed_in_the_home_folder_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_is_installed_in_the_home_folder_itself_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", sys.prefix)
     with pytest.raises(sandbox.NoSandbox, match="so that reward code would see all of it"):
         sandbox._interpreter()
@@ -252,13 +276,12 @@ def test_a_python_that_is_installed_in_the_home_folder_itself_is_refused(monkeyp
 def test_an_ordinary_user_gets_a_user_namespace() -> None:
     """Under Debian's Python, since the one of the tests may lie in root's home."""
     code = (
-        f"import os, subprocess, sys; sys.path += [{str(sandbox.PACKAGE.parent)!r}, {sysconfig.get_path('platlib')!r}]\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534); os.environ['HOME'] = '/nonexistent'\n"
-        "try:\n    from swarm.tasks import sandbox\n"
-        "except ImportError as error:\n    sys.exit(f'skip: {error}')\n"
-        "words = sandbox.sandboxed(['/usr/bin/id', '-u'], sandbox.Limits(processes=8))\n"
-        "assert '--unshare-user' in words\n"
-        "subprocess.run(words, env=sandbox.environment(), check=True)\n"
+        f"import os, subprocess, sys; sys.path += [{str(sandbox.PACKAGE.parent)!r},"
+        f" {sysconfig.get_path('platlib')!r}]\nos.setgroups([]); os.setgid(65534); os.setuid(65534);"
+        " os.environ['HOME'] = '/nonexistent'\ntry:\n    from swarm.tasks import sandbox\nexcept ImportError"
+        " as error:\n    sys.exit(f'skip: {error}')\nwords = sandbox.sandboxed(['/usr/bin/id', '-u'],"
+        " sandbox.Limits(processes=8))\nassert '--unshare-user' in words\nsubprocess.run(words,"
+        " env=sandbox.environment(), check=True)\n"
     )
     done = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, check=False)
     if done.stderr.startswith("skip:"):

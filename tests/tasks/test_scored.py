@@ -15,7 +15,7 @@ from swarm.config import TaskSource
 from swarm.tasks import base as tasks
 from swarm.tasks.base import RewardError, TaskError
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import asyncio
 import re
 
@@ -79,7 +79,7 @@ def nothing(completions, **kwargs):
 
 def words(completions, **kwargs):
     return ["good"] * len(completions)
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +96,24 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     datasets.config.HF_DATASETS_CACHE = before
 
 
-def source(here: Path, *names: str, data: str = "plain", weights: tuple[float, ...] = (), timeout: float = 20.0,
-           **options: Any) -> tasks.TaskSource:  # fmt: skip
+def source(
+    here: Path,
+    *names: str,
+    data: str = "plain",
+    weights: tuple[float, ...] = (),
+    timeout: float = 20.0,
+    **options: Any,
+) -> tasks.TaskSource:
     rewards = tuple(f"{here}/mine.py:{name}" if name not in ("exact", "math") else name for name in names)
     return tasks.source(
-        TaskSource(name=f"data:{here}/{data}.jsonl", rewards=rewards, weights=weights, timeout=timeout, options=options), 1
+        TaskSource(
+            name=f"data:{here}/{data}.jsonl",
+            rewards=rewards,
+            weights=weights,
+            timeout=timeout,
+            options=options,
+        ),
+        1,
     )
 
 
@@ -141,7 +154,9 @@ def test_the_default_reward_of_data_is_exact(here: Path) -> None:
 
 
 def test_a_built_in_task_can_have_other_rewards_than_its_own(here: Path) -> None:
-    scored = tasks.source(TaskSource(name="digit-sums", rewards=("exact", f"{here}/mine.py:reward_len"), weights=(1.0, 0.0)), 1)
+    scored = tasks.source(
+        TaskSource(name="digit-sums", rewards=("exact", f"{here}/mine.py:reward_len"), weights=(1.0, 0.0)), 1
+    )
     task = scored.task(0)
     assert scored.rewards(task, [task.answer, "0"]) == [1.0, 0.0]
     scored.close()
@@ -181,7 +196,9 @@ def test_a_function_that_hangs_costs_its_group_and_not_the_next(here: Path) -> N
         (TaskSource(name="digit-sums", rewards=("swarm.tasks.rewards:exacty",)), "no function 'exacty'"),
     ],
 )
-def test_rewards_that_cannot_be_had_are_refused_before_anything_begins(settings: TaskSource, says: str) -> None:
+def test_rewards_that_cannot_be_had_are_refused_before_anything_begins(
+    settings: TaskSource, says: str
+) -> None:
     with pytest.raises(TaskError, match=says):
         tasks.source(settings, 1)
 

@@ -44,13 +44,20 @@ def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -
 def test_prompts_and_answers_are_made_of_the_sources_characters(name: str) -> None:
     source = tasks.source(TaskSource(name=name), 3)
     exercises = [*map(source.task, range(300)), *source.held_out(100)]
-    words = [*(task.prompt + task.answer for task in exercises), *("".join(source.example(i)) for i in range(300))]
+    words = [
+        *(task.prompt + task.answer for task in exercises),
+        *("".join(source.example(i)) for i in range(300)),
+    ]
     assert len(set(source.characters)) == len(source.characters)
     assert set("".join(words)) <= set(source.characters)
 
 
 def test_digit_sums_are_running_sums_modulo_ten() -> None:
-    task = next(t for t in map(tasks.source(TaskSource(name="digit-sums"), 1).task, range(100)) if len(set(t.prompt)) == 6)
+    task = next(
+        t
+        for t in map(tasks.source(TaskSource(name="digit-sums"), 1).task, range(100))
+        if len(set(t.prompt)) == 6
+    )
     digits = [int(c) for c in task.prompt[:-1]]
     assert task.answer == "".join(str(sum(digits[: k + 1]) % 10) for k in range(5))
 
@@ -78,7 +85,9 @@ def test_partial_credit_is_an_option() -> None:
         ("digit-sums", {"digits": 1}, "2 to 64"),
     ],
 )
-def test_a_wrong_source_or_option_is_refused_with_the_nearest_right_one(name: str, options: dict, says: str) -> None:
+def test_a_wrong_source_or_option_is_refused_with_the_nearest_right_one(
+    name: str, options: dict, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         tasks.source(TaskSource(name=name, options=options), 1)
 
@@ -95,7 +104,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("mine", f"{__name__}:Mine", "swarm.tasks"),
         EntryPoint("broken", "no_such_package:Source", "swarm.tasks"),
     ]
-    monkeypatch.setattr(base, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(
+        base, "entry_points", lambda group: [point for point in points if point.group == group]
+    )
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or SimpleNamespace(Mine=Mine))
 
 

@@ -33,9 +33,10 @@ def here(folder: Path) -> TaskSource:
     (folder / "one.py").write_text(worth.format("f", 1.0) + worth.format("g", 10.0))
     (folder / "two.py").write_text(worth.format("f", 100.0))
     return TaskSource(
-        name=f"data:{folder}/data", options={"held_out_split": "test"},
+        name=f"data:{folder}/data",
+        options={"held_out_split": "test"},
         rewards=(f"{folder}/one.py:f", "exact", f"{folder}/two.py:f", f"{folder}/one.py:g"),
-    )  # fmt: skip
+    )
 
 
 def test_a_joiner_has_the_same_tasks_and_rewards_without_the_owners_disk(tmp_path: Path) -> None:

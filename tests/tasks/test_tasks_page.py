@@ -19,13 +19,17 @@ from swarm.tasks.files import LARGEST
 from swarm.tasks.rows import KINDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
-PYTHON, TOML = (re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL) for kind in ("python", "toml"))
+PYTHON, TOML = (
+    re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL) for kind in ("python", "toml")
+)
 
 
 def test_the_rewards_of_the_page_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rewards.py").write_text(PYTHON[0])
     monkeypatch.chdir(tmp_path)
-    source = base.source(TaskSource(name="digit-sums", rewards=("my_rewards.py:short", "my_rewards.py:boxed")), 1)
+    source = base.source(
+        TaskSource(name="digit-sums", rewards=("my_rewards.py:short", "my_rewards.py:boxed")), 1
+    )
     task = source.task(0)
     assert source.rewards(task, [f"\\boxed{{{task.answer}}}", "no"]) == pytest.approx([1.0 - 0.013, -0.002])
     source.close()
@@ -50,7 +54,10 @@ def test_the_pages_settings_are_settings() -> None:
 
 
 def test_the_pages_commands_are_understood() -> None:
-    commands = [*re.findall(r"`swarm ([a-z]+ [^`]*)`", TEXT), *re.findall(r"^\.venv/bin/swarm (.*)$", TEXT, re.MULTILINE)]
+    commands = [
+        *re.findall(r"`swarm ([a-z]+ [^`]*)`", TEXT),
+        *re.findall(r"^\.venv/bin/swarm (.*)$", TEXT, re.MULTILINE),
+    ]
     assert len(commands) >= 4
     for command in commands:
         parser().parse_args(shlex.split(command))
@@ -58,7 +65,11 @@ def test_the_pages_commands_are_understood() -> None:
 
 def test_the_pages_names_and_numbers_are_the_programs() -> None:
     table = TEXT[TEXT.index("| option of") : TEXT.index("Rows with the same prompt")]
-    options = {name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    options = {
+        name
+        for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     assert options == set(DEFAULTS)
     assert all(f"`{name}`" in TEXT for name in (*PROMPTS, *ANSWERS, *rewards.BUILT_IN, *base.BUILT_IN))
     assert all(f"`{suffix}`" in TEXT for suffix in KINDS if suffix != ".ndjson")

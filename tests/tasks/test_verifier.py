@@ -1,4 +1,5 @@
-"""Tasks of a verifiers package, made here, in the process that verifiers runs in: this Python's, or SWARM_VERIFIERS_PYTHON's."""
+"""Tasks of a verifiers package, made here, in the process that verifiers runs in: this Python's, or
+SWARM_VERIFIERS_PYTHON's."""
 
 from __future__ import annotations
 
@@ -17,10 +18,13 @@ from swarm.tasks.verifier import PYTHON, Verifier
 
 there = pytest.mark.skipif(
     not os.environ.get(PYTHON) and importlib.util.find_spec("verifiers") is None,
-    reason=f"verifiers is not installed: pip install 'gepo-swarm[verifiers]', or set {PYTHON} to a Python that has it",
+    reason=(
+        f"verifiers is not installed: pip install 'gepo-swarm[verifiers]', or set {PYTHON} to a Python that"
+        " has it"
+    ),
 )
 
-PACKAGE = '''
+PACKAGE = """
 import time
 import verifiers.v1 as vf
 
@@ -50,8 +54,10 @@ class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
             for b in range(self.config.largest):
                 system = "Add." if self.config.system else None
                 yield SumsTask(SumsData(prompt=f"{a}+{b}=", answer=str(a + b), system_prompt=system), self.config.task)
-'''
-BOXED = PACKAGE.replace("short(self, task: SumsData, trace: vf.Trace)", "short(self, runtime, trace: vf.Trace)")
+"""
+BOXED = PACKAGE.replace(
+    "short(self, task: SumsData, trace: vf.Trace)", "short(self, runtime, trace: vf.Trace)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,10 @@ def test_a_task_that_hangs_costs_a_group_and_the_next_is_scored(sums: Verifier) 
 def test_a_system_prompt_makes_a_conversation(packages: None) -> None:
     source = tasks.source(config.TaskSource(name="verifiers:tiny-sums", options={"system": True}), 1)
     task = source.task(0)
-    assert [(turn.role, turn.content) for turn in task.messages] == [("system", "Add."), ("user", task.prompt)]
+    assert [(turn.role, turn.content) for turn in task.messages] == [
+        ("system", "Add."),
+        ("user", task.prompt),
+    ]
     assert source.rewards(task, [task.answer]) == [2.5]
     source.close()
 
@@ -126,7 +135,9 @@ def test_a_system_prompt_makes_a_conversation(packages: None) -> None:
         ("boxed-sums", {}, "its reward short needs a runtime"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_the_start(packages: None, name: str, options: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_used_is_refused_at_the_start(
+    packages: None, name: str, options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(TaskError, match=says):
         tasks.source(config.TaskSource(name=f"verifiers:{name}", options=options), 1)
 
@@ -139,7 +150,9 @@ def test_a_file_of_the_peer_is_no_system_prompt(monkeypatch: pytest.MonkeyPatch)
 def test_without_verifiers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TaskError, match=r"pip install 'gepo-swarm\[verifiers\]', or set SWARM_VERIFIERS_PYTHON"):
+    with pytest.raises(
+        TaskError, match=r"pip install 'gepo-swarm\[verifiers\]', or set SWARM_VERIFIERS_PYTHON"
+    ):
         Verifier("tiny-sums", 1, {}, 5.0)
 
 

@@ -18,7 +18,7 @@ from process_tree import children, processes
 from swarm.tasks.base import RewardError
 from swarm.tasks.worker import Worker
 
-CODE = '''
+CODE = """
 import asyncio, mmap, os, signal, sys, time
 import numpy as np
 
@@ -102,7 +102,7 @@ def everything(prompts, completions, **columns):
 
 def reads(completions, **columns):
     return [float(len(sys.stdin.read()))] * len(completions)
-'''
+"""
 
 Make = Callable[..., Worker]
 
@@ -155,7 +155,10 @@ def test_what_a_function_printed_can_be_read(make: Make) -> None:
 
 
 def test_numbers_of_numpy_are_numbers(make: Make) -> None:
-    assert call(make("arrays", "scalars"), "a", "b", "c", "d") == [[0.0, 1.0, 2.0, 3.0], [0.5, 2.0, 1.0, None]]
+    assert call(make("arrays", "scalars"), "a", "b", "c", "d") == [
+        [0.0, 1.0, 2.0, 3.0],
+        [0.5, 2.0, 1.0, None],
+    ]
 
 
 def test_a_function_that_reads_its_input_reads_nothing(make: Make) -> None:
@@ -167,8 +170,10 @@ def test_an_exception_is_told_with_its_line_and_without_its_trace(make: Make) ->
     with pytest.raises(RewardError) as caught:
         call(worker, "a")
     line = 1 + CODE[: CODE.index("return [answers[c]")].count("\n")
-    assert str(caught.value) == (
-        f"mine.py:raises raised KeyError: 'a' (mine.py line {line}: return [answers[c] for c in completions])"
+    assert (
+        str(caught.value)
+        == f"mine.py:raises raised KeyError: 'a' (mine.py line {line}: return [answers[c] for c in"
+        " completions])"
     )
 
 
@@ -221,7 +226,9 @@ def test_processes_that_a_hanging_function_started_are_ended_too(make: Make) -> 
 
 def test_a_process_that_ends_is_told_with_its_code_and_its_last_words(make: Make) -> None:
     worker = make("exits")
-    with pytest.raises(RewardError, match=r"mine.py:exits ended its process with exit code 7, after printing: out of cheese"):
+    with pytest.raises(
+        RewardError, match=r"mine.py:exits ended its process with exit code 7, after printing: out of cheese"
+    ):
         call(worker, "die")
     assert call(worker, "live") == [[0.0]]
 
@@ -249,7 +256,9 @@ def test_memory_has_a_limit(make: Make) -> None:
 
 def test_a_column_that_is_missing_is_named_with_those_that_are_there(make: Make) -> None:
     worker = make("needs_solution")
-    with pytest.raises(RewardError, match=r"needs the column 'solution', .* not have \(its columns: answer, level\)"):
+    with pytest.raises(
+        RewardError, match=r"needs the column 'solution', .* not have \(its columns: answer, level\)"
+    ):
         call(worker, "a", answer=["a"], level=[1])
     assert call(worker, "a", solution=["a"], level=[1]) == [[1.0]]
 
@@ -278,23 +287,37 @@ def test_a_call_above_the_limit_is_refused(make: Make, monkeypatch: pytest.Monke
 
 def test_megabytes_go_there_and_back(make: Make) -> None:
     text = "a" * (5 << 20)
-    assert make("everything").ask("mine.py:everything", {"prompts": [], "completions": [text]})["completions"] == [text]
+    assert make("everything").ask("mine.py:everything", {"prompts": [], "completions": [text]})[
+        "completions"
+    ] == [text]
 
 
 @pytest.mark.parametrize(
     ("code", "function", "says"),
     [
         ("def f(:\n", "f", r"mine.py:f cannot be imported: SyntaxError: .* \(mine.py line 1: def f\(:\)"),
-        ("import no_such_thing\n", "f", r"No module named 'no_such_thing': install it .* \(mine.py line 1: import"),
+        (
+            "import no_such_thing\n",
+            "f",
+            r"No module named 'no_such_thing': install it .* \(mine.py line 1: import",
+        ),
         ("def g(): ...\n", "f", "mine.py:f: there is no function 'f' in mine.py"),
         ("f = 3\n", "f", "mine.py:f is no function but int"),
         ("import os\nos._exit(4)\n", "f", "ended its process with exit code 4"),
-        ("import os\nos.nothing\n", "f", r"AttributeError: module 'os' has no attribute 'nothing' \(mine.py line 2"),
+        (
+            "import os\nos.nothing\n",
+            "f",
+            r"AttributeError: module 'os' has no attribute 'nothing' \(mine.py line 2",
+        ),
     ],
 )
-def test_code_that_cannot_be_imported_is_told_at_the_start(tmp_path: Path, code: str, function: str, says: str) -> None:
+def test_code_that_cannot_be_imported_is_told_at_the_start(
+    tmp_path: Path, code: str, function: str, says: str
+) -> None:
     (tmp_path / "mine.py").write_text(code)
-    worker = Worker({f"mine.py:{function}": f"mine.py:{function}"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0)
+    worker = Worker(
+        {f"mine.py:{function}": f"mine.py:{function}"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0
+    )
     with pytest.raises(ValueError, match=says):
         worker.check()
     with pytest.raises(RewardError, match=says):
@@ -326,7 +349,8 @@ def test_functions_of_installed_packages_are_called(make: Make) -> None:
 
 def test_nothing_heavy_is_imported_and_state_is_kept_between_calls(make: Make, file: Path) -> None:
     file.with_name("other.py").write_text(
-        "import sys\nseen = []\ndef f(completions, **c):\n    seen.append(1)\n    return ['torch' in sys.modules, len(seen)]\n"
+        "import sys\nseen = []\ndef f(completions, **c):\n    seen.append(1)\n    return ['torch' in"
+        " sys.modules, len(seen)]\n"
     )
     worker = Worker({"f": "other.py:f"}, {"other.py": file.with_name("other.py")}, False, 5.0)
     assert [call(worker, "a", "b") for _ in range(2)] == [[[0.0, 1.0]], [[0.0, 2.0]]]
@@ -386,7 +410,11 @@ def test_a_frame_of_nonsense_is_told_and_the_process_replaced(tmp_path: Path) ->
         "    return [1.0]\n"
     )
     worker = Worker({"f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 2.0)
-    for nonsense, says in (("00000001c1", "is no answer"), ("ffffffff", "the limit is"), ("00000002" + "9190", "is no answer")):
+    for nonsense, says in (
+        ("00000001c1", "is no answer"),
+        ("ffffffff", "the limit is"),
+        ("00000002" + "9190", "is no answer"),
+    ):
         with pytest.raises(RewardError, match=says):
             call(worker, "bad", hex=[nonsense])
         assert call(worker, "good") == [[1.0]]

@@ -1,11 +1,13 @@
-"""The processes of a sharded learner, as its driver sees them: started together, asked together, lost together.
+"""The processes of a sharded learner, as its driver sees them: started together, asked together, lost
+together.
 
     Ranks(devices) --spawn--> python -m swarm.learn.fsdp.worker, one a device --call(order)--> an answer of each, or RankLost
 
-Ranks compute in lockstep: when one dies, fails or hangs, the others wait for it in a collective for ever, and their shards are
-of no use without its own. So the first trouble ends all of them, and `RankLost` says which rank it was and why. A rank ends by
-itself when its driver is gone (the end of its stdin). They find each other through a file without a name and talk over the
-loopback interface alone. Not handled here: what is asked, starting again.
+Ranks compute in lockstep: when one dies, fails or hangs, the others wait for it in a collective for ever, and
+their shards are of no use without its own. So the first trouble ends all of them, and `RankLost` says which
+rank it was and why. A rank ends by itself when its driver is gone (the end of its stdin). They find each
+other through a file without a name and talk over the loopback interface alone. Not handled here: what is
+asked, starting again.
 """
 
 from __future__ import annotations
@@ -19,16 +21,31 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from swarm.learn.fsdp.messages import ANSWERS, PREFIX, Answer, Failed, Order, Settings, Slab, Start, Started, frame
+from swarm.learn.fsdp.messages import (
+    ANSWERS,
+    PREFIX,
+    Answer,
+    Failed,
+    Order,
+    Settings,
+    Slab,
+    Start,
+    Started,
+    frame,
+)
 
 START = 600.0
-# Seconds to import torch, read tens of GB of weights one rank after the other, and meet.
+"""Seconds to import torch, read tens of GB of weights one rank after the other, and meet."""
+
 GRACE = 1.0
-# Seconds between the first trouble and the verdict: a collective that broke may be heard of before the death that broke it.
+"""Seconds between the first trouble and the verdict: a collective that broke may be heard of before the death
+that broke it."""
+
 TAIL = 1500
-# Bytes of a dead rank's last words: the end of a traceback.
+"""Bytes of a dead rank's last words: the end of a traceback."""
+
 READ = 1 << 16
-# What a pipe holds.
+"""What a pipe holds."""
 
 
 class RankLost(Exception):
@@ -52,14 +69,21 @@ class Ranks:
         self._end = weakref.finalize(self, _end, os.getpid(), self._lines, self.slab)
         try:
             for rank, device in enumerate(devices):
-                self._lines.append(_Line(f"rank {rank} of {len(devices)} ({device})", (self.slab.descriptor, store)))
+                self._lines.append(
+                    _Line(f"rank {rank} of {len(devices)} ({device})", (self.slab.descriptor, store))
+                )
             starts = [
                 Start(
-                    settings=settings, rank=rank, ranks=len(devices), device=device, store=store, slab=self.slab.descriptor,
+                    settings=settings,
+                    rank=rank,
+                    ranks=len(devices),
+                    device=device,
+                    store=store,
+                    slab=self.slab.descriptor,
                     timeout=timeout,
                 )
                 for rank, device in enumerate(devices)
-            ]  # fmt: skip
+            ]
             started = self.call(starts, START)[0]
         except BaseException:
             self.close()
@@ -70,7 +94,8 @@ class Ranks:
         self.entries = started.entries
 
     def call(self, orders: Order | Sequence[Order], seconds: float | None = None) -> list[Answer]:
-        """One order for all, or one for each. Raises RankLost, with all ranks ended, unless all answer within `seconds`."""
+        """One order for all, or one for each. Raises RankLost, with all ranks ended, unless all answer within
+        `seconds`."""
         each = [orders] * len(self._lines) if isinstance(orders, Order) else orders
         try:
             for line, order in zip(self._lines, each, strict=True):
@@ -99,11 +124,13 @@ class _Line:
             pass_fds=descriptors,
             env=_environment(),
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the driver: it still needs the shards for its last checkpoint
+            # Ctrl-C is for the driver: it still needs the shards for its last checkpoint
+            start_new_session=True,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        os.set_blocking(self.stdin.fileno(), False)  # a stopped rank must not hold the driver beyond its deadline
+        # a stopped rank must not hold the driver beyond its deadline
+        os.set_blocking(self.stdin.fileno(), False)
         self._outbox = memoryview(b"")
         self._inbox = bytearray()
 
@@ -136,7 +163,11 @@ class _Line:
         except subprocess.TimeoutExpired:
             return f"{self.name} closed its pipe without an answer"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        hint = " (the kernel does that when the machine's memory runs out: see dmesg)" if code == -signal.SIGKILL else ""
+        hint = (
+            " (the kernel does that when the machine's memory runs out: see dmesg)"
+            if code == -signal.SIGKILL
+            else ""
+        )
         size = os.fstat(self._log).st_size
         words = os.pread(self._log, TAIL, max(0, size - TAIL)).decode(errors="replace").strip()
         return f"{self.name} {how}{hint}" + (f"; its last words: {words}" if words else "")
@@ -150,7 +181,8 @@ class _Line:
 
 
 def _answers(lines: Sequence[_Line], seconds: float) -> list[Answer]:
-    """An answer of each line. Raises RankLost at the first that fails or dies, and for those that are silent for too long."""
+    """An answer of each line. Raises RankLost at the first that fails or dies, and for those that are silent
+    for too long."""
     deadline = time.monotonic() + seconds
     answers: dict[int, Answer] = {}
     failed: dict[int, RankLost] = {}
@@ -159,7 +191,9 @@ def _answers(lines: Sequence[_Line], seconds: float) -> list[Answer]:
         for i, line in enumerate(lines):
             selector.register(line.stdin, selectors.EVENT_WRITE, i)
             selector.register(line.stdout, selectors.EVENT_READ, i)
-        while len(answers) + len(failed) + len(dead) < len(lines) and (left := deadline - time.monotonic()) > 0:
+        while (
+            len(answers) + len(failed) + len(dead) < len(lines) and (left := deadline - time.monotonic()) > 0
+        ):
             for key, events in selector.select(left):
                 line = lines[key.data]
                 if events & selectors.EVENT_WRITE:
@@ -192,7 +226,8 @@ def _environment() -> dict[str, str]:
 
 
 def _end(owner: int, lines: list[_Line], slab: Slab) -> None:
-    if os.getpid() != owner:  # a forked child of the driver has a copy of these objects, and no right to end anything
+    # a forked child of the driver has a copy of these objects, and no right to end anything
+    if os.getpid() != owner:
         return
     for line in lines:
         line.process.kill()

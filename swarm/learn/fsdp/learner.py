@@ -1,15 +1,18 @@
-"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`: one peer to others.
+"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`:
+one peer to others.
 
     peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device;  slab: gradient, weights, moments
 
-The driver holds no shard and joins no collective, so that a rank that dies does not take the peer along. It splits a batch: each
-half, group by group, evenly over the ranks, in micro-batches; a rank with fewer of them makes empty passes, since all must make
-equally many. What an objective takes over the whole batch is known before any pass (objectives.Total), so the sum over ranks is
-the gradient of one process up to rounding; vector, weights and state have its order and its formats.
+The driver holds no shard and joins no collective, so that a rank that dies does not take the peer along. It
+splits a batch: each half, group by group, evenly over the ranks, in micro-batches; a rank with fewer of them
+makes empty passes, since all must make equally many. What an objective takes over the whole batch is known
+before any pass (objectives.Total), so the sum over ranks is the gradient of one process up to rounding;
+vector, weights and state have its order and its formats.
 
-When a rank is lost (`RankLost`), all are, and with them weights and moments: the version is -1 then, and the next `load` or
-`become` starts new ranks with a fresh optimizer; after one that ran out of memory with smaller micro-batches, then with
-recomputed activations. Not handled here: models in 4 or 8 bits, several machines, dead devices.
+When a rank is lost (`RankLost`), all are, and with them weights and moments: the version is -1 then, and the
+next `load` or `become` starts new ranks with a fresh optimizer; after one that ran out of memory with smaller
+micro-batches, then with recomputed activations. Not handled here: models in 4 or 8 bits, several machines,
+dead devices.
 """
 
 from __future__ import annotations
@@ -28,19 +31,33 @@ from swarm.config import Run, Training
 from swarm.core.belief import Odds, objection
 from swarm.learn import checkpoint, objectives, weights
 from swarm.learn.fsdp.driver import RankLost, Ranks
-from swarm.learn.fsdp.messages import Answer, Entry, Fresh, Learn, Learned, Order, Read, Settings, Share, Step, Write
+from swarm.learn.fsdp.messages import (
+    Answer,
+    Entry,
+    Fresh,
+    Learn,
+    Learned,
+    Order,
+    Read,
+    Settings,
+    Share,
+    Step,
+    Write,
+)
 from swarm.learn.learner import Gradient, foremost
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
 from swarm.types import Closed, Group
 
 PATIENCE = 600.0
-# Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back.
+"""Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back."""
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class ShardedLearner:
-    """Not thread-safe: one caller at a time. `close` it; its ranks end with it otherwise, or with the process."""
+    """Not thread-safe: one caller at a time. `close` it; its ranks end with it otherwise, or with the
+    process."""
 
     def __init__(
         self,
@@ -51,7 +68,8 @@ class ShardedLearner:
         base: Path | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """A rank on each of `devices`, all `cpu` or `cuda:N`; `base` is the folder of the weights when it is not `model`.
+        """A rank on each of `devices`, all `cpu` or `cuda:N`; `base` is the folder of the weights when it is
+        not `model`.
 
         Raises ValueError for a run that cannot be split, RankLost when the ranks do not come up.
         """
@@ -60,14 +78,20 @@ class ShardedLearner:
         self._objective = objectives.trainable(run.objective.name, run.objective.options)
         if run.model.training == "qlora":
             raise ValueError(
-                "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or run.model.training to lora"
+                "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or"
+                " run.model.training to lora"
             )
         if run.optimizer.name != "adamw":
             raise ValueError(
-                f"the moments of {run.optimizer.name} are blocks of whole tensors and cannot be split over several devices: "
-                "set peer.learner.gpus to 1, or run.optimizer.name to adamw"
+                f"the moments of {run.optimizer.name} are blocks of whole tensors and cannot be split over"
+                " several devices: set peer.learner.gpus to 1, or run.optimizer.name to adamw"
             )
-        self._model, self._base, self._devices, self._patience = model, base or model, tuple(devices), patience
+        self._model, self._base, self._devices, self._patience = (
+            model,
+            base or model,
+            tuple(devices),
+            patience,
+        )
         self._dtype = "bfloat16" if dtype_of(settings.dtype, devices[0]) is torch.bfloat16 else "float32"
         self._micro = run.batch.micro
         self._checkpointing = settings.checkpointing == "on"
@@ -95,7 +119,14 @@ class ShardedLearner:
         first, second = self._shares(whole, 0, middle), self._shares(whole, middle, len(groups))
         lengths, spare = tuple(group.lengths for group in groups), _cut(whole, 0, 1)
         orders = [
-            Learn(version=self.version, halves=halves, spare=spare, lengths=lengths, rewards=whole.rewards, others=others)
+            Learn(
+                version=self.version,
+                halves=halves,
+                spare=spare,
+                lengths=lengths,
+                rewards=whole.rewards,
+                others=others,
+            )
             for halves in zip(first, second, strict=True)
         ]
         with self._lent(self.size, torch.float32) as slab:
@@ -103,13 +134,21 @@ class ShardedLearner:
             vector = slab.clone()
         learned = [answer for answer in answers if isinstance(answer, Learned)]
         self._peak = max(answer.peak for answer in learned)
-        parts = [loss for shares, answer in zip(orders, learned, strict=True) for loss in self._losses(shares, answer)]
+        parts = [
+            loss
+            for shares, answer in zip(orders, learned, strict=True)
+            for loss in self._losses(shares, answer)
+        ]
         metrics = objectives.merge(parts)
         if middle < len(groups):
             metrics["cosine"] = _cosine(learned)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        said = {name: one for order, answer in zip(orders, learned, strict=True) for name, one in _said(order, answer)}
+        said = {
+            name: one
+            for order, answer in zip(orders, learned, strict=True)
+            for name, one in _said(order, answer)
+        }
         odds = tuple(said[group.id].odds for group in groups)
         shown = said[groups[foremost(odds, self.run.window.drift)].id]
         total, sampling = objectives.Total.of(lengths, whole.rewards), self.run.sampling
@@ -119,10 +158,14 @@ class ShardedLearner:
     def step(self, vector: Tensor) -> dict[str, float]:
         """As `Learner.step`."""
         if vector.shape != (self.size,):
-            raise ValueError(f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters")
+            raise ValueError(
+                f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
+            )
         norm = float(torch.linalg.vector_norm(vector.float()))
         if not math.isfinite(norm):
-            raise ValueError("this gradient is not finite: a member's loss overflowed, or it sent damaged values")
+            raise ValueError(
+                "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
+            )
         settings = self.run.optimizer
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
@@ -164,7 +207,11 @@ class ShardedLearner:
                 if entry.trained
             }
             if self._steps:
-                tensors |= {f"step/{entry.name}": torch.tensor(float(self._steps)) for entry in self._entries if entry.trained}
+                tensors |= {
+                    f"step/{entry.name}": torch.tensor(float(self._steps))
+                    for entry in self._entries
+                    if entry.trained
+                }
             facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
             return checkpoint.pack(tensors, self._kind() | facts)
 
@@ -173,7 +220,9 @@ class ShardedLearner:
         tensors, facts = checkpoint.unpack(state)
         for name, mine in self._kind().items():
             if facts.get(name) != mine:
-                raise ValueError(f"this checkpoint is of another run: its {name} is {facts.get(name)}, here it is {mine}")
+                raise ValueError(
+                    f"this checkpoint is of another run: its {name} is {facts.get(name)}, here it is {mine}"
+                )
         trained = [entry for entry in self._entries if entry.trained]
         stepped = any(f"step/{entry.name}" in tensors for entry in trained)
         what = ("weight", *MOMENTS) if stepped else ("weight",)
@@ -181,7 +230,10 @@ class ShardedLearner:
             for kind in what:
                 found = tensors.get(f"{kind}/{entry.name}")
                 if found is None or tuple(found.shape) != entry.shape or found.dtype is not torch.float32:
-                    raise ValueError(f"this checkpoint is of another model: {kind} of {entry.name} is missing or of another form")
+                    raise ValueError(
+                        f"this checkpoint is of another model: {kind} of {entry.name} is missing or of"
+                        " another form"
+                    )
         with self._lent(len(what) * self._total, torch.float32) as slab:
             for kind, part in zip(what, slab.split(self._total), strict=True):
                 for entry, view in self._views(part):
@@ -204,9 +256,14 @@ class ShardedLearner:
     def statistics(self) -> dict[str, float]:
         """As `Learner.statistics`; `micro` and `peak` are of one rank."""
         return {
-            "version": self.version, "steps": self._steps, "parameters": self.size, "ranks": len(self._devices),
-            "micro": self._micro, "recomputed": float(self._checkpointing), "peak": self._peak,
-        }  # fmt: skip
+            "version": self.version,
+            "steps": self._steps,
+            "parameters": self.size,
+            "ranks": len(self._devices),
+            "micro": self._micro,
+            "recomputed": float(self._checkpointing),
+            "peak": self._peak,
+        }
 
     def close(self) -> None:
         """End the ranks."""
@@ -224,7 +281,11 @@ class ShardedLearner:
         """The ranks; new ones where they were lost, whose weights mean nothing."""
         if self._ranks is None:
             settings = Settings(
-                model=str(self._model), base=str(self._base), run=self.run, dtype=self._dtype, checkpointing=self._checkpointing
+                model=str(self._model),
+                base=str(self._base),
+                run=self.run,
+                dtype=self._dtype,
+                checkpointing=self._checkpointing,
             )
             self._ranks = Ranks(self._devices, settings, self._patience)
         return self._ranks
@@ -232,7 +293,9 @@ class ShardedLearner:
     def _ask(self, orders: Order | Sequence[Order]) -> list[Answer]:
         """Of all ranks. Raises RankLost, OutOfMemory."""
         if self._hollow and not isinstance(orders, Read):
-            raise RankLost("the ranks were lost, and new ones have no weights before a release is loaded", memory=False)
+            raise RankLost(
+                "the ranks were lost, and new ones have no weights before a release is loaded", memory=False
+            )
         try:
             answers = self._up().call(orders)
         except RankLost as lost:
@@ -266,7 +329,9 @@ class ShardedLearner:
 
     def _views(self, slab: Tensor) -> Iterator[tuple[Entry, Tensor]]:
         """All entries in (total,) of the slab."""
-        for entry, part in zip(self._entries, slab.split([_numel(entry) for entry in self._entries]), strict=True):
+        for entry, part in zip(
+            self._entries, slab.split([_numel(entry) for entry in self._entries]), strict=True
+        ):
             yield entry, part.view(entry.shape)
 
     def _losses(self, order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
@@ -274,17 +339,26 @@ class ShardedLearner:
         shares = [share for half in order.halves for share in half if share.groups]
         for share, part in zip(shares, answer.parts, strict=True):
             believed = [objection(odds, self.run.window.drift) is None for odds in part.odds]
-            lengths = [[n * good for n in group.lengths] for group, good in zip(share.groups, believed, strict=True)]
+            lengths = [
+                [n * good for n in group.lengths] for group, good in zip(share.groups, believed, strict=True)
+            ]
             total = objectives.Total.of(lengths, share.rewards)
-            yield objectives.Loss(torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight))
+            yield objectives.Loss(
+                torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight)
+            )
 
     def _shares(self, whole: Share, start: int, stop: int) -> list[tuple[Share, ...]]:
-        """Each rank's micro-batches of groups start..stop: as many as any other's, the last ones empty where it has fewer."""
+        """Each rank's micro-batches of groups start..stop: as many as any other's, the last ones empty where
+        it has fewer."""
         ranks = len(self._devices)
         cuts = [start + (stop - start) * rank // ranks for rank in range(ranks + 1)]
-        cuts = [start + stop - cut for cut in reversed(cuts)]  # the larger pieces first: rank 0 has the first group
+        # the larger pieces first: rank 0 has the first group
+        cuts = [start + stop - cut for cut in reversed(cuts)]
         step = self._micro
-        shares = [[_cut(whole, i, min(i + step, last)) for i in range(first, last, step)] for first, last in pairwise(cuts)]
+        shares = [
+            [_cut(whole, i, min(i + step, last)) for i in range(first, last, step)]
+            for first, last in pairwise(cuts)
+        ]
         passes = max(map(len, shares))
         return [(*each, *[_cut(whole, 0, 0)] * (passes - len(each))) for each in shares]
 

@@ -1,11 +1,13 @@
-"""What the driver of a sharded learner and its ranks say to each other: length-prefixed msgpack over pipes, tensors beside it.
+"""What the driver of a sharded learner and its ranks say to each other: length-prefixed msgpack over pipes,
+tensors beside it.
 
     driver --order--> stdin of every rank;  rank --answer--> its stdout;  tensors: the Slab, memory that all of them map
 
-One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a pipe: an order says
-that every rank copies its shards to or from the slab, whose layout is the table of Entries that the ranks answered at their
-start. The slab is an anonymous file (memfd): nothing of it is left behind however its users end, and the size of /dev/shm does
-not limit it. Both ends are processes of one peer, so that bad bytes here are our bug.
+One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a
+pipe: an order says that every rank copies its shards to or from the slab, whose layout is the table of
+Entries that the ranks answered at their start. The slab is an anonymous file (memfd): nothing of it is left
+behind however its users end, and the size of /dev/shm does not limit it. Both ends are processes of one peer,
+so that bad bytes here are our bug.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from swarm.core.belief import Odds
 from swarm.types import Closed, Group, Struct
 
 PREFIX = 4
-# Bytes of a frame's length, big-endian: a batch of groups is megabytes.
+"""Bytes of a frame's length, big-endian: a batch of groups is megabytes."""
 
 
 class Settings(Struct):
@@ -55,7 +57,8 @@ class Start(Struct, tag="start"):
 
 
 class Entry(Struct):
-    """A tensor of the layout. Entries lie one after the other, in the order of the module's parameters, then its buffers."""
+    """A tensor of the layout. Entries lie one after the other, in the order of the module's parameters, then
+    its buffers."""
 
     name: str
     """In the module without shards; of several tied names the first."""
@@ -79,7 +82,8 @@ class Share(Struct):
 
 
 class Learn(Struct, tag="learn"):
-    """One gradient. All ranks get equally many shares in each half; the gradient goes to the slab, float32."""
+    """One gradient. All ranks get equally many shares in each half; the gradient goes to the slab,
+    float32."""
 
     version: int
     halves: tuple[tuple[Share, ...], tuple[Share, ...]]
@@ -124,7 +128,8 @@ class Step(Struct, tag="step"):
 
 
 class Write(Struct, tag="write"):
-    """Copy to the slab: for each of `what`, all entries; those that the optimizer holds no moments of are zero."""
+    """Copy to the slab: for each of `what`, all entries; those that the optimizer holds no moments of are
+    zero."""
 
     what: tuple[str, ...]
     """`weight`, `exp_avg`, `exp_avg_sq`."""

@@ -1,14 +1,16 @@
-"""One rank of a sharded learner: a process with one device and its shards of every weight (`python -m swarm.learn.fsdp.worker`).
+"""One rank of a sharded learner: a process with one device and its shards of every weight (`python -m
+swarm.learn.fsdp.worker`).
 
     stdin --Start--> load, shard --Started--> stdout;  then  --order--> compute, in lockstep with the other ranks --answer-->
 
-FSDP2 splits each parameter by rows: rank r of n holds ceil(rows / n) of them from row r * ceil(rows / n) on, as torch.chunk cuts.
-So a rank's shards are whole stretches of the flat vector of the one-process learner, and it copies them to and from the slab
-without asking the others. Forward and backward passes are collective: all ranks make equally many, and gradients are summed, not
-averaged. The optimizer works on the shards as plain tensors: AdamW never looks across elements.
+FSDP2 splits each parameter by rows: rank r of n holds ceil(rows / n) of them from row r * ceil(rows / n) on,
+as torch.chunk cuts. So a rank's shards are whole stretches of the flat vector of the one-process learner, and
+it copies them to and from the slab without asking the others. Forward and backward passes are collective: all
+ranks make equally many, and gradients are summed, not averaged. The optimizer works on the shards as plain
+tensors: AdamW never looks across elements.
 
-Ends with its driver: when its stdin does. Trouble is answered once, then the rank waits for its end. Not handled here: which
-groups are whose, what becomes of a lost rank.
+Ends with its driver: when its stdin does. Trouble is answered once, then the rank waits for its end. Not
+handled here: which groups are whose, what becomes of a lost rank.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class Piece:
 
 
 class Whole(nn.Module):
-    """The root that FSDP gathers around a whole job: scoring reads the output embedding's weight outside the model's forward."""
+    """The root that FSDP gathers around a whole job: scoring reads the output embedding's weight outside the
+    model's forward."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -108,7 +111,11 @@ class Rank:
         store.set_timeout(timedelta(days=1))  # how long a start may take is the driver's to say
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
-            backend, store=store, rank=start.rank, world_size=start.ranks, timeout=timedelta(seconds=start.timeout)
+            backend,
+            store=store,
+            rank=start.rank,
+            world_size=start.ranks,
+            timeout=timedelta(seconds=start.timeout),
         )
         with _in_turn(store, start):
             policy, lasting = _load(start.settings)
@@ -116,11 +123,15 @@ class Rank:
         self._warm_up()
         self._gauge = microbatch.PeakMemory(device)
         self.entries = tuple(entry for entry, _ in lasting)
-        self._pieces = _pieces(lasting, dict(policy.module.named_parameters()), dict(policy.module.named_buffers()), start)
+        self._pieces = _pieces(
+            lasting, dict(policy.module.named_parameters()), dict(policy.module.named_buffers()), start
+        )
         self._size = sum(_numel(entry) for entry in self.entries)
         self._trained = [piece for piece in self._pieces if piece.parameter is not None]
         self._vector = sum(_numel(entry) for entry in self.entries if entry.trained)
-        self._optimizer = MasterOptimizer({piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer)
+        self._optimizer = MasterOptimizer(
+            {piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer
+        )
 
     def obey(self, order: Order) -> Answer:
         match order:
@@ -172,11 +183,17 @@ class Rank:
             gradient -= part
         self._gauge.rise()
         return Learned(
-            parts=tuple(parts), half=_dot(first, first), rest=_dot(both, both), dot=_dot(first, both), peak=self._gauge.peak
+            parts=tuple(parts),
+            half=_dot(first, first),
+            rest=_dot(both, both),
+            dot=_dot(first, both),
+            peak=self._gauge.peak,
         )
 
     def _pass(self, share: Share, total: objectives.Total, version: int) -> Part:
-        batch, odds = batch_of(self._whole, self._run, Work(share.groups, share.prompts, share.rewards, total), version)
+        batch, odds = batch_of(
+            self._whole, self._run, Work(share.groups, share.prompts, share.rewards, total), version
+        )
         part = objectives.loss(self._objective, batch)
         part.value.backward()
         advantage, weight = tuple(part.advantage.tolist()), tuple(part.weight.tolist())
@@ -191,10 +208,13 @@ class Rank:
     def _gradients(self) -> list[Tensor]:
         """Of my shards, flat; zero where nothing has flowed."""
         return [
-            torch.zeros_like(piece.local) if piece.parameter is None or piece.parameter.grad is None
-            else _local(piece.parameter.grad).flatten()
+            (
+                torch.zeros_like(piece.local)
+                if piece.parameter is None or piece.parameter.grad is None
+                else _local(piece.parameter.grad).flatten()
+            )
             for piece in self._trained
-        ]  # fmt: skip
+        ]
 
     # --- copies -----------------------------------------------------------------------------------------------------------------
 
@@ -231,14 +251,19 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]
     """The whole model on the CPU, and what of it is trained or released, in the order of the layout."""
     run = settings.run
     lora = run.lora if run.model.training == "lora" else None
-    dtype = "float32" if lora is None else settings.dtype  # masters lie in the shards; a base that is only read needs none
+    # masters lie in the shards; a base that is only read needs none
+    dtype = "float32" if lora is None else settings.dtype
     model = load_policy(Path(settings.base), "cpu", dtype, lora=lora)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     if settings.checkpointing and not microbatch.recompute(model):
-        raise ValueError("peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'")
-    return LanguageModel(model, speech.load(Path(settings.model), run.model.template, run.task.system)), _layout(model)
+        raise ValueError(
+            "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'"
+        )
+    return LanguageModel(
+        model, speech.load(Path(settings.model), run.model.template, run.task.system)
+    ), _layout(model)
 
 
 def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
@@ -249,16 +274,24 @@ def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
         trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
         released = names.pop(_where(tensor), None)
         if released is None and trained:
-            raise ValueError(f"{name} is trained and would not be released: this architecture cannot be split")
+            raise ValueError(
+                f"{name} is trained and would not be released: this architecture cannot be split"
+            )
         if released is not None:
-            found.append((Entry(name=name, released=released, shape=tuple(tensor.shape), trained=trained), tensor))
+            found.append(
+                (Entry(name=name, released=released, shape=tuple(tensor.shape), trained=trained), tensor)
+            )
     if names:
-        raise ValueError(f"{sorted(names.values())[:3]} are released and are no parameters: this architecture cannot be split")
+        raise ValueError(
+            f"{sorted(names.values())[:3]} are released and are no parameters: this architecture cannot be"
+            " split"
+        )
     return found
 
 
 def _shard(whole: Whole, start: Start, device: torch.device) -> Any:
-    """Each of the model's layers is gathered when it computes; what is around them (embeddings, norm, head) with the whole.
+    """Each of the model's layers is gathered when it computes; what is around them (embeddings, norm, head)
+    with the whole.
 
     Moves them to the device, a layer at a time, with their buffers.
     """
@@ -278,7 +311,10 @@ def _shard(whole: Whole, start: Start, device: torch.device) -> Any:
 
 
 def _pieces(
-    lasting: list[tuple[Entry, Tensor]], parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor], start: Start
+    lasting: list[tuple[Entry, Tensor]],
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, Tensor],
+    start: Start,
 ) -> list[Piece]:
     pieces, offset = [], 0
     for entry, _ in lasting:
@@ -289,7 +325,9 @@ def _pieces(
             first = min(start.rank * rows, entry.shape[0])
             assert len(local) == min(rows, entry.shape[0] - first), f"{entry.name} is not split by rows"
             skipped = first * (_numel(entry) // max(entry.shape[0], 1))
-            pieces.append(Piece(entry, local.flatten(), parameter if entry.trained else None, offset + skipped))
+            pieces.append(
+                Piece(entry, local.flatten(), parameter if entry.trained else None, offset + skipped)
+            )
         else:
             pieces.append(Piece(entry, buffers[entry.name].flatten(), None, offset))
         offset += _numel(entry)
@@ -327,7 +365,8 @@ def _in_turn(store: dist.Store, start: Start) -> Iterator[None]:
 
 
 def main() -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a whole session is asked to end: the driver still needs the shards
+    # a whole session is asked to end: the driver still needs the shards
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not enter the frames
     inbox: queue.Queue[bytes] = queue.Queue()
