@@ -63,8 +63,9 @@ bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hour
 	$(BIN)/swarm bench gradient --out docs/gradient
 	$(BIN)/swarm bench staleness --out docs/staleness
 
-lint: $(STAMP)  ## ruff and the import contracts
+lint: $(STAMP)  ## ruff, its format and the import contracts
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
 check-types: $(STAMP)  ## mypy
@@ -102,4 +103,4 @@ sandbox:  ## what reward code that came with a run is run in (installs Debian's 
 
 clean:  ## caches and ./demo-run; .venv and .venv-vllm stay
 	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find swarm peers dashboard tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find swarm peers dashboard benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -188,9 +188,9 @@ def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -
     machine = case.on(row.role)
     share = machine.gpus[0].free / machine.gpus[0].total if machine.gpus else 0.0
     job = fit_probe.Job(
-        what=row.role,
+        what=row.role,  # type: ignore[arg-type]
         folder=str(folder),
-        config=_settings(case.config, folder, row, ask),  # type: ignore[arg-type]
+        config=_settings(case.config, folder, row, ask),
         prompt=ask.prompt,
         ram=0 if machine.gpus else machine.free,
         gpu=share,

@@ -66,7 +66,7 @@ def test_a_journal_on_a_disk_that_fails_loses_events_and_goes_on_when_the_disk_d
     again = Journal(tmp_path / "journal.jsonl")
     again(noted("six"))
     again.close()
-    assert [from_line(line) for line in open(again.path, "rb")] == [
+    assert [from_line(line) for line in again.path.read_bytes().splitlines(keepends=True)] == [
         noted("one"),
         noted("four"),
         noted("six"),
@@ -114,8 +114,8 @@ def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     )
 
 
-def household(tmp_path: Path, code: int) -> tuple[up.Household, up.Child]:
-    house = up.Household(tmp_path, Config())
+def household(tmp_path: Path, code: int) -> tuple[up.Children, up.Child]:
+    house = up.Children(tmp_path, Config())
     child = house.children["seed"] = up.Child("seed", [], tmp_path / "logs" / "seed.log")
     child.log.write_text("swarm: cannot use blobs: the disk is full\n")
     child.process, child.born = subprocess.Popen(["sh", "-c", f"exit {code}"]), time.monotonic()
@@ -147,7 +147,7 @@ def test_a_child_that_never_ran_ends_the_swarm_with_its_message(tmp_path: Path) 
 def test_a_view_whose_journal_cannot_be_read_says_so_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = up.Household(tmp_path, Config())
+    house = up.Children(tmp_path, Config())
     monkeypatch.setattr(house.journal, "news", failed)
     for _ in range(3):
         house._read()
