@@ -211,10 +211,10 @@ def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: flo
         "cut": seconds(cut),
     }
     told = Told(msgspec.structs.replace(quick, prices=prices))
-    together = [event.version for event in told.of(Trained, "learner-1", since=28) if event.members == 2]
-    made = {event.version for event in told.of(Trained, since=28)}
+    together = [event.version for event in told.of(Trained, "learner-1", since=30) if event.members == 2]
+    made = {event.version for event in told.of(Trained, since=30)}
     assert len(together) >= 0.9 * len(made) > 10
-    assert bool(told.of(Snapped, since=28)) is not transfer and not told.of(CaughtUp, since=28)
+    assert bool(told.of(Snapped, since=30)) is not transfer and not told.of(CaughtUp, since=28)
 
 
 def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
