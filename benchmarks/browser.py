@@ -1,6 +1,7 @@
 """A headless Chromium that looks at a page for us: for the row `dashboard` and the tests on real swarms.
 
-    with chromium() as browser:  page = browser.new_page()  ... watch(page) before goto, then page.evaluate("bench")
+    with chromium() as browser:
+        page = browser.new_page()  ...  watch(page) before goto, then page.evaluate("bench")
 
 `watch` lets the page write down its long tasks, its frames, and when which policy version was on the screen.
 Not handled here: what is to be seen.
@@ -36,14 +37,19 @@ new PerformanceObserver((list) => {
   for (const task of list.getEntries()) bench.long.push([task.startTime, task.duration]);
 }).observe({type: "longtask", buffered: true});
 let last = null;
-const frame = (at) => { if (last !== null) bench.frames.push([at, at - last]); last = at; requestAnimationFrame(frame); };
+const frame = (at) => {
+  if (last !== null) bench.frames.push([at, at - last]);
+  last = at;
+  requestAnimationFrame(frame);
+};
 requestAnimationFrame(frame);
 addEventListener("DOMContentLoaded", () => {
   let known = "";
   const painted = new MessageChannel();
   const waiting = [];
   // A message posted in a frame's callback arrives after that frame was painted.
-  painted.port1.onmessage = () => bench.shown.push([waiting.shift(), performance.timeOrigin + performance.now()]);
+  painted.port1.onmessage = () =>
+    bench.shown.push([waiting.shift(), performance.timeOrigin + performance.now()]);
   new MutationObserver(() => {
     const text = document.querySelector("#version")?.textContent.replace(/\\D/g, "") ?? "";
     if (text === known) return;

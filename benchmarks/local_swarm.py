@@ -1,7 +1,8 @@
 """A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their
 journals.
 
-    with LocalSwarm(folder) as home:  home.join(Role.LEARNER) ... home.wait(version) ... home.events("learner-1")
+    with LocalSwarm(folder) as home:
+        home.join(Role.LEARNER)  ...  home.wait(version)  ...  home.events("learner-1")
 
 The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer
 that dies while it is measured ends the row with its last words.

@@ -1,7 +1,8 @@
 """A made-up swarm of any size as the events that a seed's bus sees, for benches and for whoever works on the
 page.
 
-    crowd(peers, seconds, start) -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
+    crowd(peers, seconds, start)
+        -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
 
 Nobody computes here: a schedule of actions plays a run of a few learners, one evaluator, one seed and
 samplers with different speed, distance and hardware. What follows from each other in a real run does here
@@ -101,7 +102,7 @@ class _Play:
         """One event at a later moment."""
         self.at(when, lambda at: iter((make(at),)))
 
-    # --- who is there ----------------------------------------------------------------------------------------------------
+    # --- who is there ---------------------------------------------------------------------------------------
 
     def _enter(self, member: Member, at: float) -> None:
         self.at(at, lambda at: self._started(member, at))
@@ -161,7 +162,7 @@ class _Play:
     def _lost(self, at: float) -> Events:
         yield happened.Lost(at=at, peer=self.seed.id, subject=self.victims["learner"].id, silent=PATIENCE)
 
-    # --- heartbeats and bytes --------------------------------------------------------------------------------------------
+    # --- heartbeats and bytes -------------------------------------------------------------------------------
 
     def _beat(self, member: Member, at: float) -> Events:
         if not member.here:
@@ -209,7 +210,7 @@ class _Play:
             links[source.id] = Link(received=received, rtt=member.distance / 2, relayed=member.relayed)
         return links
 
-    # --- rounds ----------------------------------------------------------------------------------------------------------
+    # --- rounds ---------------------------------------------------------------------------------------------
 
     def _release_first(self, at: float) -> Events:
         self.released[0] = at

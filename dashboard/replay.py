@@ -1,7 +1,7 @@
 """A journal as a source: any moment of it, or all of it again at any speed.
 
     journal -> Replay -> moment(at)              the state as it was
-                      -> updates(at, speed)      views, while the journal's clock runs `speed` times as fast as ours
+                      -> updates(at, speed)      views: the journal's clock runs `speed` times as fast as ours
 
 Journal time is the Timeline's: the clock of whoever kept the journal, which never goes back; an event of
 somebody else's clock is placed where it arrived. Events before the keeper's first own stamp are placed there.

@@ -5,7 +5,8 @@ caller. uvicorn knows no deadline for a request's head and none for a client tha
 connection here has both:
 
     connected --head complete--> answering --answered--> waiting for the next head
-    closed after HEAD seconds without a whole head, however its bytes trickle, or when it reads less than PORTION in STALL seconds
+    closed after HEAD seconds without a whole head, however its bytes trickle,
+           or when it reads less than PORTION in STALL seconds
 
 Connections without a request make room for new ones, the oldest first, so that half-open ones never keep
 anybody out. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy's).

@@ -112,7 +112,7 @@ class State:
             if peer.role is role and peer.status(now, patience) == "alive"
         ]
 
-    # --- views ----------------------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------
 
     def view(
         self,
@@ -263,7 +263,7 @@ class State:
             share = min(peer.trained / self.tally.trained, 1.0)
         return peer.row(peer.status(now, self.run.pace.patience), newest, released, share)
 
-    # --- for the fold ---------------------------------------------------------------------------------------------------
+    # --- for the fold ---------------------------------------------------------------------------------------
 
     def say(self, at: float, news: News) -> None:
         self.lines.say(at, news, self.revision)

@@ -1,7 +1,7 @@
 """The state for a terminal: a live view, and the summary of a finished run.
 
-    render(state, now, width)    headline, what is wrong, peers, sparklines, last events; as tall as the peers need, 1 line each
-    summary(state, now, ...)     versions, verdicts, lag histogram, accuracy before and after, agreement, files
+    render(state, now, width)    headline, what is wrong, peers (a line each), sparklines, last events
+    summary(state, now, ...)     versions, verdicts, lag histogram, accuracy at both ends, agreement, files
 
 Pure functions from State to rich renderables; the caller owns the Console (colour, NO_COLOR, refresh).
 Strings of peers were cleaned at the fold and are wrapped in Text, never parsed as markup.

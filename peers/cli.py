@@ -62,7 +62,7 @@ def run(said: Sequence[str]) -> int:
     return code
 
 
-# --- commands -----------------------------------------------------------------------------------------------------------
+# --- commands -----------------------------------------------------------------------------------------------
 
 
 def up(args: argparse.Namespace) -> int:
@@ -255,7 +255,7 @@ def config_schema(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- the parser ---------------------------------------------------------------------------------------------------------
+# --- the parser ---------------------------------------------------------------------------------------------
 
 EXAMPLE = """examples:
   swarm up configs/demo.toml                     a whole swarm on this machine, to see it work
@@ -263,8 +263,8 @@ EXAMPLE = """examples:
   swarm join swarm1...                           help with a run
   swarm status --watch                           what the swarm is doing
 
-exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused, 129, 130 and 143
-left on a signal"""
+exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused,
+129, 130 and 143 left on a signal"""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,11 +1,13 @@
 """What goes wrong for a user, and the exit code it has.
 
-    0 done or left cleanly    1 our bug         2 usage or config    3 this machine cannot    4 no bootstrap reachable
-    5 refused (invite, other run, protocol)     129 / 130 / 143 after a graceful leave on SIGHUP / SIGINT / SIGTERM
+    0 done or left cleanly      3 this machine cannot
+    1 our bug                   4 no bootstrap reachable
+    2 usage or config           5 refused (invite, other run, protocol)
+    129 / 130 / 143             after a graceful leave on SIGHUP / SIGINT / SIGTERM
 
     UserError                    what a person can do something about: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
-      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, no space on the disk
+      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving

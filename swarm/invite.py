@@ -1,7 +1,7 @@
 """The invite: one word, `swarm1...`, that is all a newcomer needs; and the memberships that follow from it.
 
-    bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4 | count 1, addresses
-            | [owner's delegation: seed 32, signature 64] | checksum 8
+    bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4
+            | count 1, addresses | [owner's delegation: seed 32, signature 64] | checksum 8
     word  = "swarm1" + lower-case base32 of the bytes, without padding
 
 `read` is offline: it tells a damaged word from an expired one and from one of another protocol before a

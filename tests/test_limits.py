@@ -135,7 +135,7 @@ def test_a_collection_without_a_limit_is_found() -> None:
     ]
 
 
-# --- what a stranger can send -------------------------------------------------------------------------------------------
+# --- what a stranger can send -------------------------------------------------------------------------------
 
 TIMES = Times(released=1.0, fetched=2.0, used=3.0, finished=4.0, sent=5.0)
 GROUP = Group(
@@ -285,7 +285,7 @@ def test_a_proof_of_membership_costs_no_more_than_one(kind: str) -> None:
     assert said != "accepted" and peak < BUDGET
 
 
-# --- what honest peers send ---------------------------------------------------------------------------------------------
+# --- what honest peers send ---------------------------------------------------------------------------------
 
 MEMBERSHIP = Membership(
     peer=ME.me,

@@ -1,7 +1,9 @@
 """A learner's admission path in a process of its own, for the row `groups`: real node, real
 `LearnerPeer.receive`, no training.
 
-    python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'     -> {"addresses", "run", "tcp"}, then answers {"do": "count"}
+    python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
+                         -> {"addresses", "run", "tcp"}
+    {"do": "count"}      -> what was admitted so far
 
 Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a
 handler that only acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as

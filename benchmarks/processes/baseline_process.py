@@ -1,7 +1,8 @@
 """One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings,
 no network.
 
-    python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", "learn", ...}
+    python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'
+        -> {"tokens", "seconds", "cpu", "learn", ...}
 
 A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a
 release's bytes back into the engine. Tokens are those of the completions, end tokens included, that were

@@ -1,6 +1,7 @@
 """TRL's GRPOTrainer on the same model, task and sizes, for the row `tokens`: the outside reference.
 
-    python -m benchmarks.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'     -> {"tokens", "seconds", "cpu", ...}
+    python -m benchmarks.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'
+        -> {"tokens", "seconds", "cpu", ...}
 
 Settings that TRL has too are ours: 32 prompts of 8 completions a step, 6 tokens at most, temperature 1, AdamW
 with our rate and moments, no KL, one thread, fp32 on the CPU, `generate` of transformers. Tokens are counted

@@ -1,8 +1,10 @@
 """One sampler engine beside the learner, in a process of its own, for the row `engines`.
 
     python -m benchmarks.processes.engine_agreement '{"engine": "hf", "model": ..., "tokens": 64}'
-    {"do": "arrive", "training": "full"}    -> {"with": [seconds], "without": [seconds], "bytes"}     to a first token
-    {"do": "agree", "kind": "bfloat16"}     -> {"tokens", "against": {what: {"mean", "p99", "max"}}}  |delta log-prob|, nats
+    {"do": "arrive", "training": "full"}    -> {"with": [seconds], "without": [seconds], "bytes"}
+    {"do": "agree", "kind": "bfloat16"}     -> {"tokens", "against": {what: {"mean", "p99", "max"}}}
+
+Seconds are those to a first token, differences those of log-probabilities in nats.
 
 A release arrives as bytes: fetching it is not measured. What an engine says of the tokens that it sampled is
 compared with what a learner computes for them from the same release, in float32 and in the precision that the

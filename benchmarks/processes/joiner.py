@@ -1,6 +1,7 @@
 """`swarm join` that also writes down how long its imports take: for the row `join`.
 
-    python -m benchmarks.processes.joiner FILE join INVITE ...      FILE gets a line `moment seconds` for each outermost import
+    python -m benchmarks.processes.joiner FILE join INVITE ...
+        -> in FILE a line `moment seconds` for each outermost import
 
 Counted where the interpreter looks a module up that is not loaded yet: -X importtime costs half a second more
 than it tells.

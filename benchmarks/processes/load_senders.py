@@ -2,9 +2,9 @@
 seals real groups.
 
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "desk": {...}}'
-    {"do": "join", "senders": 16}                                             nodes for so many
-    {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}                 fresh groups -> {"bytes": of all frames}
-    {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}              the sealed frames -> {"seconds", "admitted"}
+    {"do": "join", "senders": 16}                                   nodes for so many
+    {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
+    {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}    those frames -> {"seconds", "admitted"}
 
 Sealing is not part of the time: the desk is measured, and a real sampler seals while it waits for its engine.
 All ways send the same frames with the same number under way at once.

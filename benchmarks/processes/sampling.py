@@ -1,7 +1,7 @@
 """One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a
 real node.
 
-    python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "taker": address or ""}'
+    python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "taker": ""}'
     {"do": "size", "tasks": 8, "group": 8}                               from now on so many in one call
     {"do": "sample", "calls": 20}                                        -> {"tokens", "seconds"}
     {"do": "plain", "calls": 20}     the same without this project       -> {"tokens", "seconds"}

@@ -1,7 +1,8 @@
 """Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit,
 and listens.
 
-    python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'     -> {"addresses"}, until stdin ends
+    python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'
+        -> {"addresses"}, until stdin ends
 
 What a learner makes of a group is not part of a sampler's cost: it has another machine for that.
 """

@@ -1,8 +1,10 @@
 """Row `dashboard`: what the page costs and how late it is.
 
-    fold      events/s, and memory after a million of them against half              benchmarks.processes.folding, a made-up swarm
-    crowd     /api/state, frames, long tasks, bytes/s to a browser at 500 peers      benchmarks.processes.page_server, a made-up swarm
-    live      event to pixel; a late window's time to the whole roster               a real swarm of processes
+    fold      events/s, and memory after a million of them against half           processes.folding
+    crowd     /api/state, frames, long tasks, bytes/s to a browser at 500 peers   processes.page_server
+    live      event to pixel; a late window's time to the whole roster            a real swarm of processes
+
+`fold` and `crowd` are of a made-up swarm (benchmarks.synthetic_events).
 
 An event is as old as its own peer's clock says, a pixel as new as the browser's: both are this machine's. Not
 handled here: what the page looks like.
@@ -98,7 +100,7 @@ def _fold(say: Say, folded: int) -> Iterator[Figure]:
     )
 
 
-# --- a made-up swarm of many peers -----------------------------------------------------------------------------------------
+# --- a made-up swarm of many peers --------------------------------------------------------------------------
 
 
 def _crowd(say: Say, peers: int, past: float, look: float) -> Iterator[Figure]:
@@ -181,7 +183,7 @@ def _page(url: str, peers: int, look: float) -> Iterator[Figure]:
     )
 
 
-# --- a real swarm ----------------------------------------------------------------------------------------------------------
+# --- a real swarm -------------------------------------------------------------------------------------------
 
 
 def _live(say: Say, look: float) -> Iterator[Figure]:

@@ -1,10 +1,12 @@
 """Row `engines`: what samplers and learners of real models cost here, on a tiny random Llama that is made for
 it.
 
-    pace       tokens/s of each engine: in a swarm, alone, and without this project       benchmarks.processes.sampling, benchmarks.processes.sink
-    learner    seconds a step and peak memory: full, 8-bit Adam, LoRA, QLoRA              benchmarks.processes.training
-    arrival    a release's bytes are here -> the first token sampled with it              benchmarks.processes.engine_agreement
-    agreement  |engine's log-prob - learner's| of the sampled tokens                      benchmarks.processes.engine_agreement
+    pace       tokens/s of each engine: in a swarm, alone, and without this project   sampling, sink
+    learner    seconds a step and peak memory: full, 8-bit Adam, LoRA, QLoRA          training
+    arrival    a release's bytes are here -> the first token sampled with it          engine_agreement
+    agreement  |engine's log-prob - learner's| of the sampled tokens                  engine_agreement
+
+The last column names modules of benchmarks.processes.
 
 What is compared takes turns, each side in a process of its own; the middle turn is told, and how far the
 others were from it. An engine that cannot run here leaves its reason. Not handled here: models whose
@@ -124,7 +126,7 @@ def _served(setup: Answer, dtype: str = "auto", adapters: bool = False) -> Itera
         yield {**setup, "settings": [*setup["settings"], f"peer.engine.url={url}"]}
 
 
-# --- pace ----------------------------------------------------------------------------------------------------------------
+# --- pace ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _calls(partner: Partner, do: str, seconds: float) -> int:
     return max(2, round(seconds / float(partner.ask(do=do, calls=1)["seconds"])))
 
 
-# --- arrival, agreement --------------------------------------------------------------------------------------------------
+# --- arrival, agreement -------------------------------------------------------------------------------------
 
 
 def _arrival(say: Say, setup: Answer) -> Iterator[Line]:
@@ -264,7 +266,7 @@ def _asked(setup: Answer, dtype: str, question: Answer) -> Answer:
         return child.ask(**question)
 
 
-# --- learner -------------------------------------------------------------------------------------------------------------
+# --- learner ------------------------------------------------------------------------------------------------
 
 
 def _learners(say: Say, model: Path) -> Iterator[Line]:

@@ -1,7 +1,8 @@
 """Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP
 socket.
 
-    crowd (senders with nodes of their own) ==frames==> desk (LearnerPeer.receive | a handler that acknowledges | bare TCP)
+    crowd (senders with nodes of their own) ==frames==> desk, in one of three ways:
+        LearnerPeer.receive | a handler that acknowledges | bare TCP
 
 The three ways take turns and carry the same bytes with the same number under way. Between "admitted" and
 "acknowledged" lies what admission costs (signature, shape, rewards recomputed, journal), between that and TCP

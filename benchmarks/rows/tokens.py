@@ -1,7 +1,9 @@
 """Row `tokens`: tokens/s that a swarm samples and trains on, and the share of wall time that its learners
 compute.
 
-    1 learner + 1 sampler, 2 + 3 (real processes)   against   one process that does all in turn   against   TRL's GRPOTrainer
+    1 learner + 1 sampler, 2 + 3 (real processes)
+        against one process that does all in turn
+        against TRL's GRPOTrainer
 
 All with the same model, task, batch and group size, one thread a process. A token counts when its group was
 trained on; it is one of a completion's, the end token included. Learners compute during the `learn` and

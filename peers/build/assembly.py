@@ -158,7 +158,7 @@ def _peers_of(invite: Invite) -> list[PeerId]:
     return [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
 
 
-# --- the parts ----------------------------------------------------------------------------------------------------------
+# --- the parts ----------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
     spec            the Spec as bytes; its sha256 is the run's digest
     owner.key       signs memberships; only where the run was started
-    model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of a local model are
-                    trained
+    model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of
+                    a local model are trained
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started

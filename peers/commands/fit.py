@@ -127,7 +127,7 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
     return speed
 
 
-# --- measurements -------------------------------------------------------------------------------------------------------
+# --- measurements -------------------------------------------------------------------------------------------
 
 
 def measurements(case: Case, model: Path, found: list[Row], speed: Callable[[str], Speed]) -> Iterator[Row]:
@@ -264,7 +264,7 @@ def _settings(config: Config, folder: Path, row: Row, ask: Ask) -> Config:
     return Config(run=run, peer=replace(peer, engine=engine))
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------------
+# --- what is shown ------------------------------------------------------------------------------------------
 
 
 def heading(case: Case, name: str, speed: Callable[[str], Speed]) -> list[str]:

@@ -1,7 +1,8 @@
 """A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not
 the command.
 
-    Job --stdin, JSON--> `python -m peers.commands.fit_probe` (rlimit, first to be killed when memory runs out) --stdout, JSON--> Outcome
+    Job --stdin, JSON--> python -m peers.commands.fit_probe --stdout, JSON--> Outcome
+                         (rlimit; first to be killed when memory runs out)
 
 `speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk;
 `sampler`, `evaluator` and `learner` build what such a peer builds and let it work twice: the first time warms

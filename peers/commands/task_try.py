@@ -141,7 +141,7 @@ def _plain(task: Task) -> str:
     return "\n".join(f"{turn.role}: {turn.content}" for turn in task.messages) or task.prompt
 
 
-# --- the page -----------------------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------------------
 
 
 def _page(run: Run, trials: Sequence[Trial]) -> RenderableType:

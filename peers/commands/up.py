@@ -220,7 +220,7 @@ class Children:
         )
         return exported.returncode
 
-    # --- watching -------------------------------------------------------------------------------------------------------
+    # --- watching -------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, _: Any) -> None:
         self.signalled = number

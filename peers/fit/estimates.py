@@ -1,8 +1,8 @@
 """Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's Ask and a device's
 Speed. No I/O, no torch.
 
-    ModelShape + Ask + kind  --> Need (least, easy)     bytes, apart for what computes and for what the swarm keeps in RAM
-    the same + Speed      --> Pace                   tokens a second, seconds a step
+    ModelShape + Ask + kind  --> Need (least, easy)     bytes: what computes, what the swarm keeps in RAM
+    the same + Speed         --> Pace                   tokens a second, seconds a step
 
 Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends
 on kernels and allocators is left to a factor that `peers.fit.fits` learns from measurements. `P` parameters,

@@ -1,8 +1,8 @@
 """What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as
 auto` takes.
 
-    config.json -> ModelShape --+-- estimates -- corrections --> a Row for each role and kind -- probe --> measured, corrections
-    machine, its speed ------+
+    config.json -> ModelShape --+-- estimates -- corrections --> a Row for each role and kind
+    machine, its speed ---------+                                  -- probe --> measured, corrections
 
 Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits
 alone. A wrong guess changes the next one: factors between measured and predicted are kept by device and kind.
@@ -174,7 +174,7 @@ def _beyond(case: Case, role: str, kind: str) -> str:
     return ""
 
 
-# --- `swarm join --as auto` ---------------------------------------------------------------------------------------------
+# --- `swarm join --as auto` ---------------------------------------------------------------------------------
 
 
 class Choice(NamedTuple):

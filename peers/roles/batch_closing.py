@@ -1,6 +1,7 @@
 """What the learners of a round tell each other of their batches before they make gradients of them.
 
-    my batch closes -> `tell`: heartbeat with its Closed -> the others close theirs      theirs -> `hear` -> my gradient
+    my batch closes -> `tell`: heartbeat with its Closed -> the others close theirs
+    theirs          -> `hear` -> my gradient
 
 Only objectives that take something over the round's whole batch (`of_round`: the spread of its rewards) need
 it. A learner waits for the others at most as long as a round waits for its members; who is not heard by then

@@ -1,7 +1,8 @@
 """Calls of an engine whose failures are told and waited out: the role goes on when it works again.
 
-    call -> Work port -> result        EngineError -> Faulted, and raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
-                                       the first call of its kind that works after it -> Recovered
+    call -> Work port -> result
+                      -> EngineError -> Faulted, raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
+                         the first call of its kind that works after it -> Recovered
 
 However often it fails, the peer goes on trying: what is missing (memory, a server) may come back, and it says
 each minute that it has not. Not handled here: restarts, which are the engine's own.

@@ -1,10 +1,11 @@
 """The learner: groups in, new policies out, in rounds with whoever else is there.
 
-    peers.roles.learner_inbox: stream "groups" -> batches                                                  beside the loop
-    peers.roles.next_release: a better release than mine -> its bytes, here                             beside the loop
+    peers.roles.learner_inbox: stream "groups" -> batches                         beside the loop
+    peers.roles.next_release: a better release than mine -> its bytes, here       beside the loop
     loop: the round's table commands, one coroutine each runs it, what came of it is the next cause
 
-        gather -> learn -> average -> step -> (publish) -> gather ...        fetch: the swarm is ahead, take its release
+        gather -> learn -> average -> step -> (publish) -> gather ...
+        fetch: the swarm is ahead, take its release
 
 Invariants: the released weights are the truth: after every version this learner's digest is the release's, or
 it snaps to it. Groups of a batch that was overtaken go back to the batcher: nothing is lost, nothing trained
@@ -143,7 +144,7 @@ class LearnerPeer:
             await self.host.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
 
-    # --- the round ------------------------------------------------------------------------------------------------------
+    # --- the round ------------------------------------------------------------------------------------------
 
     def _above(self) -> tuple[Any, ...]:
         """The rank of my version as it is released; while it is not, every release of it ranks above."""

@@ -1,6 +1,7 @@
 """The release that a learner takes next, on its way here beside the round.
 
-    run    what ranks above mine -> Host.obtain -> its bytes, ready     while the round waits for it, or has nothing to do
+    run    what ranks above mine -> Host.obtain -> its bytes, ready
+           while the round waits for it, or has nothing to do
     wait   the round, until they are ready or not worth waiting for
 
 A release that is announced is waited for as long as swarm.core.releases says. Then the learner goes on from

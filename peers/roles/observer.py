@@ -1,8 +1,9 @@
 """What a peer that observes keeps of the swarm: a State over its bus, kept over restarts and told to windows
 that come late.
 
-    bus -> Feed over State -> page, terminal                  folder/history <- every `history.save` seconds, and at the end
+    bus -> Feed over State -> page, terminal
              ^       |
+             |       +-> folder/history, every `history.save` seconds and at the end
              |       +-> service `history` -> a window that joined late
     own file, or a seed's snapshot when that knows more
 
@@ -136,7 +137,7 @@ class Observer:
         self.feed.state = theirs.state
         return theirs.made
 
-    # --- what others tell -----------------------------------------------------------------------------------------------
+    # --- what others tell -----------------------------------------------------------------------------------
 
     async def _ask(self, sources: Sequence[PeerId]) -> Told | None:
         host = self._host
@@ -170,7 +171,7 @@ class Observer:
                 raise Refused(str(error)) from error
         return wire.encode(Past(age=now - self._dumped[0], state=self._dumped[1]))
 
-    # --- the disk -------------------------------------------------------------------------------------------------------
+    # --- the disk -------------------------------------------------------------------------------------------
 
     def _remembered(self) -> tuple[State, str]:
         """What the file says, or a State without a past and why it is that."""

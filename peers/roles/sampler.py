@@ -100,7 +100,7 @@ class Sampler:
                 for delivery in late:
                     delivery.cancel()
 
-    # --- adopt ----------------------------------------------------------------------------------------------------------
+    # --- adopt ----------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
         """Bring the best release here whenever it is better than mine, late by the injected delay."""
@@ -151,7 +151,7 @@ class Sampler:
         if self._ready is ready:  # else a newer one came meanwhile
             self._ready = None
 
-    # --- draw, sample, score, seal --------------------------------------------------------------------------------------
+    # --- draw, sample, score, seal --------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
         """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is
@@ -234,7 +234,7 @@ class Sampler:
         if group is not None:
             await self._deliver(group)
 
-    # --- deliver --------------------------------------------------------------------------------------------------------
+    # --- deliver --------------------------------------------------------------------------------------------
 
     async def _deliver(self, group: Group) -> None:
         host, wait = self.host, 0.0

@@ -7,7 +7,7 @@ checks that its bf16 weights are exactly the release's, and from then on makes t
 publisher has moved on, the release alone will do until the next time.
 
     asks   state --> copy of the state, between steps -> hashed and cut, beside them --> offer
-           states --> chunks, from a store of one entry, which is dropped when nobody asks for its chunks any more
+           states --> chunks, from a store of one entry, dropped when nobody asks for its chunks any more
 
 Only learners are served: a state is six times as large as a release, and moments cannot be checked against
 anything. Whoever asks waits by size, and no longer: a learner that waits does not learn. Not handled: a state

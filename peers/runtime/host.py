@@ -1,9 +1,12 @@
 """What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its
 bytes.
 
-         gossip beat, beat/sampler, release, event                       mail newest, release, blobs
-    in   -> unseal -> trust -> Roster / Releases / bus          answers  <- newest that is held, one that is sought, chunks
+         gossip beat, beat/sampler, release, event
+    in   -> unseal -> trust -> Roster / Releases / bus
     out  <- seal   <- PeerStatus, own events (bundled)
+
+         mail newest, release, blobs
+    answers  <- newest that is held, one that is sought, chunks
 
 A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits
 with `changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and
@@ -124,7 +127,7 @@ class Host:
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._collect)
 
-    # --- for roles ------------------------------------------------------------------------------------------------------
+    # --- for roles ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         return self.ports.clock.now()
@@ -279,7 +282,7 @@ class Host:
     def topic(self, name: str) -> str:
         return wire.topic(self.who.run, name)
 
-    # --- services -------------------------------------------------------------------------------------------------------
+    # --- services -------------------------------------------------------------------------------------------
 
     async def run(self, role: Callable[[], Any]) -> None:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""

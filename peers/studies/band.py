@@ -1,8 +1,10 @@
 """The band of honest samplers, and what a liar costs: `swarm bench band`.
 
-    honest   engines x delays x learning rates x tasks --trainings of the roles that ship--> log ratios of every group, by lag
-    liars    one sampler of three lies, to a learner that doubts and to one that believes all --> held-out accuracy
-             --> band.csv, liars.csv, band.png
+    honest   engines x delays x learning rates x tasks --trainings of the roles that ship-->
+             log ratios of every group, by lag
+    liars    one sampler of three lies, to a learner that doubts and to one that believes all -->
+             held-out accuracy
+    both     --> band.csv, liars.csv, band.png
 
 The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.belief). Delays are
 those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest one. A plan
@@ -137,7 +139,7 @@ def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: floa
     return [(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
 
 
-# --- honest samplers --------------------------------------------------------------------------------------------------------
+# --- honest samplers ----------------------------------------------------------------------------------------
 
 
 def measure(one: Honest) -> Row:
@@ -237,7 +239,7 @@ def figures(seen: Sequence[Seen]) -> dict[str, float]:
     }
 
 
-# --- liars ------------------------------------------------------------------------------------------------------------------
+# --- liars --------------------------------------------------------------------------------------------------
 
 
 def suffer(one: Lied) -> Row:
@@ -306,7 +308,7 @@ class Lying:
         return said
 
 
-# --- the report -------------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
 def write(out: Path, bands: Sequence[tuple[Honest, Row]], lies: Sequence[tuple[Lied, Row]]) -> None:

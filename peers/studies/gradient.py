@@ -1,6 +1,7 @@
 """The bias-variance lab, `swarm bench gradient`: every method's estimator against the exact policy gradient.
 
-    plan (kl, G, horizon, instance) --ledger, all cores--> moments of each method --> gradient.csv, *.png, report.md
+    plan (kl, G, horizon, instance) --ledger, all cores--> moments of each method
+        --> gradient.csv, *.png, report.md
 
 N groups of G completions are drawn from an older policy q; each gives one gradient at the learner's p,
 through the `loss` that trains. All methods of a cell see the same draws. A few moments say everything, in
@@ -58,7 +59,7 @@ class Cell(Struct):
     """Digest of what the methods are."""
 
 
-# --- methods ------------------------------------------------------------------------------------------------------------
+# --- methods ------------------------------------------------------------------------------------------------
 
 
 def labels(methods: Sequence[str] = ()) -> list[str]:
@@ -79,7 +80,7 @@ def _differs(name: str, score: str) -> bool:
     )
 
 
-# --- one cell -----------------------------------------------------------------------------------------------------------
+# --- one cell -----------------------------------------------------------------------------------------------
 
 
 def measure(cell: Cell) -> Row:
@@ -158,7 +159,7 @@ def moments(g: Tensor, truth: Tensor) -> dict[str, float]:
     }
 
 
-# --- the study ----------------------------------------------------------------------------------------------------------
+# --- the study ----------------------------------------------------------------------------------------------
 
 
 def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:

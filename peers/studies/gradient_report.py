@@ -160,7 +160,7 @@ def table(records: Sequence[Record]) -> bytes:
     return text.getvalue().encode()
 
 
-# --- the report ---------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
 def report(records: Sequence[Record], command: str, seeds: Sequence[int], seconds: float) -> str:

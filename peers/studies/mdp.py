@@ -1,7 +1,8 @@
 """A sequence MDP small enough to know everything about: every completion, its probability, and the exact
 policy gradient.
 
-    (horizon, seed) --> tree of all prefixes, sampler's logits, rewards --(kl)--> learner's logits, exact gradient there
+    (horizon, seed) --> tree of all prefixes, sampler's logits, rewards
+        --(kl)--> learner's logits, exact gradient there
 
 The policy is a softmax over SYMBOLS at every prefix (full history, no sharing), one of which ends the
 completion, so that lengths are ragged; at the horizon a completion is cut. The learner stands `kl` nats a

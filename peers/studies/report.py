@@ -1,6 +1,7 @@
 """The report of the staleness bench: rows in, report.md, cells.csv and pictures out.
 
-    search + sections (cells with their rows) --by method and value of the section's axis, over seeds--> tables --> report.md
+    search + sections (cells with their rows)
+        --by method and value of the section's axis, over seeds--> tables --> report.md
 
 A figure is a mean over seeds with the half-width of its 95 % interval (Student's t). A difference is paired:
 the same seed has the same tasks and delays whatever the method, so what seeds have in common drops out; which
@@ -94,7 +95,7 @@ def write(out: Path, account: Account) -> None:
     write_durably(out / "report.md", text(account, pictures).encode())
 
 
-# --- figures ------------------------------------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------------------
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -143,7 +144,7 @@ def collapsed(one: Done) -> bool:
     return not one.figure("last") >= COLLAPSED * one.figure("best")
 
 
-# --- text ---------------------------------------------------------------------------------------------------------------
+# --- text ---------------------------------------------------------------------------------------------------
 
 
 def text(account: Account, pictures: Mapping[str, Sequence[Path]]) -> str:
@@ -157,22 +158,23 @@ def text(account: Account, pictures: Mapping[str, Sequence[Path]]) -> str:
 
 HEAD = """# Policies under delay
 
-`{command}`: {done} of {asked} trainings on seeds {seeds}, after {searched} on seeds {search} in the search for learning rates.
-`cells.csv` has one line for each. Left out, for want of time: {left}.
+`{command}`: {done} of {asked} trainings on seeds {seeds}, after {searched} on seeds {search} in the search
+for learning rates. `cells.csv` has one line for each. Left out, for want of time: {left}.
 
-The roles that ship (seed, learner, sampler, evaluator) run on the virtual clock; the policy really samples and really learns. A
-version is {groups} groups of {completions} completions. The delay is the paper's law (arXiv 2508.17850): log-normal, median
-{median:g} s, cut at {longest:g} s, drawn for each group. `delay` D is how many versions the learner makes in {longest:g} s, the
-oldest that a group can be; how old they are is measured and stands below. D = 0 is exactly on-policy. All laws have that median;
-Weibull has the log-normal's coefficient of variation too. `way` is what is late: the `upload` of each group, or each new `policy`
-on its way to the sampler, one after the other. The latter is not the paper's delay, which is drawn anew for each rollout: a
-sampler here keeps one old policy until the next arrives.
+The roles that ship (seed, learner, sampler, evaluator) run on the virtual clock; the policy really samples
+and really learns. A version is {groups} groups of {completions} completions. The delay is the paper's law
+(arXiv 2508.17850): log-normal, median {median:g} s, cut at {longest:g} s, drawn for each group. `delay` D
+is how many versions the learner makes in {longest:g} s, the oldest that a group can be; how old they are is
+measured and stands below. D = 0 is exactly on-policy. All laws have that median; Weibull has the
+log-normal's coefficient of variation too. `way` is what is late: the `upload` of each group, or each new
+`policy` on its way to the sampler, one after the other. The latter is not the paper's delay, which is drawn
+anew for each rollout: a sampler here keeps one old policy until the next arrives.
 
-Accuracy is held out, every {every} versions from the same first policy; greedy for the language model, of drawn answers for the
-table of `toy`. `best` and `last` are of one training's curve, `gap` is between the two, `auc` its mean height. ± is the 95 %
-interval of a mean over seeds; differences to `{against}` are paired by seed, bold where the interval leaves out 0 (one in twenty
-does by chance; what stands after Holm's correction is listed). `kl`, the weight of the KL term, changes no learning rate: it is
-that found without."""
+Accuracy is held out, every {every} versions from the same first policy; greedy for the language model, of
+drawn answers for the table of `toy`. `best` and `last` are of one training's curve, `gap` is between the
+two, `auc` its mean height. ± is the 95 % interval of a mean over seeds; differences to `{against}` are
+paired by seed, bold where the interval leaves out 0 (one in twenty does by chance; what stands after Holm's
+correction is listed). `kl`, the weight of the KL term, changes no learning rate: it is that found without."""
 
 
 def _head(account: Account) -> str:
@@ -366,7 +368,7 @@ def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-# --- CSV ----------------------------------------------------------------------------------------------------------------
+# --- CSV ----------------------------------------------------------------------------------------------------
 
 
 def table(account: Account) -> str:

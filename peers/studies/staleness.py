@@ -2,8 +2,10 @@
 delays.
 
     stage by stage, what matters most first:
-        search  rates x search seeds at the middle delay --> the rate of each (method, domain), by area under the curve
-        grid    methods x values of the stage's axis x held-out seeds, at those rates --ledger, all cores--> rows
+        search  rates x search seeds at the middle delay
+                --> the rate of each (method, domain), by area under the curve
+        grid    methods x values of the stage's axis x held-out seeds, at those rates
+                --ledger, all cores--> rows
         report  cells.csv, *.png, report.md of all that is done so far
 
 All methods have the same grid of rates, the same tasks, delays and first policy; seeds of the search occur
@@ -129,7 +131,7 @@ def known(methods: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for label, name in labels if name in OBJECTIVES or ":" in name))
 
 
-# --- cells --------------------------------------------------------------------------------------------------------------
+# --- cells --------------------------------------------------------------------------------------------------
 
 
 def domains(stage: Stage) -> tuple[str, ...]:
@@ -193,7 +195,7 @@ def _area(cell: Cell, rows: Mapping[str, Row]) -> float | None:
     return area if math.isfinite(area) else 0.0
 
 
-# --- the study ----------------------------------------------------------------------------------------------------------
+# --- the study ----------------------------------------------------------------------------------------------
 
 
 class Study:

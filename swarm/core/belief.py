@@ -7,7 +7,7 @@ how far it exceeds 1: the probability of a ratio above exp(a) is at most exp(-a)
 rate and model. Who claims a q that is too low, to make its completions count more, has ratios above 1 that do
 not average out. So each group has `Odds` against its sampler's word, in nats:
 
-    evidence = log of the mean of  p/q of the whole group          catches a claim that is a little too low everywhere,
+    evidence = log of the mean of  p/q of the whole group          catches a claim too low everywhere,
                                    mean p/q of its completions     too low in some completions,
                                    mean p/q of its tokens          or in some tokens
 

@@ -4,7 +4,8 @@ A sampler without an invite has at most `run.batch.share` of what is trained on,
 new have together at most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer.
 Both limits bind only where others deliver, so that nobody waits for groups that do not come:
 
-    one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch: (1 - share) of it
+    one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch:
+                  (1 - share) of it
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
 "Deliver" is what was admitted of late: each group counts 1 and fades with a time constant of HORIZON x

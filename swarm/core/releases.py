@@ -1,6 +1,7 @@
 """Which release is the truth, and which one can be had.
 
-    hear --> candidates --wanted--> a try --> hold (its bytes are here) or failed (it rests, and in time the next one is tried)
+    hear --> candidates --wanted--> a try --> hold      its bytes are here
+                                         `--> failed    it rests, and in time the next one is tried
 
 The highest version wins. Two releases of one version (two parts of a split swarm, or a publisher and its
 stand-in) are settled by the same rule everywhere: more groups, then more learners, then the smaller digest,
@@ -141,7 +142,7 @@ class Releases:
             if (one.release.version, one.release.weights) == (version, weights):
                 one.rests = -math.inf
 
-    # --- what to try ----------------------------------------------------------------------------------------------------
+    # --- what to try ----------------------------------------------------------------------------------------
 
     def awaited(self, above: tuple[Any, ...], now: float) -> Release | None:
         """The best release that is here or worth waiting for; None when the swarm goes on without all that
@@ -176,7 +177,7 @@ class Releases:
                 one.told = True
                 yield one.release
 
-    # --- what came of it ------------------------------------------------------------------------------------------------
+    # --- what came of it ------------------------------------------------------------------------------------
 
     def hold(self, release: Release) -> None:
         """Its bytes are here."""

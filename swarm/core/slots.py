@@ -1,6 +1,7 @@
 """Whose mail is served when many ask at once: a table of open streams, and who gives way.
 
-    arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle        leave, from anywhere
+    arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle
+    leave, from anywhere
 
 What costs a stranger nothing keeps nobody out. A stream that is open, four bytes of a header and half a
 message hold places that others may have: where there are too many, the peer with the most of them loses its

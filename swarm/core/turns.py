@@ -1,8 +1,9 @@
 """Who steps alone when no round comes about: one learner after the other, so that one release comes of a
 version.
 
-    round failed -> how many come before me? -- 0 --> claim: tell it, listen -- nobody else does --> step alone
-                                             -- k --> keep the gradient for k time-outs: a release comes, or it is my turn
+    round failed -> how many come before me?
+        0 --> claim: tell it, listen -- nobody else does --> step alone
+        k --> keep the gradient for k time-outs: a release comes, or it is my turn
 
 Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient
 of my version. Who only gathers, or still learns, is not waited for: it may take as long as it likes and finds

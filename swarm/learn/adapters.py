@@ -1,9 +1,11 @@
 """Low-rank adapters (LoRA, through peft): W x becomes W x + (alpha / rank) B A x, and only A and B are
 trained and travel.
 
-    a causal model + run.lora --wrap--> PeftModel --swarm.learn.weights--> a release: bf16 safetensors with peft's names
-    config.json alone --genesis--> release 0          a release --folder--> what PeftModel.from_pretrained and vLLM load
-                                                      a base + a release --merged--> a whole model's weights
+    a causal model + run.lora --wrap--> PeftModel
+        --swarm.learn.weights--> a release: bf16 safetensors with peft's names
+    config.json alone    --genesis--> release 0
+    a release            --folder-->  what PeftModel.from_pretrained and vLLM load
+    a base + a release   --merged-->  a whole model's weights
 
 The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU
 from the run's seed and its own name. Linear layers only. Not handled here: training, several adapters at

@@ -1,6 +1,7 @@
 """A batch of whole groups, and the view of it that every part of an objective computes with.
 
-    Batch (tensors as they come, padding and -inf included) --view_of--> View (float32, detached, safe) --> parts
+    Batch (tensors as they come, padding and -inf included)
+        --view_of--> View (float32, detached, safe) --> parts
 
 B completions, T tokens, G completions of one prompt under one policy version; logp learner, logq sampler.
 Invariant: nothing is read where mask is 0, and a completion with a token that its sampler cannot have drawn

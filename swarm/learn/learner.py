@@ -1,8 +1,9 @@
 """The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the
 policy out.
 
-    groups + prompts + recomputed rewards --gradient--> vector (P,), weight --(averaged elsewhere)--> step --> weights
+    groups + prompts + recomputed rewards --gradient--> vector (P,), weight
         in chunks: forward, backward (parameters in the policy's precision), added up in float32
+    (averaged elsewhere) --step--> weights
 
 A gradient weighs what its objective divides by (completions, tokens, ...), so that the weighted mean of
 several learners' is the gradient of one learner on the union of their batches. What no weight makes up for,
@@ -255,7 +256,7 @@ class Learner:
             "peak": self._gauge.peak,
         }
 
-    # --- a gradient, chunk by chunk --------------------------------------------------------------------------------------
+    # --- a gradient, chunk by chunk -------------------------------------------------------------------------
 
     def _learn(
         self, work: Work, total: GradientAccumulator

@@ -33,7 +33,7 @@ def _of(
 
 
 METHODS: tuple[Objective, ...] = (
-    # --- no correction for staleness -----------------------------------------------------------------------------------------
+    # --- no correction for staleness ------------------------------------------------------------------------
     _of(
         "reinforce",
         "reward times grad log p: no baseline, no correction",
@@ -81,7 +81,7 @@ METHODS: tuple[Objective, ...] = (
         _MEAN,
         Kl("hinge", 1e3),
     ),
-    # --- token ratios --------------------------------------------------------------------------------------------------------
+    # --- token ratios ---------------------------------------------------------------------------------------
     # Whitened over the batch, as PPO's implementations do; there is no critic.
     _of(
         "ppo_clip",
@@ -272,7 +272,7 @@ METHODS: tuple[Objective, ...] = (
         Trust("hazard", constants=(1.5, 1.5, 1.0, 2.0, 0.8)),
         _MEAN,
     ),
-    # --- what has been said, or what follows ---------------------------------------------------------------------------------
+    # --- what has been said, or what follows ----------------------------------------------------------------
     _of(
         "ctpo",
         "ratio of the prefix, with a log clip that widens as the root of its length",
@@ -292,7 +292,7 @@ METHODS: tuple[Objective, ...] = (
         Trust("free"),
         "constant",
     ),
-    # --- whole sequences, geometric ------------------------------------------------------------------------------------------
+    # --- whole sequences, geometric -------------------------------------------------------------------------
     _of(
         "gspo",
         "length-normalised sequence ratio, clipped at 3e-4 and 4e-4",
@@ -330,7 +330,7 @@ METHODS: tuple[Objective, ...] = (
         Trust("geometric-clip", 0.4, 0.4),
         _MEAN,
     ),
-    # --- whole sequences, exact ----------------------------------------------------------------------------------------------
+    # --- whole sequences, exact -----------------------------------------------------------------------------
     _of(
         "seq_is",
         "exact weight of the trajectory: unbiased, variance exponential in the length",
@@ -386,7 +386,7 @@ METHODS: tuple[Objective, ...] = (
         Trust("gamma", constants=(2.0, 3.0, 3.0, 2.0)),
         "token-mean",
     ),
-    # --- the group's expectation ---------------------------------------------------------------------------------------------
+    # --- the group's expectation ----------------------------------------------------------------------------
     # The gate is ours: see `trust._gate`.
     _of(
         "gepo",
@@ -453,7 +453,7 @@ METHODS: tuple[Objective, ...] = (
         Trust("gate"),
         _MEAN,
     ),
-    # --- ours ----------------------------------------------------------------------------------------------------------------
+    # --- ours -----------------------------------------------------------------------------------------------
     _of(
         "seq_tis_wb",
         "seq_tis with the weight-weighted mean reward as baseline",

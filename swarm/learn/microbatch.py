@@ -1,7 +1,8 @@
 """How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down
 when it ends anyway.
 
-    PeakMemory: bytes that a chunk needed  -->  MicrobatchSize: groups of the next one  -->  ran out: half as many, later carefully more again
+    PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
+        --> ran out: half as many, later carefully more again
 
 A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
 needed most so far, which errs on the safe side: what does not grow with the chunk is counted as if it did.

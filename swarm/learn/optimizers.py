@@ -1,6 +1,7 @@
 """One step downhill: a flat gradient in, other parameters out. Master weights and moments live here.
 
-    parameters (what forward and backward use) <--cast-- masters (float32) <--AdamW-- vector (P,), cut in the parameters' order
+    vector (P,), cut in the parameters' order --AdamW--> masters (float32)
+        --cast--> parameters (what forward and backward use)
 
 A parameter in float32 is its own master; one in bfloat16 has a copy that keeps what its 8 bits cannot. The
 vector is moved to the device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next

@@ -1,7 +1,8 @@
 """The parts that objectives are made of: records that say which, and tables of small pure functions that do
 it.
 
-    Objective = Advantage x Ratio x Trust x reduce x Kl      a method is a row in `methods.METHODS`, a new idea a row in a table
+    Objective = Advantage x Ratio x Trust x reduce x Kl
+    a method is a row in `methods.METHODS`, a new idea a row in a table
 
 Each table maps a member's name to its function on a View. B completions, T tokens, G completions of a prompt;
 logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion (`geometric`:
@@ -114,7 +115,7 @@ class Objective:
         return self.advantage.scale in OF_ROUND
 
 
-# --- ratio: log weights, (B, T) or (B, 1) --------------------------------------------------------------------------------------
+# --- ratio: log weights, (B, T) or (B, 1) -------------------------------------------------------------------
 
 
 def _unit(view: View, ratio: Ratio) -> Tensor:
@@ -209,7 +210,7 @@ RATIOS: dict[str, Callable[[View, Ratio], Tensor]] = {
     "tempered": _tempered,
 }
 
-# --- advantage, (B,); w (B,) are the completions' weights ----------------------------------------------------------------------
+# --- advantage, (B,); w (B,) are the completions' weights ---------------------------------------------------
 
 
 def _group_mean(view: View, w: Tensor) -> Tensor:
@@ -305,7 +306,7 @@ OF_ROUND = frozenset({"batch-std", "beta", "live"})
 """Scales that look at the round's whole batch: no weight of a learner's gradient in a mean could make up for
 its part of it."""
 
-# --- reduce: what a token counts -----------------------------------------------------------------------------------------------
+# --- reduce: what a token counts ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -367,7 +368,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "inverse-power": Reduction(_inverse_lengths, _inverse_power, "completion"),
 }
 
-# --- KL: d kl / d logp, (B, T) -------------------------------------------------------------------------------------------------
+# --- KL: d kl / d logp, (B, T) ------------------------------------------------------------------------------
 
 
 class _Slope(Protocol):

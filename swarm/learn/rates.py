@@ -1,7 +1,8 @@
 """The learning rate of a run that names none: by kind of model and training, each with its source; nothing is
 guessed.
 
-    run.optimizer.lr = 0 --settled(run, parameters), where a run begins--> a run whose Spec has a rate, and a sentence: why
+    run.optimizer.lr = 0 --settled(run, parameters), where a run begins-->
+        a run whose Spec has a rate, and a sentence: why
 
 Where neither a study of ours nor a published one stands behind a number, there is none, and Unknown says what
 to try. A rate that is too high unlearns what a model can do within a few versions; one that is too low costs

@@ -1,6 +1,7 @@
 """Log-probabilities of chosen tokens from hidden states, without the logits of a whole batch.
 
-    hidden (N, H), weight (V, H), bias (V,), chosen (N,)  --score-->  logp (N,) with gradient, entropy (N,) without
+    hidden (N, H), weight (V, H), bias (V,), chosen (N,)
+        --score--> logp (N,) with gradient, entropy (N,) without
 
 No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward makes each chunk's
 logits again. Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at the end.

@@ -1,7 +1,8 @@
 """Tiny random models of real architectures, for tests, benchmarks and first tries: `python -m
 swarm.learn.tiny qwen3 ./tiny`.
 
-    a family's name --> byte-level BPE trained here, chat template, end tokens, weights --> a Hugging Face folder
+    a family's name --> byte-level BPE trained here, chat template, end tokens, weights
+        --> a Hugging Face folder
 
 Each keeps what makes its family's real models awkward, so that what works here works there: llama: the
 tokenizer begins every text with <bos>, and the chat template writes one too; embeddings are not tied. qwen3:
@@ -44,12 +45,16 @@ SPREAD = 0.08
 """Standard deviation of the weights: the usual 0.02 at this width gives logits that hardly differ."""
 
 CORPUS = """
-Natalia sold 48 clips to her friends in April, and then she sold half as many in May. How many clips did she sell altogether?
-What is the sum of 3 and 5? The answer is 8. What is 12 times 7? The answer is 84. Think step by step, then give the answer.
+Natalia sold 48 clips to her friends in April, and then she sold half as many in May. \
+How many clips did she sell altogether?
+What is the sum of 3 and 5? The answer is 8. What is 12 times 7? The answer is 84. \
+Think step by step, then give the answer.
 Solve for x: 2x + 3 = 11. We subtract 3 from both sides, so 2x = 8, and then x = 4. #### 4
 def add(a, b): return a + b    # the function returns the sum of two numbers
-The quick brown fox jumps over the lazy dog; the question is how many times it does so in a day. user assistant system
-Reverse the word, sort the letters, count the words, and say only the result: \\boxed{42}. <think> </think> 0 1 2 3 4 5 6 7 8 9
+The quick brown fox jumps over the lazy dog; the question is how many times it does so in a day. \
+user assistant system
+Reverse the word, sort the letters, count the words, and say only the result: \\boxed{42}. <think> </think> \
+0 1 2 3 4 5 6 7 8 9
 """
 
 CHATML = """{%- for message in messages -%}

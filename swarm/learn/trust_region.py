@@ -1,6 +1,7 @@
 """Trust regions: from a weight to phi, the factor with which a token's grad logp counts.
 
-    phi (B, T) = TRUSTS[kind](Weighed) x veto          log_w: the objective's log weight; x_it = log r_it; A the advantage
+    phi (B, T) = TRUSTS[kind](Weighed) x veto
+    log_w: the objective's log weight; x_it = log r_it; A the advantage
 
 Where a paper differentiates through its region, phi is the derivative: PPO's min(w A, clip(w) A) gives w
 inside and 0 outside. Where it stops the gradient at the clipped weight, phi is that weight. Everything is

@@ -1,9 +1,9 @@
 """Averaging with the other learners: the Averager port over hivemind, in a process of its own, under
 supervision.
 
-    average() -> Order ----pipe----> averager process: matching -> butterfly all-reduce -> shared buffer -> Ended
-         ^                                 |                              (float32, flat, one per peer)
-         +-------- kill -9 and replace <---+ no answer by the deadline, or the process is gone
+    average() -> Order --pipe--> averager process: matching -> butterfly all-reduce -> shared buffer -> Ended
+         ^                               |                            (float32, flat, one per peer)
+         +------ kill -9 and replace <---+ no answer by the deadline, or the process is gone
 
 In come a version, tensors, a weight and the peers that may take part; out comes the weighted mean with the
 same bytes at every member, or None, or RoundLost. Invariants: the deadline always holds; tensors change only

@@ -58,7 +58,7 @@ LEAVE = 1.0
 PDEATHSIG = 1
 
 
-# -- what goes through the pipe ---------------------------------------------------------------------------------------
+# -- what goes through the pipe ------------------------------------------------------------------------------
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -123,7 +123,7 @@ class Setup:
     """Addresses of dead averager processes at this p2pd."""
 
 
-# -- rounds -------------------------------------------------------------------------------------------------------------
+# -- rounds --------------------------------------------------------------------------------------------------
 
 
 class Rounds(ServicerBase):  # type: ignore[misc]
@@ -282,7 +282,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         await asyncio.sleep(self._setup.settings.chunk)
 
 
-# -- the process ----------------------------------------------------------------------------------------------------------
+# -- the process ---------------------------------------------------------------------------------------------
 
 
 def serve(setup: Setup, pipe: Connection, parent: int) -> None:

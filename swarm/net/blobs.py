@@ -1,6 +1,7 @@
 """Content-addressed bytes between peers: one class over the Mail port, in both worlds.
 
-    cut(whole) -> Manifest{chunks} -> hold -- its digest is in the Release --> fetch_release: manifest, chunks of several holders
+    cut(whole) -> Manifest{chunks} -> hold     its digest is in the Release
+    fetch_release: manifest, chunks of several holders
 
 A request is one digest, its answer the bytes (service `blobs`); `cut` is what takes time, and may run
 anywhere, all else belongs to the loop. Invariants: what is returned or held has the digest it was asked by;

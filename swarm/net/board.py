@@ -1,7 +1,8 @@
 """The board: small records in hivemind's DHT, which runs as a child process of the node, or in the process of
 one that watches.
 
-    put, get -> Dht.ask -> ChildDHT (swarm.net.dht) or LoopDHT, each around hivemind's DHTNode -> other peers' nodes
+    put, get -> Dht.ask -> ChildDHT (swarm.net.dht) or LoopDHT, each around hivemind's DHTNode
+        -> other peers' nodes
 
 Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is doubted, and the node replaces
 it. The functions that run beside the DHTNode take and return plain values. Not handled here: who may write

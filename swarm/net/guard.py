@@ -1,6 +1,7 @@
 """Limits that stock hivemind lacks. `install()` once, before any P2P or DHT: forked children inherit it.
 
-    bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules -> hivemind
+    bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules
+        -> hivemind
 
 In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's
 own error path, before memory is allocated for it. Invariant: every record that a node keeps or returns was
@@ -89,7 +90,7 @@ class GuardError(ValueError):
     """A peer's bytes broke a limit."""
 
 
-# --- records ------------------------------------------------------------------------------------------------------------
+# --- records ------------------------------------------------------------------------------------------------
 
 
 def averaging_prefix(run: Digest) -> str:
@@ -150,7 +151,7 @@ def _signed(record: DHTRecord, value: bytes) -> bytes:
     return b"swarm-record" + record.key + record.subkey + msgpack.packb(float(record.expiration_time)) + value
 
 
-# --- msgpack ------------------------------------------------------------------------------------------------------------
+# --- msgpack ------------------------------------------------------------------------------------------------
 
 _depth = threading.local()
 _decode_extension = MSGPackSerializer._decode_ext_types.__func__  # type: ignore[attr-defined]
@@ -176,7 +177,7 @@ def _loads_bounded(cls: Any, content: bytes) -> Any:
     return msgpack.unpackb(content, ext_hook=cls._decode_ext_types, raw=False, **items)
 
 
-# --- budgets and slots --------------------------------------------------------------------------------------------------
+# --- budgets and slots --------------------------------------------------------------------------------------
 
 
 class Budget:
@@ -223,7 +224,7 @@ class Slots:
             del self._busy[who]
 
 
-# --- hivemind's seams ---------------------------------------------------------------------------------------------------
+# --- hivemind's seams ---------------------------------------------------------------------------------------
 
 _budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
 _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store

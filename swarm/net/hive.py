@@ -95,7 +95,7 @@ class ThreadWork:
             thread.shutdown(wait=False, cancel_futures=True)
 
 
-# --- the node -----------------------------------------------------------------------------------------------------------
+# --- the node -----------------------------------------------------------------------------------------------
 
 
 class Node:
@@ -163,7 +163,7 @@ class Node:
                 )
         return tuple(address for _, address in addresses if address is not None and address.peer != self.me)
 
-    # --- what others ask of it ------------------------------------------------------------------------------------------
+    # --- what others ask of it ------------------------------------------------------------------------------
 
     async def control(self) -> str:
         """The control address of the p2pd of the moment, for the averager's process; waits while it is being
@@ -237,7 +237,7 @@ class Node:
         if told and all(reasons):
             raise Unreachable("; ".join(reasons))
 
-    # --- starting and stopping parts ------------------------------------------------------------------------------------
+    # --- starting and stopping parts ------------------------------------------------------------------------
 
     async def _launch_daemon(self) -> None:
         relays = [address.text for address in self._bootstrap]
@@ -303,7 +303,7 @@ class Node:
             daemon, self._daemon = self._daemon, None
             await daemon.stop()
 
-    # --- supervision ----------------------------------------------------------------------------------------------------
+    # --- supervision ----------------------------------------------------------------------------------------
 
     async def supervise(self) -> None:
         """Runs for ever: replaces what died, goes back to a network that was lost."""

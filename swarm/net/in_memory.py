@@ -1,7 +1,8 @@
 """All ports inside one process: peers as objects, links as timers. A product, not a stub: simulations and
 tests live on it.
 
-    ports of peer A -- Mail, Gossip, Board, Averager --> MemoryNetwork -- Links.seconds --> loop.call_later --> peer B
+    ports of peer A -- Mail, Gossip, Board, Averager --> MemoryNetwork -- Links.seconds -->
+        loop.call_later --> peer B
 
 In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the
 pair is open, and whether it is held. Invariant: with a deterministic loop and seeded links, the order of

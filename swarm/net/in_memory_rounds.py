@@ -1,6 +1,7 @@
 """Averaging rounds among the peers of one process: who meets, what they get, how it breaks.
 
-    first comer --(match window, or everybody expected is there)--> exchange over the links --> the weighted mean, or RoundLost
+    first comer --(match window, or everybody expected is there)--> exchange over the links
+        --> the weighted mean, or RoundLost
 
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
 What counts how much is decided as among real learners (swarm.core.standing); here nobody can announce another

@@ -1,7 +1,8 @@
 """Mail over streams: one request and one reply at a time on a stream, a small pool of streams per peer and
 service.
 
-    request  4 bytes length, message        reply  1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
+    request  4 bytes length, message
+    reply    1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
 A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer,
 everything less is Unreachable. A frame's size is checked before it is read. A length and what follows it
@@ -125,7 +126,7 @@ class StreamMail:
         self._open_for: dict[Seat, asyncio.StreamWriter] = {}
         self._slots = Slots()
 
-    # --- addresses ------------------------------------------------------------------------------------------------------
+    # --- addresses ------------------------------------------------------------------------------------------
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Where a peer says that it can be dialled (a heartbeat carries it)."""
@@ -138,7 +139,7 @@ class StreamMail:
         """Remembered ones, the most recently heard peer last."""
         return dict(self._addresses)
 
-    # --- sending --------------------------------------------------------------------------------------------------------
+    # --- sending --------------------------------------------------------------------------------------------
 
     async def send(
         self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
@@ -215,7 +216,7 @@ class StreamMail:
             raise (Busy if status == BUSY else Refused)(answer.decode(errors="replace"))
         return answer
 
-    # --- serving --------------------------------------------------------------------------------------------------------
+    # --- serving --------------------------------------------------------------------------------------------
 
     async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
         self._services[service] = handler, turns
@@ -329,7 +330,7 @@ class StreamMail:
             self._bug(service, f"{type(error).__name__}: {error}")
             return REFUSED, b"internal error", end
 
-    # --- housekeeping ---------------------------------------------------------------------------------------------------
+    # --- housekeeping ---------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
         """Close streams that were idle too long; called every few seconds."""

@@ -200,7 +200,7 @@ class Matching:
                 return None
         return group.result()
 
-    # --- as a leader ----------------------------------------------------------------------------------------------------
+    # --- as a leader ----------------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest, peer: PeerID) -> AsyncGenerator[MessageFromLeader, None]:
         """Answer a request: a refusal at once, or ACCEPTED when its time comes and then how it went on."""
@@ -287,7 +287,7 @@ class Matching:
             one.accepted = False
             one.reply(GROUP_DISBANDED)
 
-    # --- as a follower --------------------------------------------------------------------------------------------------
+    # --- as a follower --------------------------------------------------------------------------------------
 
     def _court_all(self) -> None:
         """Ask everybody who may lead me and is not asked yet."""

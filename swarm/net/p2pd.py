@@ -1,6 +1,7 @@
 """One p2pd child: its life, its control socket, and addresses to dial.
 
-    Daemon.launch -> p2pd (TCP, GossipSub, our identity) <- control socket -- connect, streams, publish, subscribe
+    Daemon.launch -> p2pd (TCP, GossipSub, our identity)
+        <- control socket -- connect, streams, publish, subscribe
 
 In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved.
 Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
@@ -192,7 +193,7 @@ class Daemon(P2P):
         if os.getpid() == self._born_in:
             super().__del__()
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
@@ -215,7 +216,7 @@ class Daemon(P2P):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(address["unix"])
 
-    # --- control socket -------------------------------------------------------------------------------------------------
+    # --- control socket -------------------------------------------------------------------------------------
 
     async def identify(self) -> tuple[str, ...]:
         """Multiaddrs, without the peer id, where p2pd listens or which it announces."""
@@ -384,7 +385,7 @@ def _base58(raw: bytes) -> PeerId:
     return PeerId(PeerID(raw).to_base58())
 
 
-# --- what a killed p2pd leaves behind -----------------------------------------------------------------------------------
+# --- what a killed p2pd leaves behind -----------------------------------------------------------------------
 
 
 def _socket_prefix(me: PeerId) -> str:

@@ -1,7 +1,8 @@
 """hivemind without torch, for a peer that only watches: its p2p and DHT halves, imported past what its
 packages import.
 
-    enter() -> bare packages `hivemind`, `hivemind.utils`, `hivemind.dht` in sys.modules -> `import hivemind.p2p` finds its files
+    enter() -> bare packages `hivemind`, `hivemind.utils`, `hivemind.dht` in sys.modules
+            -> `import hivemind.p2p` finds its files
 
 A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the
 folder and not the `__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are

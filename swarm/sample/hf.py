@@ -1,6 +1,7 @@
 """Samples with transformers: any causal model, on a CPU or a GPU.
 
-    prompts -> left padding -> one prefill -> cache repeated G times -> one token a step until every row has ended
+    prompts -> left padding -> one prefill -> cache repeated G times
+            -> one token a step until every row has ended
 
 The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model
 than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in float32

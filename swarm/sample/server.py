@@ -1,8 +1,10 @@
 """Samples with an OpenAI-compatible vLLM server that somebody runs on this machine, and whose only user this
 peer is.
 
-    load    release -> folder -> the server takes it in place: whole weights by its development endpoints, adapters by LoRA's
-    sample  one /v1/completions request a group: token ids in, tokens and log-probabilities out, all groups of a call at once
+    load    release -> folder -> the server takes it in place
+            whole weights by its development endpoints, adapters by LoRA's
+    sample  one /v1/completions request a group, all groups of a call at once
+            token ids in, tokens and log-probabilities out
 
 The server must compute log-probabilities after the temperature, and let its weights be replaced: both are
 tried before the first release and whenever the server was away or is another process than before; a refusal
@@ -110,7 +112,7 @@ class ServerEngine:
     def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    # --- the server -----------------------------------------------------------------------------------------------------
+    # --- the server -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """That the server is there and does what is needed. Raises EngineError with the command that starts
@@ -238,7 +240,7 @@ class ServerEngine:
                 return line.split()[1]
         return ""
 
-    # --- HTTP -----------------------------------------------------------------------------------------------------------
+    # --- HTTP -----------------------------------------------------------------------------------------------
 
     def _get(self, path: str) -> dict[str, Any]:
         return _object(self._ask("GET", path, None, QUICK))

@@ -1,7 +1,7 @@
 """Samples with vLLM, in a process of its own (child.py): its death or hang costs a restart and not the peer.
 
-    load    release -> folder in memory or on the disk -> vLLM takes it in place        (first one: vLLM starts with it)
-    sample  prompts -> ids -> vLLM -> tokens and log-probabilities of softmax(logits / temperature), untruncated
+    load    release -> folder in memory or on the disk -> vLLM takes it in place (starts with the first one)
+    sample  prompts -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature), untruncated
 
 A call that fails or takes too long ends the process, if it may be at fault, and raises EngineError; the next
 call starts it again with the last release that was loaded. Weights that turn out stale after a reload are

@@ -1,7 +1,8 @@
 """vLLM in a process of its own: `python -m swarm.sample.vllm_process`, calls on its standard input, answers
 on its standard output.
 
-    Setup -> (vLLM starts with the folder's weights) -> Ready      Load -> Loaded      Sample -> Sampled      anything -> Failed
+    Setup -> (vLLM starts with the folder's weights) -> Ready
+    Load -> Loaded        Sample -> Sampled        anything -> Failed
 
 Frames are a length (4 bytes, little endian) and msgpack. One call at a time, each gets one answer. Whatever
 vLLM prints goes to standard error. The process ends when its standard input does: nothing of it outlives the

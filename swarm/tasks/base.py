@@ -1,12 +1,12 @@
 """A task source: a seed and an index go in, the same exercise comes out on every peer; completions go in,
 rewards come out.
 
-    name              source                                               whose rewards
-    digit-sums, ...   built in                                             its own, or those that `run.task.rewards` names
-    data:PATH|ID      rows of a data set (swarm.tasks.dataset)             those that are named, `exact` without
-    gym:NAME          exercises of reasoning-gym (swarm.tasks.gym)         as the built-in ones
-    verifiers:NAME    an environment (swarm.tasks.verifier)               as the built-in ones
-    anything else     an installed `swarm.tasks` entry point               as the built-in ones
+    name              source                                           whose rewards
+    digit-sums, ...   built in                                         its own, or those of `run.task.rewards`
+    data:PATH|ID      rows of a data set (swarm.tasks.dataset)         those that are named, else `exact`
+    gym:NAME          exercises of reasoning-gym (swarm.tasks.gym)     as the built-in ones
+    verifiers:NAME    an environment (swarm.tasks.verifier)            as the built-in ones
+    anything else     an installed `swarm.tasks` entry point           as the built-in ones
 
 Training draws indices from 0 upwards; held-out tasks have negative indices and, by content, never occur in
 training: every source splits its exercises in two before it draws. Rewards are functions of (task, texts), so

@@ -1,6 +1,7 @@
 """A data set as a task source: `data:./problems.jsonl`, `data:openai/gsm8k`.
 
-    rows -> good rows -> split by a hash of the prompt -> training, in a new order each epoch | held out, in its own order
+    rows -> good rows -> split by a hash of the prompt
+        -> training, in a new order each epoch | held out, in its own order
 
 Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from.
 Training walks epochs: index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index)

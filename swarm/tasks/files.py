@@ -1,8 +1,8 @@
 """A run's task files: what of a task lies on this machine alone travels to whoever joins, like the model's
 files.
 
-    data:./problems.jsonl          -> data.parquet, held-out.parquet (a split of its own)
-    ./my_rewards.py:length         -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
+    data:./problems.jsonl    -> data.parquet, held-out.parquet (a split of its own)
+    ./my_rewards.py:length   -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
 
 `pack` writes them when a run is created; `swarm.tasks.source(..., folder=...)` reads them from there, also on
 the machine that packed them: everybody works with the same bytes. Hub data sets stay Hub ids, at the commit

@@ -1,9 +1,9 @@
 """Reward functions: their names, where they may run, and their weighted sum.
 
-    math, exact, code            built in                                        a worker
-    NAME                         an installed `swarm.rewards` entry point        a worker
-    FILE.py:function             travels with the run as rewards-0.py, ...       a worker in a sandbox, or as `code` says
-    package.module:function      installed here, but the run says what is called  the same
+    math, exact, code         built in                                         a worker
+    NAME                      an installed `swarm.rewards` entry point         a worker
+    FILE.py:function          travels with the run as rewards-0.py, ...        in a sandbox, or as `code` says
+    package.module:function   installed here, but the run says what is called  the same
 
 A function has TRL's signature: `prompts, completions, **columns -> list[float | None]`, strings or
 conversations (lists of messages), one value per completion in all of them. In comes a group, out comes one

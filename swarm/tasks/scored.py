@@ -1,6 +1,7 @@
 """A source whose completions are scored by named reward functions: `run.task.rewards`, as TRL calls them.
 
-    task, texts -> prompts, completions, columns: lists of one value per completion -> swarm.tasks.rewards -> weighted sums
+    task, texts -> prompts, completions, columns: lists of one value per completion
+        -> swarm.tasks.rewards -> weighted sums
 
 A function gets the prompt as the data has it (text, or a list of messages; never what a chat template made of
 it), completions of the same kind, and every column of the row. Sources without rows give one column,

@@ -1,8 +1,8 @@
 """A worker: reward functions in a process of their own, called under a deadline.
 
     call() --- Call ---> child: swarm.tasks.worker_process --- Row per function ---> checked numbers
-      ^                     | hung: SIGKILL of all it started      | died            | raised, wrong length, NaN
-      +--- RewardError <----+--------------------------------------+-----------------+
+      ^                     | hung: SIGKILL of all it started   | died         | raised, wrong length, NaN
+      +--- RewardError <----+-----------------------------------+--------------+
 
 In come prompts, completions and columns as TRL gives them to a function; out comes one row of numbers per
 function, or RewardError, which names the function. Invariants: a call ends within its timeout (and a new

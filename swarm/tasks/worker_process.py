@@ -1,6 +1,7 @@
 """A worker's inside: imports functions, then answers calls, one at a time, until its input ends.
 
-    Setup -> Ready | Unusable        Call -> Row per function, up to the first Failed        Ask -> Answer | Failed
+    Setup -> Ready | Unusable        Ask -> Answer | Failed
+    Call -> Row per function, up to the first Failed
 
 Frames are four bytes of length and that much msgpack, on what were standard input and output when the process
 began: from then on what a function prints goes to standard error, and it reads nothing. Functions are called
@@ -106,7 +107,7 @@ def seconds_left(otherwise: float) -> float:
     return otherwise if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------
+# --- the loop -----------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -169,7 +170,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
+# --- functions ----------------------------------------------------------------------------------------------
 
 
 def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
@@ -242,7 +243,7 @@ def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any
     return {name: value for name, value in arguments.items() if name in names}
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 class NotARow(Exception):

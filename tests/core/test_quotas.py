@@ -180,9 +180,7 @@ def test_what_one_sent_before_others_came_shuts_nobody_out() -> None:
     assert loop.batcher.room(PeerId("a"), 1, loop.now).groups == math.ceil(2 / 3 * (room - len(loop.batcher)))
 
 
-def test_where_the_learner_is_the_bottleneck_each_batch_has_at_most_a_quarter_of_one_that_others_can_replace() -> (
-    None
-):
+def test_where_the_learner_is_the_bottleneck_each_batch_has_at_most_a_quarter_of_what_others_can_replace():
     loop = Loop({"x": FLOOD, "a": 30.0, "b": 30.0, "c": 30.0}, step=1.0)
     loop.run(20.0)
     assert max(parts(loop.run(30.0), "x")) <= SIZE.share, "also of an invited one"

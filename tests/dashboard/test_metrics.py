@@ -19,7 +19,9 @@ from dashboard.state import State
 from swarm import events as happened
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "dashboard" / "grafana.json").read_text(encoding="utf-8"))
-EVERYTHING = "reward kl ess weight_var weight_max grad_norm entropy zero flat cosine length lag_versions lag_seconds".split()
+EVERYTHING = (
+    "reward kl ess weight_var weight_max grad_norm entropy zero flat cosine length lag_versions lag_seconds"
+).split()
 LABELS = {"role", "status", "level", "verdict", "purpose", "le", "name", "task", "model", "objective"}
 
 

@@ -36,8 +36,10 @@ FLAGS = [
 SECTIONS = ("now", "wrong", "staleness", "learning", "network", "peers", "samples", "events", "invite")
 CURVES = 12
 PURPOSES = ("rollouts", "weights", "gradients", "other")
-WIDE = """width => document.documentElement.scrollWidth <= width ? [] : [...document.querySelectorAll("section *")]
-    .filter((element) => element.getBoundingClientRect().right > width).map((element) => element.outerHTML.slice(0, 90))"""
+WIDE = """width => document.documentElement.scrollWidth <= width ? []
+    : [...document.querySelectorAll("section *")]
+    .filter((element) => element.getBoundingClientRect().right > width)
+    .map((element) => element.outerHTML.slice(0, 90))"""
 THERE = "element => element.scrollIntoView({behavior: 'instant'})"
 BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
     .reduce((sum, value, place) => place % 4 < 3 ? sum + value : sum, 0)"""
@@ -45,7 +47,8 @@ BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, c
 does."""
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
-SMALL = """[...document.querySelectorAll("a, button, select, input, label")].filter((element) => element.offsetParent)
+SMALL = """[...document.querySelectorAll("a, button, select, input, label")]
+    .filter((element) => element.offsetParent)
     .filter((element) => !element.matches(".sr, .skip") && element.getBoundingClientRect().height < 40)
     .map((element) => element.outerHTML.slice(0, 90))"""
 SHIFTS = """window.shifted = 0;

@@ -3,7 +3,7 @@ public run.
 
     python tests/e2e/strangers.py INVITE FOLDER
     <- [{"name": "...", "version": 3, "download": 90.0}, ...]
-                      a line: who beats from now on, each under a key of its own; those that are missing say goodbye
+                      a line: who beats from now on, each under a key of its own; the others say goodbye
     -> a line after each that came in
 
 It ends with its stdin.

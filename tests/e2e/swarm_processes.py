@@ -183,7 +183,7 @@ class SwarmProcesses:
         self.config.write_text(settings)
         self.programs: list[Program] = []
 
-    # --- starting -------------------------------------------------------------------------------------------------------
+    # --- starting -------------------------------------------------------------------------------------------
 
     def run(self, name: str, *words: str, folder: Path | None = None, wrap: Sequence[str] = ()) -> Program:
         """Start a command as a program with a log; `wrap` comes before it (`ip netns exec ...`)."""
@@ -232,7 +232,7 @@ class SwarmProcesses:
         ]
         return self.run(role, *words, folder=folder, wrap=wrap)
 
-    # --- waiting --------------------------------------------------------------------------------------------------------
+    # --- waiting --------------------------------------------------------------------------------------------
 
     def wait_until(self, predicate: Callable[[], T], seconds: float, why: str) -> T:
         """The first true value of `predicate`. Fails with `why` and the ends of the logs."""
@@ -250,7 +250,7 @@ class SwarmProcesses:
             for program in self.programs
         )
 
-    # --- ending ---------------------------------------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Nothing is left."""
@@ -277,7 +277,7 @@ def get(url: str, path: str) -> Any:
         return json.load(answer)
 
 
-# --- what tests ask of journals -----------------------------------------------------------------------------------------
+# --- what tests ask of journals -----------------------------------------------------------------------------
 
 
 def version(learner: Program) -> int:

@@ -53,7 +53,7 @@ def word(run: Digest, address: str, role: Role = Role.SAMPLER, expires: int = in
     return invite.make(run, [f"{address}/p2p/{KEY.me}"], role, expires)
 
 
-# --- invites ------------------------------------------------------------------------------------------------------------
+# --- invites ------------------------------------------------------------------------------------------------
 
 
 def test_a_truncated_invite_is_refused(house: SwarmProcesses, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_another_tokenizer_is_refused(house: SwarmProcesses, tmp_path: Path) -> 
     refused(ran, 5, f"{tokenizer} is not the run's", "another tokenizer", "leave --model out")
 
 
-# --- bootstraps ---------------------------------------------------------------------------------------------------------
+# --- bootstraps ---------------------------------------------------------------------------------------------
 
 
 def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(
@@ -144,7 +144,7 @@ def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(
     refused(ran, 4, address, "another peer answers there")
 
 
-# --- this machine -------------------------------------------------------------------------------------------------------
+# --- this machine -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: SwarmProce
     )
 
 
-# --- disks --------------------------------------------------------------------------------------------------------------
+# --- disks --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

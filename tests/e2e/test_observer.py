@@ -66,7 +66,7 @@ def end(program: Program) -> int:
     return program.process.wait(20)
 
 
-# --- a late window ------------------------------------------------------------------------------------------------------
+# --- a late window ------------------------------------------------------------------------------------------
 
 
 def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
@@ -149,7 +149,7 @@ def test_a_page_that_others_reach_says_that_it_has_no_password(house: SwarmProce
     assert end(late) == 130
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: 
         assert end(late) == 130
 
 
-# --- other readers of the same state ------------------------------------------------------------------------------------
+# --- other readers of the same state ------------------------------------------------------------------------
 
 
 def test_status_of_an_invite_tells_what_was_before(house: SwarmProcesses, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def of(advantage: Advantage, terms: Terms, reduce: str) -> Callable[[World], Ten
     return surrogate
 
 
-# --- advantages ----------------------------------------------------------------------------------------------------------------
+# --- advantages ---------------------------------------------------------------------------------------------
 
 
 def mean(values: list[float]) -> float:
@@ -130,7 +130,7 @@ def beta(w: World, i: int) -> float:
     return centred(w, i) / density
 
 
-# --- terms: of tokens, of sequences, and weights without gradient times log p --------------------------------------------------
+# --- terms: of tokens, of sequences, and weights without gradient times log p -------------------------------
 
 
 def ppo(r: Tensor, a: float, lo: float, hi: float, dual: float = INF) -> Tensor:
@@ -259,7 +259,7 @@ def tempered(w: World, i: int, a: float) -> list[float]:
     ]
 
 
-# --- the group's expectation ---------------------------------------------------------------------------------------------------
+# --- the group's expectation --------------------------------------------------------------------------------
 
 
 def gepo(
@@ -286,7 +286,7 @@ def gepo(
     return terms
 
 
-# --- reductions ----------------------------------------------------------------------------------------------------------------
+# --- reductions ---------------------------------------------------------------------------------------------
 
 
 REDUCE: dict[str, Callable[[World, int, int], float]] = {
@@ -301,7 +301,7 @@ REDUCE: dict[str, Callable[[World, int, int], float]] = {
     "prompts": lambda w, i, n: 1 / (len(set(w.group)) * sum(w.length(j) for j in w.mates(i))),
 }
 
-# --- the table -----------------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 def disco(w: World) -> Tensor:

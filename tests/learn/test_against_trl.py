@@ -1,7 +1,8 @@
 """Our gradients and advantages against those of TRL's own GRPOTrainer, on batches in which every trust region
 is at work.
 
-    rewards, log-probabilities, masks -> a real trainer, its rollout, advantages and loss -> d loss / d logp == ours
+    rewards, log-probabilities, masks -> a real trainer: its rollout, advantages and loss
+        -> d loss / d logp == ours
 
 Of TRL, one method is replaced: the forward pass, which gives the batch's log-probabilities instead of a
 model's (policy with gradient, sampler without, reference for the reference model). Everything after it runs
@@ -92,7 +93,7 @@ BIASED = {"beta": 0.1, "use_bias_correction_kl": False}
 CORRECTED = {"beta": 0.1, "use_bias_correction_kl": True}
 
 
-# --- batches -------------------------------------------------------------------------------------------------------------------
+# --- batches ------------------------------------------------------------------------------------------------
 
 
 def draw(seed: int, drift: float) -> Batch:
@@ -126,7 +127,7 @@ def gradient(method: Objective, batch: Batch) -> Tensor:
     return logp.grad
 
 
-# --- TRL -----------------------------------------------------------------------------------------------------------------------
+# --- TRL ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +251,7 @@ def assert_equal(ours: Tensor, theirs: Tensor, what: str) -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-8, msg=lambda text: f"{what}: {text}")
 
 
-# --- the comparison ------------------------------------------------------------------------------------------------------------
+# --- the comparison -----------------------------------------------------------------------------------------
 
 
 def compare(case: Case, trl: Any, folder: Path, kl: dict[str, Any], options: dict[str, float | str]) -> None:

@@ -190,7 +190,7 @@ def test_a_model_without_layers_to_recompute_says_so() -> None:
         Learner(Tabular(), settings(), Training(checkpointing="on"))
 
 
-# --- a step --------------------------------------------------------------------------------------------------------------------
+# --- a step -------------------------------------------------------------------------------------------------
 
 
 def test_moments_that_do_not_fit_change_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
     assert one.version == 8 and one.weights() == other.weights()
 
 
-# --- what is foretold ----------------------------------------------------------------------------------------------------------
+# --- what is foretold ---------------------------------------------------------------------------------------
 
 
 def test_a_room_takes_what_fits_by_its_measure() -> None:

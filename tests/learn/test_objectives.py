@@ -60,7 +60,7 @@ def phi_of(name: str, batch: Batch, **options: float | str | bool) -> Tensor:
     return weights(objective(name, options), batch)[1]
 
 
-# --- of every method -----------------------------------------------------------------------------------------------------------
+# --- of every method ----------------------------------------------------------------------------------------
 
 
 def test_rows_are_all_there_is_in_a_batch() -> None:
@@ -171,7 +171,7 @@ def test_policies_far_apart_leave_everything_finite(name: str, shift: float) -> 
     assert torch.isfinite(outcome.value) and all(math.isfinite(v) for v in outcome.metrics.values())
 
 
-# --- what cannot have been sampled ---------------------------------------------------------------------------------------------
+# --- what cannot have been sampled --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -225,7 +225,7 @@ def test_the_others_weigh_as_if_an_impossible_completion_were_absent(name: str, 
     torch.testing.assert_close(phi[gone], without * factor)
 
 
-# --- symmetries and reductions -------------------------------------------------------------------------------------------------
+# --- symmetries and reductions ------------------------------------------------------------------------------
 
 PROBABILITIES = {"dppo", "prime_rl"}
 """They compare probabilities themselves, not their ratio; a full score adds as often as a completion is

@@ -24,7 +24,8 @@ def root(it: Weighed):
 
 TRUSTS["NAME-root"] = root
 HALF = Trust("NAME-root", hi=1.0)
-MINE = Objective("mine", Advantage("leave-one-out"), Ratio("sequence", "full"), HALF, "constant", Kl(weight=0.01))
+OWN_RATIO = Ratio("sequence", "full")
+MINE = Objective("mine", Advantage("leave-one-out"), OWN_RATIO, HALF, "constant", Kl(weight=0.01))
 TYPO = Objective("typo", Advantage("group-mena"), Ratio("token"), Trust("free"), "token-mean")
 SPARE = Objective("spare", Advantage(), Ratio("token"), Trust("soft", constants=(1.0,)), "token-mean")
 OTHER = {"name": "mine"}

@@ -42,7 +42,9 @@ def word(expires: float) -> str:
     return invite.make(Digest("ab" * 32), [address], Role.SAMPLER, int(expires))
 
 
-COMMANDS = "up start join leave sim status dashboard replay invite export doctor objectives bench config task fit".split()
+COMMANDS = (
+    "up start join leave sim status dashboard replay invite export doctor objectives bench config task fit"
+).split()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

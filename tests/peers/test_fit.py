@@ -81,7 +81,7 @@ def card(gigabytes: float, count: int = 1) -> Machine:
     return Machine(gpus=(Gpu("H100", size, size),) * count, cores=8, ram=128 * GB, free=120 * GB)
 
 
-# --- predictions against the real thing -----------------------------------------------------------------------------------
+# --- predictions against the real thing ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -129,7 +129,7 @@ def test_activations_are_predicted_within_three_fifths_of_what_autograd_keeps(
     assert 1 / 1.6 < predicted / sum(kept.values()) < 1.6
 
 
-# --- what fits ------------------------------------------------------------------------------------------------------------
+# --- what fits ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_memory_that_nobody_can_tell_is_no_reason_to_refuse(qwen3: dict[str, Pat
     assert fit.row(Case.of(qwen3["1.7B"], settings(), unknown), "learner", "full").fits == "yes"
 
 
-# --- `swarm join --as auto` -----------------------------------------------------------------------------------------------
+# --- `swarm join --as auto` ---------------------------------------------------------------------------------
 
 
 def test_without_a_role_in_the_invite_a_learner_is_what_is_admitted_and_fits(models: dict[str, Path]) -> None:
@@ -267,7 +267,7 @@ def test_the_choice_takes_no_time_that_a_join_would_notice(models: dict[str, Pat
     assert min(once() for _ in range(5)) < 0.05
 
 
-# --- measurements ---------------------------------------------------------------------------------------------------------
+# --- measurements -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def test_a_memory_factor_rises_at_once_and_falls_by_halves(tmp_path: Path) -> No
     assert Corrections("a card", tmp_path / "fit.json").count() == 0
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------
+# --- the command --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_every_line_of_a_small_models_table_is_measured(
         assert row["note"] == "random weights"
 
 
-# --- the machine ----------------------------------------------------------------------------------------------------------
+# --- the machine --------------------------------------------------------------------------------------------
 
 
 def test_a_containers_limit_counts_and_its_file_cache_does_not(tmp_path: Path) -> None:

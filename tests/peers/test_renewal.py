@@ -184,7 +184,7 @@ def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> No
     assert "needs no membership" in refused[2] and "not a" in refused[3]
 
 
-# --- words ----------------------------------------------------------------------------------------------------------------
+# --- words --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_an_evaluator_that_can_score_nothing_tells_no_accuracy(monkeypatch: pyte
     assert len(asked) == GIVE_UP * len(notes), "a hanging reward would cost a timeout for each"
 
 
-# --- one intake -----------------------------------------------------------------------------------------------------------
+# --- one intake ---------------------------------------------------------------------------------------------
 
 ME, SAMPLER = PeerId("learner-0"), PeerId("sampler-0")
 

@@ -158,7 +158,7 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
     assert len(wire.encode([event])) < wire.EVENT_LIMIT.sealed - 900, "it fits without compression too"
 
 
-# --- a simulated swarm --------------------------------------------------------------------------------------------------
+# --- a simulated swarm --------------------------------------------------------------------------------------
 
 
 def told_by(minutes: float, *faults: Fault, delay: Delay | None = None) -> list[events.Event]:

@@ -44,7 +44,7 @@ def note(number: int) -> bytes:
     return to_line(Noted(at=NOW + number, peer=ME, level="info", text=f"line {number}"))
 
 
-# --- invites ------------------------------------------------------------------------------------------------------------
+# --- invites ------------------------------------------------------------------------------------------------
 
 
 def test_a_public_pages_word_makes_samplers_and_no_members(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_only_this_machine_reaches_loopback(host: str, alone: bool) -> None:
     assert loopback(host) is alone
 
 
-# --- journals -----------------------------------------------------------------------------------------------------------
+# --- journals -----------------------------------------------------------------------------------------------
 
 
 def test_a_runs_folder_means_its_seeds_journal_and_its_settings(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_prompt_that_is_too_long_costs_a_call_and_no_restart(served: tuple[Vll
     assert versions.apart(engine) < SAME and pid(engine) == process
 
 
-# --- with one family: these wait for vLLM to start again ------------------------------------------------------------------
+# --- with one family: these wait for vLLM to start again ----------------------------------------------------
 
 
 @pytest.fixture(scope="module")

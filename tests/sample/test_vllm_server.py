@@ -37,7 +37,7 @@ def engine_at(folder: Path, port: int, **settings: float) -> ServerEngine:
     return ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}", **settings), "org/model")
 
 
-# --- without a server -----------------------------------------------------------------------------------------------------
+# --- without a server ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_server_that_hangs_is_an_engine_error(folder: Path, monkeypatch: pytes
             engine_at(folder, silent.getsockname()[1]).check()
 
 
-# --- a real one -----------------------------------------------------------------------------------------------------------
+# --- a real one ---------------------------------------------------------------------------------------------
 
 
 def serve(folder: Path, port: int, log: Path, *own: str) -> subprocess.Popen[bytes]:

@@ -76,9 +76,7 @@ def test_all_cells_are_different() -> None:
 
 
 @pytest.mark.slow
-def test_a_liar_costs_a_learner_that_doubts_less_than_one_that_believes_and_honest_groups_are_within_the_band() -> (
-    None
-):
+def test_a_liar_costs_less_where_the_learner_doubts_and_honest_groups_are_within_the_band():
     row = measure(honest(quick=True)[0])
     assert max(float(value) for name, value in row.items() if name.endswith("evidence_max")) < belief.DOUBT
     last = {(one.nats > 0, one.doubts): float(suffer(one)["last"]) for one in liars(quick=True)}

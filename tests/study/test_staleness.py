@@ -46,7 +46,7 @@ def row(auc: float, last: float = 0.5) -> Row:
     return {"first": 0.0, "best": 0.8, "last": last, "gap": 0.8 - last, "auc": auc, **zeros, "curve": "0 500"}
 
 
-# --- a cell -------------------------------------------------------------------------------------------------------------
+# --- a cell -------------------------------------------------------------------------------------------------
 
 
 def test_a_cell_gives_the_same_row_twice_and_another_seed_another_one() -> None:
@@ -110,7 +110,7 @@ def test_a_training_that_stopped_stays_what_it_was() -> None:
     assert math.isnan(float(found["ess"])), "a figure that no step had is not a number, and not zero"
 
 
-# --- the plan -----------------------------------------------------------------------------------------------------------
+# --- the plan -----------------------------------------------------------------------------------------------
 
 
 def test_every_method_is_searched_on_the_same_rates_and_seeds() -> None:
@@ -152,7 +152,7 @@ def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
     assert staleness.known(("my_objectives:MINE",)) == ("gepo", "my_objectives:MINE")
 
 
-# --- the report ---------------------------------------------------------------------------------------------------------
+# --- the report ---------------------------------------------------------------------------------------------
 
 
 def account(**areas: tuple[float, ...]) -> Account:
@@ -216,7 +216,7 @@ def test_an_interval_moves_with_its_values(values: list[float], shift: float) ->
     assert moved.half == pytest.approx(plain.half, rel=1e-6, abs=1e-9)
 
 
-# --- the study ----------------------------------------------------------------------------------------------------------
+# --- the study ----------------------------------------------------------------------------------------------
 
 
 def run(out: Path, plan: Plan = TINY, minutes: float = 0.0) -> dict[str, bytes]:

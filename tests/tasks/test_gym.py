@@ -29,7 +29,7 @@ def gym() -> Iterator[gyms.Gym]:
     made.close()
 
 
-# --- over the worker --------------------------------------------------------------------------------------------------
+# --- over the worker ----------------------------------------------------------------------------------------
 
 
 def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: gyms.Gym) -> None:
@@ -84,7 +84,7 @@ def test_other_rewards_can_be_named_for_it() -> None:
     source.close()
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- inside -------------------------------------------------------------------------------------------------
 
 
 def test_an_exercise_is_a_function_of_seed_and_index() -> None:

@@ -60,7 +60,7 @@ def scored() -> Iterator[Any]:
         scorer.close()
 
 
-# --- names and sums ---------------------------------------------------------------------------------------------------
+# --- names and sums -----------------------------------------------------------------------------------------
 
 
 def test_rewards_are_added_up_with_their_weights(here: Path, scored: Any) -> None:
@@ -142,7 +142,7 @@ def test_a_function_that_is_not_there_is_told_by_the_check(here: Path) -> None:
     scorer.close()
 
 
-# --- exact and math ---------------------------------------------------------------------------------------------------
+# --- exact and math -----------------------------------------------------------------------------------------
 
 
 def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
@@ -193,7 +193,7 @@ def test_math_without_a_column_to_compare_with_says_so(scored: Any) -> None:
         scored(["math"], ["1"], columns={"solution": "1"})
 
 
-# --- code -------------------------------------------------------------------------------------------------------------
+# --- code ---------------------------------------------------------------------------------------------------
 
 RIGHT = "Here:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 

@@ -88,7 +88,8 @@ def signals(pid):
 
 def rights():
     status = Path("/proc/self/status").read_text()
-    return {line.split(":")[0]: line.split()[1] for line in status.splitlines() if line.startswith(("CapEff", "NoNewPrivs"))}
+    kept = ("CapEff", "NoNewPrivs")
+    return {line.split(":")[0]: line.split()[1] for line in status.splitlines() if line.startswith(kept)}
 
 def hangs():
     if os.fork() == 0:
@@ -289,7 +290,7 @@ def test_an_ordinary_user_gets_a_user_namespace() -> None:
     assert done.stdout.strip() == "65534", done.stderr
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- what is there ------------------------------------------------------------------------------------------
 
 
 def tops() -> set[str]:

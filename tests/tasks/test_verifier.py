@@ -53,7 +53,8 @@ class SumsTaskset(vf.Taskset[SumsTask, SumsConfig]):
         for a in range(self.config.largest):
             for b in range(self.config.largest):
                 system = "Add." if self.config.system else None
-                yield SumsTask(SumsData(prompt=f"{a}+{b}=", answer=str(a + b), system_prompt=system), self.config.task)
+                data = SumsData(prompt=f"{a}+{b}=", answer=str(a + b), system_prompt=system)
+                yield SumsTask(data, self.config.task)
 """
 BOXED = PACKAGE.replace(
     "short(self, task: SumsData, trace: vf.Trace)", "short(self, runtime, trace: vf.Trace)"

@@ -1,7 +1,8 @@
 """The processes of a sharded learner, as its driver sees them: started together, asked together, lost
 together.
 
-    Ranks(devices) --spawn--> python -m swarm.learn.fsdp.worker, one a device --call(order)--> an answer of each, or RankLost
+    Ranks(devices) --spawn--> python -m swarm.learn.fsdp.worker, one a device
+                   --call(order)--> an answer of each, or RankLost
 
 Ranks compute in lockstep: when one dies, fails or hangs, the others wait for it in a collective for ever, and
 their shards are of no use without its own. So the first trouble ends all of them, and `RankLost` says which

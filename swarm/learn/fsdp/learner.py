@@ -1,7 +1,8 @@
 """A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`:
 one peer to others.
 
-    peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device;  slab: gradient, weights, moments
+    peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device
+    slab (memory of all of them):  gradient, weights, moments
 
 The driver holds no shard and joins no collective, so that a rank that dies does not take the peer along. It
 splits a batch: each half, group by group, evenly over the ranks, in micro-batches; a rank with fewer of them
@@ -275,7 +276,7 @@ class ShardedLearner:
         """What a checkpoint has in common with whoever takes it."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
-    # --- ranks ------------------------------------------------------------------------------------------------------------------
+    # --- ranks ----------------------------------------------------------------------------------------------
 
     def _up(self) -> Ranks:
         """The ranks; new ones where they were lost, whose weights mean nothing."""

@@ -1,7 +1,8 @@
 """What the driver of a sharded learner and its ranks say to each other: length-prefixed msgpack over pipes,
 tensors beside it.
 
-    driver --order--> stdin of every rank;  rank --answer--> its stdout;  tensors: the Slab, memory that all of them map
+    driver --order--> stdin of every rank;  rank --answer--> its stdout
+    tensors: the Slab, memory that all of them map
 
 One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a
 pipe: an order says that every rank copies its shards to or from the slab, whose layout is the table of

@@ -1,7 +1,8 @@
 """One rank of a sharded learner: a process with one device and its shards of every weight (`python -m
 swarm.learn.fsdp.worker`).
 
-    stdin --Start--> load, shard --Started--> stdout;  then  --order--> compute, in lockstep with the other ranks --answer-->
+    stdin --Start--> load, shard --Started--> stdout, then
+          --order--> compute, in lockstep with the other ranks --answer--> stdout, again and again
 
 FSDP2 splits each parameter by rows: rank r of n holds ceil(rows / n) of them from row r * ceil(rows / n) on,
 as torch.chunk cuts. So a rank's shards are whole stretches of the flat vector of the one-process learner, and
@@ -158,7 +159,7 @@ class Rank:
             self._whole.logprobs(["1"], [[0]], 1.0)
         self._whole.reshard()  # the root keeps its parameters whole for a backward pass
 
-    # --- gradient ---------------------------------------------------------------------------------------------------------------
+    # --- gradient -------------------------------------------------------------------------------------------
 
     def _learn(self, order: Learn) -> Learned:
         self._gauge.peak = 0
@@ -216,7 +217,7 @@ class Rank:
             for piece in self._trained
         ]
 
-    # --- copies -----------------------------------------------------------------------------------------------------------------
+    # --- copies ---------------------------------------------------------------------------------------------
 
     def _write(self, order: Write) -> None:
         held = self._optimizer.dump()
@@ -361,7 +362,7 @@ def _in_turn(store: dist.Store, start: Start) -> Iterator[None]:
     store.set(f"loaded-{start.rank}", "")
 
 
-# --- the process ----------------------------------------------------------------------------------------------------------------
+# --- the process --------------------------------------------------------------------------------------------
 
 
 def main() -> NoReturn:
