@@ -281,7 +281,7 @@ def _check(path: str, found: Objective) -> None:
     constants = _CONSTANTS.get(found.trust.kind)
     if constants is not None and len(found.trust.constants) != len(constants):
         raise ValueError(
-            f"{path} has {len(found.trust.constants)} trust_region.constants, the region {found.trust.kind!r}"
+            f"{path} has {len(found.trust.constants)} trust.constants, the region {found.trust.kind!r}"
             f" takes {len(constants)}; its authors' are {constants}"
         )
 
