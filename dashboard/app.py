@@ -1,7 +1,7 @@
-"""The page, its stream and its twins as one read-only application.
+"""The page, its stream and its JSON API as one read-only application.
 
 In comes a Source (a live swarm or a replay), out goes a FastAPI application: `/` (the page), `/static`,
-`/stream` (server-sent events), the twins of dashboard.json_api and their description in `/openapi.json`.
+`/stream` (server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`.
 Every request passes dashboard.safety first. A stream needs a seat: there are so many in all and so many for
 one address. Not handled here: ports and connections (dashboard.server), who may look (bind to loopback, or
 put a proxy in front).
@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as HTTPError
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
-from dashboard.json_api import Absent, Instant, timeless, transfer
+from dashboard.json_api import Absent, Instant, routes, timeless
 from dashboard.openapi import describe, frames, refusals
 from dashboard.replay import FASTEST
 from dashboard.safety import Hosts, Safety
@@ -87,7 +87,7 @@ def create_app(source: Source, invite: InviteView | None = None, hosts: Collecti
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPError, _refused)
     app.mount("/static", Static(directory=STATIC), name="static")
-    app.include_router(transfer(source, invite))
+    app.include_router(routes(source, invite))
     _add_stream(app, source)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,8 +1,8 @@
-"""The JSON twins of everything that the page shows, for scripts: one address a block, read-only.
+"""The JSON API: everything that the page shows, for scripts, one read-only endpoint a block.
 
 In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves
 also go as CSV, an invite as a QR code, the figures as Prometheus metrics. A live window answers of now and
-refuses `at`; a replay takes `at` and answers of then. Parameters that a twin does not know are ignored, as
+refuses `at`; a replay takes `at` and answers of then. Parameters that an endpoint does not know are ignored, as
 they are elsewhere on the web. Not handled here: the stream and the page (dashboard.app), who may ask
 (dashboard.safety).
 """
@@ -71,10 +71,10 @@ class Exposition(Response):
     media_type = CONTENT_TYPE_LATEST
 
 
-class Twins(APIRouter):
-    """Every twin answers GET and HEAD; the description shows GET."""
+class Endpoints(APIRouter):
+    """Every endpoint answers GET and HEAD; the description shows GET."""
 
-    def twin(
+    def endpoint(
         self, path: str, responses: Answers, kind: type[Response] = JSONResponse
     ) -> Callable[[Any], Any]:
         def add(answer: Any) -> Any:
@@ -88,8 +88,8 @@ class Twins(APIRouter):
         return add
 
 
-def transfer(source: Source, invite: views.InviteView | None) -> APIRouter:
-    router = Twins()
+def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
+    router = Endpoints()
     moment = _live(source) if source.live else _replayed(source)
     _swarm(router, moment)
     _curves(router, moment)
@@ -120,50 +120,50 @@ def _replayed(source: Source) -> Callable[..., Any]:
     return moment
 
 
-def _swarm(router: Twins, moment: Callable[..., Any]) -> None:
+def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
     Now = Annotated[Moment, Depends(moment)]
 
-    @router.twin("/api/peers", answers(tuple[views.Row, ...], "All peers, by role and name."))
+    @router.endpoint("/api/peers", answers(tuple[views.Row, ...], "All peers, by role and name."))
     async def peers(now: Now) -> Response:
         return _json(now.state.rows(now.now))
 
-    @router.twin("/api/peers/{id}", answers(views.PeerView, "A peer, and what happened to it.", 404))
+    @router.endpoint("/api/peers/{id}", answers(views.PeerView, "A peer, and what happened to it.", 404))
     async def peer(now: Now, id: Annotated[str, Path(max_length=64, description="Its peer id.")]) -> Response:
         row = now.state.row(PeerId(id), now.now)
         if row is None:
             raise HTTPException(404, "no peer of this id is known here: /api/peers lists those that are")
         return _json(views.PeerView(peer=row, events=now.state.events(peer=PeerId(id))))
 
-    @router.twin(
+    @router.endpoint(
         "/api/releases", answers(tuple[views.ReleaseView, ...], "Releases and how they spread, newest last.")
     )
     async def releases(now: Now) -> Response:
         return _json(now.state.release_views(now.now))
 
-    @router.twin(
+    @router.endpoint(
         "/api/problems", answers(tuple[views.Problem, ...], "What is wrong now; empty when all is well.")
     )
     async def problems(now: Now) -> Response:
         return _json(now.state.problems(now.now))
 
-    @router.twin(
+    @router.endpoint(
         "/api/events", answers(views.EventsView, "Sentences told or repeated after a revision, oldest first.")
     )
     async def events(now: Now, after: After = 0) -> Response:
         return _json(views.EventsView(revision=now.state.revision, events=now.state.events(after)))
 
 
-def _curves(router: Twins, moment: Callable[..., Any]) -> None:
+def _curves(router: Endpoints, moment: Callable[..., Any]) -> None:
     Now = Annotated[Moment, Depends(moment)]
 
-    @router.twin("/api/series", answers(views.SeriesView, "One curve.", 404))
+    @router.endpoint("/api/series", answers(views.SeriesView, "One curve.", 404))
     async def series(now: Now, name: Annotated[CurveName, Query()], window: Window = None) -> Response:
         points = _points(_curve(now, name), window)
         return _json(
             views.SeriesView(name=name, by="time" if name in pulse.NAMES else "version", points=points)
         )
 
-    @router.twin("/api/series.csv", _file("Points of curves, a line each: name, x, at, value.", 404), Csv)
+    @router.endpoint("/api/series.csv", _file("Points of curves, a line each: name, x, at, value.", 404), Csv)
     async def series_csv(now: Now, name: Names, window: Window = None) -> Response:
         curves = {one: _curve(now, one) for one in name or sorted(now.state.series)}
         rows = ((one, *point) for one, curve in curves.items() for point in _points(curve, window))
@@ -172,44 +172,44 @@ def _curves(router: Twins, moment: Callable[..., Any]) -> None:
         return Csv(_csv(("name", "x", "at", "value"), rows), headers=headers)
 
 
-def _whole(router: Twins, source: Source, moment: Callable[..., Any]) -> None:
+def _whole(router: Endpoints, source: Source, moment: Callable[..., Any]) -> None:
     Now = Annotated[Moment, Depends(moment)]
 
-    @router.twin("/api/state", answers(views.StateView, "Everything that the page shows."))
+    @router.endpoint("/api/state", answers(views.StateView, "Everything that the page shows."))
     async def state(now: Now) -> Response:
         return _json(now.state.view(now.now, quiet=now.quiet, replay=now.span))
 
-    @router.twin(
+    @router.endpoint(
         "/api/samples", answers(tuple[views.Sample, ...], "The newest trained groups that were shown.")
     )
     async def samples(now: Now) -> Response:
         return _json(now.state.samples.view(0))
 
-    @router.twin("/api/heat", answers(views.HeatView, "Version lag by peer and time."))
+    @router.endpoint("/api/heat", answers(views.HeatView, "Version lag by peer and time."))
     async def heat(now: Now) -> Response:
         return _json(now.state.heat_view())
 
-    @router.twin(
+    @router.endpoint(
         "/healthz", answers(views.HealthView, "The page answers; the status says whether it hears the swarm.")
     )
     async def healthz(now: Now) -> Response:
         ok = now.quiet < SILENT or not source.live
         return _json(views.HealthView(status="ok" if ok else "quiet", quiet=now.quiet))
 
-    @router.twin("/metrics", _file("The figures in Prometheus's text format."), Exposition)
+    @router.endpoint("/metrics", _file("The figures in Prometheus's text format."), Exposition)
     async def prometheus(now: Now) -> Response:
         return Exposition(metrics.exposition(now, source.readers))
 
 
-def _joining(router: Twins, invite: views.InviteView | None) -> None:
-    @router.twin(
+def _joining(router: Endpoints, invite: views.InviteView | None) -> None:
+    @router.endpoint(
         "/api/invite",
         answers(views.InviteView | None, "How to join the swarm; null when this page does not show it."),
     )
     async def joining() -> Response:
         return _json(invite)
 
-    @router.twin("/api/invite.svg", _file("The invite's word as a QR code.", 404), Svg)
+    @router.endpoint("/api/invite.svg", _file("The invite's word as a QR code.", 404), Svg)
     async def qr_code() -> Response:
         if invite is None:
             raise HTTPException(

@@ -1,8 +1,8 @@
-"""The description of the twins: OpenAPI, made from the types that they answer with.
+"""OpenAPI description of the JSON API, made from the types that its endpoints answer with.
 
 In come the structs of dashboard.views with the texts under their fields, out go the schemas that every answer
 is documented with, so that the description cannot say anything else than the code. Not handled here:
-parameters (FastAPI reads them from the twins).
+parameters (FastAPI reads them from the endpoints).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(kind: Any, text: str, *errors: int) -> Answers:
-    """What a twin answers: a view, or a list of views (`tuple[views.Row, ...]`). Any twin may find a
+    """What an endpoint answers: a view, or a list of views (`tuple[views.Row, ...]`). Any endpoint may find a
     parameter wrong."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return {200: _json(text, schema)} | refusals(*errors)

@@ -1,4 +1,4 @@
-"""What a window shows, as types: the JSON twins answer with these, the stream sends them, OpenAPI describes
+"""What a window shows, as types: the JSON API answers with these, the stream sends them, OpenAPI describes
 them.
 
 A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed

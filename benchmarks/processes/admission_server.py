@@ -106,10 +106,10 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     from swarm.tasks import base as tasks
     from swarm.types import Role
 
-    learner, speech = factory.learner(model, config)
+    learner, tokenization = factory.learner(model, config)
     source = tasks.source(config.run.task, config.run.seed)
     host = hosted.host(node, keyring, config, Role.LEARNER, folder)
-    peer = LearnerPeer(host, learner, source, speech, None)
+    peer = LearnerPeer(host, learner, source, tokenization, None)
     peer.learner.version = 0
     return peer
 

@@ -101,12 +101,12 @@ def scored(
     import numpy as np
     import torch
 
-    from swarm.learn import speech
+    from swarm.learn import tokenization
     from swarm.learn.model import load_policy
     from swarm.learn.policy import LanguageModel
 
     folder = Path(setup["model"])
-    model = LanguageModel(load_policy(folder, "cpu", dtype, quantize=quantize), speech.load(folder))
+    model = LanguageModel(load_policy(folder, "cpu", dtype, quantize=quantize), tokenization.load(folder))
     out = []
     for prompt, group in zip(prompts, groups, strict=True):
         rows = [row.tolist() for row in np.split(group.tokens, np.cumsum(group.lengths)[:-1])]

@@ -276,7 +276,7 @@ def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
     run, model = config.run, Path(setup["model"])
     engine, first = factory.engine(model, config), genesis(model, config)
     engine.load(first, 0, digest(first))
-    return engine, Rendered(tasks.source(run.task, run.seed), factory.speech(model, run).render)
+    return engine, Rendered(tasks.source(run.task, run.seed), factory.load_tokenization(model, run).render)
 
 
 async def _program(setup: Answer, _: Departure) -> None:

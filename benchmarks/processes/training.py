@@ -49,10 +49,10 @@ def _measured(setup: Answer) -> Answer:
     before = 0 if gpu else int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     gauge = microbatch.PeakMemory(torch.device("cuda" if gpu else "cpu"))
     gauge.start()
-    learner, speech = factory.learner(model, config)
+    learner, tokenization = factory.learner(model, config)
     learner.load(genesis(model, config), 0)
     gauge.rise()
-    groups = [made(i, speech.vocabulary) for i in range(GROUPS)]
+    groups = [made(i, tokenization.vocabulary) for i in range(GROUPS)]
     seconds, peaks = [], [gauge.peak]
     for _ in range(1 + STEPS):
         began = time.perf_counter()

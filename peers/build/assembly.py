@@ -418,11 +418,11 @@ async def _act(
         async with _averager(place, run, node) as averager:
             host = _host(place, run, role, config, node, averager, membership)
             departure.leave = host.leave
-            learner, speech = await node.work.run("load", factory.learner, run.model, host.config)
+            learner, tokenization = await node.work.run("load", factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
                 async with living(host), Renewal(host, place.folder).kept():
                     await host.run(
-                        LearnerPeer(host, learner, source, speech, place.folder / "checkpoint").run
+                        LearnerPeer(host, learner, source, tokenization, place.folder / "checkpoint").run
                     )
         return
     host = _host(place, run, role, config, node, Nobody(), membership)

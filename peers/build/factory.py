@@ -1,5 +1,5 @@
 """What a role works with, from a run's model folder: engines for samplers and evaluators, a learner, the
-run's speech.
+run's tokenization.
 
 This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, which do not know each other.
 """
@@ -17,15 +17,14 @@ from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
 from swarm.config import Config, Run
-from swarm.learn import adapters, quantized, weights
-from swarm.learn import speech as speeches
+from swarm.learn import adapters, quantized, tokenization, weights
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import ran_out
 from swarm.learn.model import config_of, load_policy
 from swarm.learn.policy import LanguageModel
-from swarm.learn.speech import Speech
+from swarm.learn.tokenization import Tokenization
 from swarm.sample.base import Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
@@ -35,9 +34,9 @@ from swarm.tasks.base import Say, TaskSource
 from swarm.tasks.rendered import Rendered
 
 
-def speech(model: Path, run: Run) -> Speech:
+def load_tokenization(model: Path, run: Run) -> Tokenization:
     """The run's tokenizer and chat template. Raises ModelError."""
-    return speeches.load(model, run.model.template, run.task.system)
+    return tokenization.load(model, run.model.template, run.task.system)
 
 
 def size(model: Path, run: Run) -> int:
@@ -50,24 +49,24 @@ def size(model: Path, run: Run) -> int:
     return sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
 
 
-def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Speech]:
+def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Tokenization]:
     """A learner whose weights mean nothing until it takes a release, and what admission needs of its
     tokenizer.
 
     Raises UserError and ModelError when this machine cannot have it.
     """
     run, settings = config.run, config.peer.learner
-    spoken = speech(model, run)
+    tokens = load_tokenization(model, run)
     if (gpus := learner_gpus(model, config)) > 1:
         try:
             devices = [f"cuda:{index}" for index in range(gpus)]
-            return ShardedLearner(model, run, devices, settings, base_model.base(model, run)), spoken
+            return ShardedLearner(model, run, devices, settings, base_model.base(model, run)), tokens
         except (ValueError, RankLost) as error:
             raise CannotHere(f"no learner on {gpus} GPUs: {error}") from error
     quantize = "nf4" if run.model.training == "qlora" else "none"
     policy = _policy(model, run, _device(settings.device), settings.dtype, quantize)
     try:
-        return Learner(LanguageModel(policy, spoken), run, settings, ram=lambda: hardware.memory()[1]), spoken
+        return Learner(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
     except ValueError as error:
         raise CannotHere(str(error)) from error
 
@@ -107,7 +106,7 @@ def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
         task, config.run.seed, folder=folder if folder.is_dir() else None, code=code, say=say
     )
     try:
-        render = speech(run.model, config.run).render
+        render = load_tokenization(run.model, config.run).render
         return Rendered(plain, render, say)
     except ValueError as error:
         plain.close()
@@ -145,22 +144,22 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
 
 def _recipe(model: Path, config: Config) -> Recipe:
     """What both engines over vLLM are made from."""
-    run, spoken = config.run, speech(model, config.run)
+    run, tokens = config.run, load_tokenization(model, config.run)
     quantize = quantization(config) != "none"
     if run.model.training == "full":
         return Recipe(
             config.peer.engine,
             run.sampling,
-            spoken,
-            spoken.vocabulary,
+            tokens,
+            tokens.vocabulary,
             vllm_folder.whole(model),
             quantize=quantize,
         )
     return Recipe(
         config.peer.engine,
         run.sampling,
-        spoken,
-        spoken.vocabulary,
+        tokens,
+        tokens.vocabulary,
         vllm_folder.adapter(model, run.lora),
         base=base_model.base(model, run),
         rank=run.lora.rank,
@@ -177,7 +176,9 @@ def hf(model: Path, config: Config) -> HfEngine:
     quantize = quantization(config)
     policy = _policy(model, run, _device(asked.device), asked.dtype, quantize)
     put = quantized.load_into if quantize != "none" and run.model.training == "full" else weights.load_into
-    return HfEngine(policy, speech(model, run), put, run.sampling.max_tokens, run.sampling.temperature)
+    return HfEngine(
+        policy, load_tokenization(model, run), put, run.sampling.max_tokens, run.sampling.temperature
+    )
 
 
 def quantization(config: Config) -> str:

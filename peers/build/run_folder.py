@@ -227,9 +227,9 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     says no.
     """
     from peers.build import base_model
-    from swarm.learn import speech
+    from swarm.learn import tokenization
 
-    spoken = speech.load(policy, run.model.template, run.task.system)
+    render = tokenization.load(policy, run.model.template, run.task.system).render
     owner = open_key(path / "owner.key")
     copy_files(policy, path / "model")
     if run.model.training != "full" and not base_model.from_hub(run):
@@ -240,7 +240,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     task_files.pack(run.task, path / "task")
     for name in _names(path / "task"):
         sync(path / "task" / name)
-    _try_first(run, path / "task", spoken.render)
+    _try_first(run, path / "task", render)
     genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
     files, carried = (

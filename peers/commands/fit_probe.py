@@ -249,11 +249,11 @@ def _learner(job: Job) -> Outcome:
     from peers.build import factory
 
     base = _peak()
-    learner, speech = factory.learner(Path(job.folder), job.config)
+    learner, tokenization = factory.learner(Path(job.folder), job.config)
     size, length = job.config.run.sampling.group_size, job.config.run.sampling.max_tokens
     rng = np.random.default_rng(0)
-    tokens = rng.integers(0, speech.vocabulary, size * length).astype("<i4")
-    logprobs = np.full(size * length, -np.log(speech.vocabulary), "<f4")
+    tokens = rng.integers(0, tokenization.vocabulary, size * length).astype("<i4")
+    logprobs = np.full(size * length, -np.log(tokenization.vocabulary), "<f4")
     group = Group(
         id="0" * 32,
         sampler=PeerId("me"),

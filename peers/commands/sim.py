@@ -19,7 +19,7 @@ import msgspec
 from peers.build import base_model
 from peers.roles.evaluator import Evaluator
 from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import Speech
+from peers.roles.learner_inbox import Decoder
 from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
@@ -65,7 +65,7 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
 
 @dataclass(frozen=True)
 class Letters:
-    """The speech of a table."""
+    """Decodes the tokens of a tabular policy: letters."""
 
     vocabulary: int
 
@@ -77,7 +77,7 @@ class PolicyParts(NamedTuple):
     """What roles work with."""
 
     engine: Callable[[], Engine]
-    learner: Callable[[], tuple[Learner | ShardedLearner, Speech]]
+    learner: Callable[[], tuple[Learner | ShardedLearner, Decoder]]
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
@@ -117,8 +117,8 @@ def _role(host: Host, kit: PolicyParts) -> Callable[[], Coroutine[Any, Any, None
         case Role.SAMPLER:
             return Sampler(host, kit.engine(), source).run
         case Role.LEARNER:
-            learner, speech = kit.learner()
-            return LearnerPeer(host, learner, source, speech, None).run
+            learner, decoder = kit.learner()
+            return LearnerPeer(host, learner, source, decoder, None).run
         case Role.EVALUATOR:
             return Evaluator(host, kit.engine(), source).run
         case Role.SEED:
@@ -134,10 +134,10 @@ def kit(config: Config) -> PolicyParts:
 def _table(config: Config) -> PolicyParts:
     run = config.run
     options = {name: int(size) for name, size in run.task.options.items()}
-    speech = Letters(options.get("alphabet", ALPHABET))
+    decoder = Letters(options.get("alphabet", ALPHABET))
     return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
-        learner=lambda: (Learner(Tabular(**options), run), speech),
+        learner=lambda: (Learner(Tabular(**options), run), decoder),
     )
 
 

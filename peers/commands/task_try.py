@@ -111,13 +111,13 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None)
 def _render(run: Run) -> Callable[[Task], str]:
     """The tokenizer of the run's model, writing prompts. Raises CannotHere or WrongUsage when there is none
     to be had."""
-    from swarm.learn import speech
+    from swarm.learn import tokenization
 
     folder = Path(run.model.name).expanduser()
     if not folder.is_dir():
         folder = _downloaded(run.model.name, run.model.revision)
     try:
-        return speech.load(folder, run.model.template, run.task.system).render
+        return tokenization.load(folder, run.model.template, run.task.system).render
     except ValueError as error:
         raise WrongUsage(str(error)) from error
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from peers.roles.batch_closing import Closing
 from peers.roles.checkpoints import Checkpoints
-from peers.roles.learner_inbox import LearnerInbox, Speech
+from peers.roles.learner_inbox import Decoder, LearnerInbox
 from peers.roles.next_release import Arrivals
 from peers.roles.other_learners import Company
 from peers.roles.state_transfer import StateTransfer
@@ -65,7 +65,7 @@ class LearnerPeer:
         host: Host,
         learner: Learner | ShardedLearner,
         source: TaskSource,
-        speech: Speech,
+        decoder: Decoder,
         folder: Path | None,
     ) -> None:
         """`folder` is where checkpoints live; None keeps none."""
@@ -75,7 +75,7 @@ class LearnerPeer:
         self.round = Round()
         self.company = Company(host, lambda: learner.version)
         self._window = run.window
-        self.intake = LearnerInbox(host, source, speech, lambda: learner.version, self.company.learners)
+        self.intake = LearnerInbox(host, source, decoder, lambda: learner.version, self.company.learners)
         self.transfer = StateTransfer(host, learner)
         self._untwinned = -math.inf
         """Until then no state is asked for."""

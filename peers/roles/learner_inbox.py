@@ -59,8 +59,8 @@ SHOWN_EVERY = 1.0
 """Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster."""
 
 
-class Speech(Protocol):
-    """What a learner must know of the tokenizer."""
+class Decoder(Protocol):
+    """What a learner's inbox needs of the run's tokenization; a tabular policy has letters instead."""
 
     @property
     def vocabulary(self) -> int:
@@ -116,15 +116,15 @@ class LearnerInbox:
         self,
         host: Host,
         source: TaskSource,
-        speech: Speech,
+        decoder: Decoder,
         version: Callable[[], int],
         learners: Callable[[], int],
     ) -> None:
         run = host.config.run
-        self.host, self.source, self.speech = host, source, speech
+        self.host, self.source, self.decoder = host, source, decoder
         self.scorer = Scorer(host, source)
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
-        self.admission = Admission(run.window, run.sampling, speech.vocabulary, host.releases.known)
+        self.admission = Admission(run.window, run.sampling, decoder.vocabulary, host.releases.known)
         self.batcher = Batcher(run.batch, run.window)
         self.credence = Credence()
         self.tally = Tally()
@@ -255,7 +255,7 @@ class LearnerInbox:
         tokens = memoryview(group.tokens.data).cast("i").tolist()
         starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
         return [
-            self.speech.decode(tokens[start : start + length])
+            self.decoder.decode(tokens[start : start + length])
             for start, length in zip(starts, group.lengths, strict=True)
         ]
 

@@ -153,9 +153,9 @@ def measure(one: Honest) -> Row:
         kit = sim.kit(whole)
 
         def learner() -> Any:
-            made, speech = kit.learner()
+            made, tokenization = kit.learner()
             assert isinstance(made, Learner)
-            return watched(made, seen), speech
+            return watched(made, seen), tokenization
 
         return sim.live(dataclasses.replace(peer, config=whole), kit._replace(learner=learner))
 

@@ -33,7 +33,7 @@ from swarm.config import Lora
 from swarm.durable import sync
 from swarm.learn import adapters, quantized, weights
 from swarm.learn.microbatch import ran_out
-from swarm.learn.speech import ModelError
+from swarm.learn.tokenization import ModelError
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from swarm.learn.speech import Speech
+    from swarm.learn.tokenization import Tokenization
 
 
 class Scored(NamedTuple):
@@ -37,16 +37,16 @@ class Policy(Protocol):
 
 
 class LanguageModel:
-    """A transformers causal model, or an adapter on one, with its speech.
+    """A transformers causal model, or an adapter on one, with its tokenization.
 
     Prompts are padded on the left and completions on the right, so that all completions begin in one column
     and only their logits are computed: a chunk of real tokens at a time where the model's head is linear,
     else all at once. Prompts of one length need no attention mask at all.
     """
 
-    def __init__(self, model: PreTrainedModel | PeftModel, speech: Speech) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, tokenization: Tokenization) -> None:
         self.module: nn.Module = model
-        self._speech = speech
+        self._tokenization = tokenization
         self._inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base: nn.Module = self._inner.base_model
         self._head = scoring.linear_head(self._inner)
@@ -54,7 +54,7 @@ class LanguageModel:
     def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
-        ids_of = dict(zip(distinct, self._speech.encode(distinct), strict=True))
+        ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))
         starts = [ids_of[prompt] for prompt in prompts]
         before, after = max(map(len, starts)), max(map(len, rows))
         ids = torch.zeros(len(rows), before + after, dtype=torch.long)

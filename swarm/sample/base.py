@@ -17,11 +17,12 @@ class EngineError(Exception):
     hangs, a server is away. The engine keeps its policy, or takes the next one that it is given."""
 
 
-class Speech(Protocol):
-    """The tokenizer: the same ids and texts for every engine and for the learner."""
+class Tokenizer(Protocol):
+    """What an engine needs of the run's tokenization (swarm.learn.tokenization): the same ids and texts for
+    every engine and for the learner."""
 
     ends: tuple[int, ...]
-    """Any of them ends a completion."""
+    """Ids that end a completion."""
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of each prompt, at least one."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from swarm.sample.base import Completions, EngineError, Speech
+from swarm.sample.base import Completions, EngineError, Tokenizer
 from swarm.types import Digest
 
 if TYPE_CHECKING:
@@ -47,18 +47,18 @@ class HfEngine:
     def __init__(
         self,
         model: PreTrainedModel | PeftModel,
-        speech: Speech,
+        tokenizer: Tokenizer,
         put: Callable[[nn.Module, bytes], None],
         max_tokens: int,
         temperature: float = 1.0,
     ) -> None:
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._speech = speech
+        self._tokenizer = tokenizer
         self._put = put
         self._max_tokens = max_tokens
         self._temperature = temperature
-        self._ends = torch.tensor(speech.ends, device=model.device)
+        self._ends = torch.tensor(tokenizer.ends, device=model.device)
         self._most: int | None = None
         """Completions in one call, once memory has run out."""
         self._torn = False
@@ -215,7 +215,7 @@ class HfEngine:
 
     def _padded(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor | None]:
         """Ids (B, L) padded on the left, and the attention mask, None when nothing is padded."""
-        rows = self._speech.encode(prompts)
+        rows = self._tokenizer.encode(prompts)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self._model.device)
         if all(len(row) == width for row in rows):
@@ -225,7 +225,7 @@ class HfEngine:
 
     def _texts(self, tokens: np.ndarray, lengths: np.ndarray) -> list[str]:
         return [
-            self._speech.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
+            self._tokenizer.decode(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)
         ]
 
 

@@ -204,7 +204,7 @@ class ServerEngine:
             raise RuntimeError("no policy has been loaded")
         if self._process() != self._life:
             self._take(self._held)
-        speech, sampling = self._recipe.speech, self._recipe.sampling
+        tokenizer, sampling = self._recipe.tokenizer, self._recipe.sampling
         # The server's own defaults come from the model's generation config: nothing is left to them.
         common = {
             "model": self._served,
@@ -212,13 +212,13 @@ class ServerEngine:
             "logprobs": 0,
             "return_token_ids": True,
             "ignore_eos": True,
-            "stop_token_ids": list(speech.ends),
+            "stop_token_ids": list(tokenizer.ends),
             "repetition_penalty": 1.0,
             "skip_special_tokens": False,
         }
         bodies = [
             {**common, **own, "prompt": ids}
-            for ids, own in zip(speech.encode(prompts), parameters, strict=True)
+            for ids, own in zip(tokenizer.encode(prompts), parameters, strict=True)
         ]
         try:
             with ThreadPoolExecutor(len(bodies)) as pool:
@@ -231,7 +231,7 @@ class ServerEngine:
         except EngineError:
             self._life = None
             raise
-        return completions(_sampled(told), speech)
+        return completions(_sampled(told), tokenizer)
 
     def _process(self) -> str:
         """When the server's process began: another one has other weights. Empty where it does not tell."""

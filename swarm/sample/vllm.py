@@ -34,7 +34,7 @@ import numpy as np
 from swarm.config import Engine as Settings
 from swarm.config import Sampling
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, Speech
+from swarm.sample.base import Completions, EngineError, Tokenizer
 from swarm.types import Digest
 
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
@@ -59,7 +59,7 @@ class Recipe:
 
     settings: Settings
     sampling: Sampling
-    speech: Speech
+    tokenizer: Tokenizer
     vocabulary: int
     """Rows of the model's embedding."""
     write: Callable[[bytes, Path], None]
@@ -109,14 +109,16 @@ class VllmEngine:
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began = time.perf_counter()
         told = self._sampled(prompts, group_size, [spread(seed + i) for i in range(len(prompts))])
-        groups = completions(told, self._recipe.speech)
+        groups = completions(told, self._recipe.tokenizer)
         self._groups += len(groups)
         self._tokens += sum(len(group.tokens) for group in groups)
         self._seconds += time.perf_counter() - began
         return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        return [group.texts[0] for group in completions(self._sampled(prompts, 1, []), self._recipe.speech)]
+        return [
+            group.texts[0] for group in completions(self._sampled(prompts, 1, []), self._recipe.tokenizer)
+        ]
 
     def statistics(self) -> dict[str, float]:
         """`seconds` are those spent sampling, `starts` how often vLLM was started."""
@@ -140,7 +142,7 @@ class VllmEngine:
             raise RuntimeError("no policy has been loaded")
         if self._child is None:
             self._take(self._held)
-        told = self._ask(vllm_process.Sample(self._recipe.speech.encode(prompts), group, seeds))
+        told = self._ask(vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds))
         assert isinstance(told, vllm_process.Sampled)
         return told
 
@@ -176,7 +178,7 @@ class VllmEngine:
             sequences=recipe.settings.tasks * recipe.sampling.group_size,
             temperature=recipe.sampling.temperature,
             max_tokens=recipe.sampling.max_tokens,
-            ends=tuple(recipe.speech.ends),
+            ends=tuple(recipe.tokenizer.ends),
             quantize=recipe.quantize,
             rank=recipe.rank,
         )
@@ -322,7 +324,7 @@ def spread(seed: int) -> int:
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
 
 
-def completions(told: vllm_process.Sampled, speech: Speech) -> list[Completions]:
+def completions(told: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Completions]:
     """The flat arrays, cut into groups."""
     tokens, logprobs = np.frombuffer(told.tokens, np.int32), np.frombuffer(told.logprobs, np.float32)
     groups, start = [], 0
@@ -334,7 +336,7 @@ def completions(told: vllm_process.Sampled, speech: Speech) -> list[Completions]
                 lengths=tuple(lengths),
                 tokens=tokens[start : ends[-1]],
                 logprobs=logprobs[start : ends[-1]],
-                texts=tuple(speech.decode(row.tolist()) for row in rows),
+                texts=tuple(tokenizer.decode(row.tolist()) for row in rows),
             )
         )
         start = int(ends[-1])

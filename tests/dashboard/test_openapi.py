@@ -1,4 +1,4 @@
-"""The description of the twins is true: schemathesis asks for what it allows and forbids, of a live window
+"""The description of the endpoints is true: schemathesis asks for what it allows and forbids, of a live window
 and of a replay."""
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Scene:
         return self.page.locator("#problems li[data-key]").filter(has_text=name)
 
     def well(self, seconds: float) -> None:
-        """Nothing is wrong, on the page and in its twin, before `seconds` are over and for two heartbeats
+        """Nothing is wrong, on the page and over JSON, before `seconds` are over and for two heartbeats
         more."""
         expect(self.page.locator("#problems li[data-key]")).to_have_count(0, timeout=1000 * seconds)
         self.page.wait_for_timeout(2000 * EVERY)

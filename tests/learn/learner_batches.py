@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from swarm.config import BatchSize, Lora, Model, Optimizer, Run, Training
-from swarm.learn import speech, tiny
+from swarm.learn import tiny, tokenization
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel
@@ -40,7 +40,7 @@ def policy(folder: Path, run: Run, dtype: str = "float32") -> LanguageModel:
         quantize="nf4" if kind == "qlora" else "none",
         lora=None if kind == "full" else run.lora,
     )
-    return LanguageModel(model, speech.load(folder))
+    return LanguageModel(model, tokenization.load(folder))
 
 
 def learner(

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm import tasks
 from swarm.config import Run, TaskSource
-from swarm.learn import embedded, model, speech, weights
+from swarm.learn import embedded, model, tokenization, weights
 from swarm.learn.learner import Learner
 from swarm.learn.policy import LanguageModel
 from swarm.sample.hf import HfEngine
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(folder: Path) -> HfEngine:
-    return HfEngine(model.load_policy(folder), speech.load(folder), weights.load_into, 6)
+    return HfEngine(model.load_policy(folder), tokenization.load(folder), weights.load_into, 6)
 
 
 def accuracy(engine: HfEngine, source: tasks.TaskSource, n: int = 512) -> float:
@@ -122,7 +122,7 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
     run, source = Run(), tasks.source(TaskSource(name="digit-sums"), seed)
     embedded.make(tmp_path / "policy", seed, source.characters, source.example, quiet)
     learner = Learner(
-        LanguageModel(model.load_policy(tmp_path / "policy"), speech.load(tmp_path / "policy")), run
+        LanguageModel(model.load_policy(tmp_path / "policy"), tokenization.load(tmp_path / "policy")), run
     )
     engine, rng = engine_of(tmp_path / "policy"), np.random.default_rng(seed)
     released = deque([learner.weights()], maxlen=lag + 1)

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from swarm.config import Lora
-from swarm.learn import adapters, model, speech, tiny, weights
+from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.learn.speech import ModelError
+from swarm.learn.tokenization import ModelError
 
 LORA = Lora(rank=4, alpha=8.0)
 
@@ -50,9 +50,9 @@ def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole:
     assert joined.get_output_embeddings().weight is joined.get_input_embeddings().weight, (
         "tied as in the config"
     )
-    empty = LanguageModel(model.load_policy(bare), speech.load(whole))
+    empty = LanguageModel(model.load_policy(bare), tokenization.load(whole))
     weights.load_into(empty.module, data)
-    of_whole = LanguageModel(model.load_policy(whole), speech.load(whole))
+    of_whole = LanguageModel(model.load_policy(whole), tokenization.load(whole))
     ours, theirs = (policy.logprobs(["12", "345"], [[5, 6], [7]], 1.0).logp for policy in (empty, of_whole))
     torch.testing.assert_close(ours, theirs)
     assert empty._head is not None, "what the weights were before does not decide how a policy is scored"
@@ -76,7 +76,7 @@ def test_an_adapter_trains_alone_and_travels_alone(whole: Path, quantize: str) -
 
 def test_qlora_trains_through_the_quantized_base_even_after_it_has_sampled(whole: Path) -> None:
     policy = model.load_policy(whole, quantize="nf4", lora=LORA, data=adapters.genesis(whole, LORA, 1))
-    learner = LanguageModel(policy, speech.load(whole))
+    learner = LanguageModel(policy, tokenization.load(whole))
     with torch.no_grad():
         before = learner.logprobs(["12"], [[5, 6]], 1.0).logp
     scored = learner.logprobs(["12"], [[5, 6]], 1.0)
@@ -91,7 +91,7 @@ def test_qlora_trains_through_the_quantized_base_even_after_it_has_sampled(whole
 
 
 def test_nf4_is_not_the_model_but_near_it(whole: Path) -> None:
-    ids = torch.tensor([speech.load(whole).encode(["What is 12+30?"])[0]])
+    ids = torch.tensor([tokenization.load(whole).encode(["What is 12+30?"])[0]])
     with torch.no_grad():
         plain, small = (
             torch.log_softmax(model.load_policy(whole, quantize=kind)(ids).logits, -1)

@@ -20,7 +20,7 @@ import torch
 
 from swarm.config import BatchSize, Model, Objective, Optimizer, Run, Training
 from swarm.core.belief import objection
-from swarm.learn import speech, tiny, weights
+from swarm.learn import tiny, tokenization, weights
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.fsdp.messages import Share
@@ -68,7 +68,7 @@ def batch(groups: int, seed: int = 0, members: int = 3) -> Batch:
 
 def alone(folder: Path, run: Run = RUN) -> Learner:
     lora = run.lora if run.model.training == "lora" else None
-    return Learner(LanguageModel(load_policy(folder, lora=lora), speech.load(folder)), run)
+    return Learner(LanguageModel(load_policy(folder, lora=lora), tokenization.load(folder)), run)
 
 
 def assert_alike(mine: Gradient, wanted: Gradient) -> None:

@@ -271,11 +271,11 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                     released=0.0,
                 )
             )
-            speech: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
+            tokenization: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
             sampler = Frames(
                 Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False
             )
-            await play(Desk(host, LearnerInbox(host, source, speech, lambda: 0, lambda: 1), sampler))
+            await play(Desk(host, LearnerInbox(host, source, tokenization, lambda: 0, lambda: 1), sampler))
 
     run(main())
 

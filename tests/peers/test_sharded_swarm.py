@@ -44,7 +44,7 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
         calls.append(model)
         if len(calls) == 2:  # the first is the seed's
             made.append(Split(model, config.run, ["cpu", "cpu"]))
-            return made[0], factory.speech(model, config.run)
+            return made[0], factory.load_tokenization(model, config.run)
         return real(model, config)
 
     monkeypatch.setattr(factory, "learner", some_split)

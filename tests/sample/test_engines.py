@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from swarm.config import Lora, TaskSource
-from swarm.learn import adapters, embedded, model, quantized, speech, tiny, weights
+from swarm.learn import adapters, embedded, model, quantized, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hf(folder: Path, temperature: float = 1.0, max_tokens: int = 6) -> HfEngine:
     return HfEngine(
-        model.load_policy(folder), speech.load(folder), weights.load_into, max_tokens, temperature
+        model.load_policy(folder), tokenization.load(folder), weights.load_into, max_tokens, temperature
     )
 
 
@@ -67,14 +67,14 @@ def same(a: Completions, b: Completions) -> bool:
 
 def scored(
     policy: Any,
-    spoken: speech.Speech,
+    tokenizer: tokenization.Tokenization,
     prompts: list[str],
     groups: list[Completions],
     temperature: float = 1.0,
 ) -> Any:
     """The learner's log-probabilities of all tokens of these groups."""
     asked = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.lengths]
-    told = LanguageModel(policy, spoken).logprobs(
+    told = LanguageModel(policy, tokenizer).logprobs(
         asked, [row for group in groups for row in rows(group)], temperature
     )
     return told.logp.detach()[told.mask].numpy()
@@ -86,7 +86,7 @@ def test_the_learner_scores_completions_as_the_engine_sampled_them(
     folder: Path, prompts: list[str], temperature: float
 ) -> None:
     groups = hf(folder, temperature).sample(prompts, 8, 4)
-    mine = scored(model.load_policy(folder), speech.load(folder), prompts, groups, temperature)
+    mine = scored(model.load_policy(folder), tokenization.load(folder), prompts, groups, temperature)
     np.testing.assert_allclose(mine, np.concatenate([group.logprobs for group in groups]), atol=1e-4)
     assert len({length for group in groups for length in group.lengths}) > 1, "some completions end early"
 
@@ -161,10 +161,10 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {family: tiny.make(path / family, family) for family in tiny.FAMILIES}
 
 
-def asked(spoken: speech.Speech) -> list[str]:
+def asked(tokenizer: tokenization.Tokenization) -> list[str]:
     """Prompts of three lengths; one is longer than the sliding window of Gemma."""
     prompts = ["What is 12+30?", "Sort: b a", LONG]
-    return [spoken.render(Task(environment="x", index=0, prompt=prompt, answer="")) for prompt in prompts]
+    return [tokenizer.render(Task(environment="x", index=0, prompt=prompt, answer="")) for prompt in prompts]
 
 
 def adapter(folder: Path) -> bytes:
@@ -196,26 +196,28 @@ def close(mine: Any, said: Any, quantize: str) -> None:
 def test_what_an_engine_says_of_its_tokens_is_what_its_policys_own_forward_says(
     families: dict[str, Path], family: str, training: str, quantize: str
 ) -> None:
-    folder, spoken = families[family], speech.load(families[family])
+    folder, tokenizer = families[family], tokenization.load(families[family])
     lora = LORA if training == "lora" else None
     policy = model.load_policy(folder, quantize=quantize, lora=lora, data=adapter(folder) if lora else None)
-    prompts = asked(spoken)
-    groups = HfEngine(policy, spoken, weights.load_into, 12).sample(prompts, 6, 5)
+    prompts = asked(tokenizer)
+    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, 5)
     said = np.concatenate([group.logprobs for group in groups])
-    close(scored(policy, spoken, prompts, groups), said, quantize)
+    close(scored(policy, tokenizer, prompts, groups), said, quantize)
     if quantize == "none":
-        other = np.abs(scored(model.load_policy(folder), spoken, prompts, groups) - said).max()
+        other = np.abs(scored(model.load_policy(folder), tokenizer, prompts, groups) - said).max()
         assert (other > 1e-3) == (training == "lora"), "the adapter is in the policy"
 
 
 def test_a_padded_vocabulary_is_sampled_scored_and_read_as_it_is(families: dict[str, Path]) -> None:
-    spoken = speech.load(families["qwen3"])
-    engine = HfEngine(model.load_policy(families["qwen3"]), spoken, weights.load_into, 24)
-    groups = engine.sample(asked(spoken), 16, 1)
-    beyond = [token for group in groups for token in group.tokens.tolist() if token >= len(spoken.tokenizer)]
-    assert beyond and max(beyond) < spoken.vocabulary
+    tokenizer = tokenization.load(families["qwen3"])
+    engine = HfEngine(model.load_policy(families["qwen3"]), tokenizer, weights.load_into, 24)
+    groups = engine.sample(asked(tokenizer), 16, 1)
+    beyond = [
+        token for group in groups for token in group.tokens.tolist() if token >= len(tokenizer.tokenizer)
+    ]
+    assert beyond and max(beyond) < tokenizer.vocabulary
     for group in groups:
-        assert list(group.texts) == [spoken.decode(row) for row in rows(group)]
+        assert list(group.texts) == [tokenizer.decode(row) for row in rows(group)]
 
 
 @pytest.mark.parametrize("quantize", ["int8", "nf4"])
@@ -229,17 +231,20 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
     bare.mkdir()
     for file in ("config.json", "generation_config.json"):
         (bare / file).write_bytes((whole / file).read_bytes())
-    spoken, other = speech.load(whole), model.load_policy(tiny.make(tmp_path / "other", family, seed=9))
-    engine = HfEngine(model.load_policy(bare, quantize=quantize), spoken, quantized.load_into, 12)
-    prompts = asked(spoken)
+    tokenizer, other = (
+        tokenization.load(whole),
+        model.load_policy(tiny.make(tmp_path / "other", family, seed=9)),
+    )
+    engine = HfEngine(model.load_policy(bare, quantize=quantize), tokenizer, quantized.load_into, 12)
+    prompts = asked(tokenizer)
     for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
         engine.load(weights.of(policy), 1, Digest("d"))
         expected = HfEngine(
-            model.load_policy(folder, quantize=quantize), spoken, weights.load_into, 12
+            model.load_policy(folder, quantize=quantize), tokenizer, weights.load_into, 12
         ).sample(prompts, 4, 3)
         groups = engine.sample(prompts, 4, 3)
         assert all(same(mine, its) for mine, its in zip(groups, expected, strict=True))
-        plain = scored(policy, spoken, prompts, groups)
+        plain = scored(policy, tokenizer, prompts, groups)
         assert np.abs(plain - np.concatenate([group.logprobs for group in groups])).max() > 1e-3, (
             "these are quantized"
         )
@@ -250,11 +255,11 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_smaller_types_sample_what_the_learner_nearly_scores(families: dict[str, Path], dtype: str) -> None:
-    spoken = speech.load(families["llama"])
+    tokenizer = tokenization.load(families["llama"])
     policy = model.load_policy(families["llama"], dtype=dtype)
-    prompts = asked(spoken)
-    groups = HfEngine(policy, spoken, weights.load_into, 12).sample(prompts, 6, 5)
-    mine = scored(model.load_policy(families["llama"]), spoken, prompts, groups)
+    prompts = asked(tokenizer)
+    groups = HfEngine(policy, tokenizer, weights.load_into, 12).sample(prompts, 6, 5)
+    mine = scored(model.load_policy(families["llama"]), tokenizer, prompts, groups)
     assert np.abs(mine - np.concatenate([group.logprobs for group in groups])).max() < 0.05
     assert groups[0].logprobs.dtype == np.float32 and policy.dtype is getattr(torch, dtype)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
 
-from swarm.learn import model, speech, tiny, weights
+from swarm.learn import model, tiny, tokenization, weights
 from swarm.sample import vllm
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
@@ -83,7 +83,7 @@ def test_the_end_token_counts_and_nothing_follows_it(
     served: tuple[VllmEngine, Versions], folder: Path
 ) -> None:
     engine, _ = served
-    ends = set(speech.load(folder).ends)
+    ends = set(tokenization.load(folder).ends)
     sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
     for row in sampled:
         assert 1 <= len(row) <= 12 and not ends & set(row[:-1])
@@ -93,7 +93,7 @@ def test_the_end_token_counts_and_nothing_follows_it(
 
 def test_greedy_answers_are_those_of_transformers(served: tuple[VllmEngine, Versions], folder: Path) -> None:
     engine, versions = served
-    other = HfEngine(model.load_policy(folder), speech.load(folder), weights.load_into, 12)
+    other = HfEngine(model.load_policy(folder), tokenization.load(folder), weights.load_into, 12)
     other.load(weights.of(versions.module), 0, weights.digest(b""))
     assert engine.greedy(PROMPTS) == other.greedy(PROMPTS)
 

@@ -21,7 +21,7 @@ import torch
 from vllm_policies import LORA, PROMPTS, SAME, Versions, recipe, rows
 
 from peers.build import vllm_folder
-from swarm.learn import speech, tiny
+from swarm.learn import tiny, tokenization
 from swarm.sample.base import EngineError
 from swarm.sample.server import ServerEngine
 
@@ -229,7 +229,7 @@ class TestServer:
 
     def test_the_end_token_counts_and_nothing_follows_it(self, whole: Whole, folder: Path) -> None:
         engine, _, _ = whole
-        ends = set(speech.load(folder).ends)
+        ends = set(tokenization.load(folder).ends)
         sampled = [row for group in engine.sample(PROMPTS, 64, 3) for row in rows(group)]
         assert all(not ends & set(row[:-1]) and (len(row) == 12 or row[-1] in ends) for row in sampled)
         assert {row[-1] for row in sampled} & ends

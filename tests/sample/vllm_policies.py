@@ -12,7 +12,7 @@ import torch
 from peers.build import vllm_folder
 from swarm.config import Engine as Settings
 from swarm.config import Lora, Sampling
-from swarm.learn import model, speech, weights
+from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.sample.base import Completions, Engine
 from swarm.sample.vllm import Recipe
@@ -26,7 +26,7 @@ SAME = 1e-3
 
 
 def recipe(folder: Path, lora: Lora | None = None, max_tokens: int = 12, **settings: Any) -> Recipe:
-    said = speech.load(folder)
+    said = tokenization.load(folder)
     own = {"timeout": 300.0, "length": 256, **settings}
     sampling = Sampling(group_size=4, max_tokens=max_tokens, temperature=TEMPERATURE)
     if lora is None:
@@ -40,7 +40,7 @@ class Versions:
 
     def __init__(self, folder: Path, lora: Lora | None = None) -> None:
         self.module = model.load_policy(folder, lora=lora)
-        self.learned = LanguageModel(self.module, speech.load(folder))
+        self.learned = LanguageModel(self.module, tokenization.load(folder))
         self.version = -1
 
     def move(self, step: float = 0.05) -> tuple[bytes, int, Digest]:

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from swarm.learn import microbatch, objectives, speech, weights
+from swarm.learn import microbatch, objectives, tokenization, weights
 from swarm.learn.fsdp.messages import (
     ORDERS,
     PREFIX,
@@ -263,7 +263,7 @@ def _load(settings: Settings) -> tuple[LanguageModel, list[tuple[Entry, Tensor]]
             "peer.learner.checkpointing = 'on': this model has no layers that could be recomputed; use 'off'"
         )
     return LanguageModel(
-        model, speech.load(Path(settings.model), run.model.template, run.task.system)
+        model, tokenization.load(Path(settings.model), run.model.template, run.task.system)
     ), _layout(model)
 
 

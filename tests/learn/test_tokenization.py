@@ -1,4 +1,4 @@
-"""Speech: one tokenizer for everybody, whatever the model's makers did with theirs."""
+"""Tokenization: one for every peer, whatever the model's makers did with theirs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from swarm.learn import speech, tiny
-from swarm.learn.speech import ModelError, Speech
+from swarm.learn import tiny, tokenization
+from swarm.learn.tokenization import ModelError, Tokenization
 from swarm.types import Message, Task
 
 CONVERSATION = (
@@ -47,10 +47,10 @@ def edit(folder: Path, name: str, **changes: object) -> None:
 def test_a_prompt_reads_as_transformers_own_chat_template_writes_it(
     folders: dict[str, Path], family: str
 ) -> None:
-    spoken, tokenizer = speech.load(folders[family]), AutoTokenizer.from_pretrained(folders[family])
+    ours, tokenizer = tokenization.load(folders[family]), AutoTokenizer.from_pretrained(folders[family])
     turns = [{"role": "user", "content": "What is 12+30?"}]
     expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    assert spoken.encode([spoken.render(task())]) == [expected]
+    assert ours.encode([ours.render(task())]) == [expected]
     assert expected.count(tokenizer.bos_token_id) == (tokenizer.bos_token_id is not None), (
         "one <bos>, not two"
     )
@@ -59,10 +59,13 @@ def test_a_prompt_reads_as_transformers_own_chat_template_writes_it(
 def test_without_the_template_a_prompt_reads_as_the_tokenizer_alone_encodes_it(
     folders: dict[str, Path],
 ) -> None:
-    spoken, tokenizer = speech.load(folders["llama"], "off"), AutoTokenizer.from_pretrained(folders["llama"])
-    assert spoken.encode([spoken.render(task())]) == [tokenizer("What is 12+30?").input_ids]
-    assert spoken.encode([""]) == [[tokenizer.bos_token_id]]
-    assert speech.load(folders["qwen3"], "off").encode([""]) == [[0]], (
+    ours, tokenizer = (
+        tokenization.load(folders["llama"], "off"),
+        AutoTokenizer.from_pretrained(folders["llama"]),
+    )
+    assert ours.encode([ours.render(task())]) == [tokenizer("What is 12+30?").input_ids]
+    assert ours.encode([""]) == [[tokenizer.bos_token_id]]
+    assert tokenization.load(folders["qwen3"], "off").encode([""]) == [[0]], (
         "no <bos>: an empty text begins with an end"
     )
 
@@ -70,36 +73,36 @@ def test_without_the_template_a_prompt_reads_as_the_tokenizer_alone_encodes_it(
 def test_a_conversation_is_written_turn_by_turn_with_the_runs_system_message(
     folders: dict[str, Path],
 ) -> None:
-    spoken = speech.load(folders["qwen3"], system="Be brief.")
-    text = spoken.render(task(*CONVERSATION))
+    ours = tokenization.load(folders["qwen3"], system="Be brief.")
+    text = ours.render(task(*CONVERSATION))
     assert text.startswith(
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>"
     )
     assert text.endswith("And 2+2?<|im_end|>\n<|im_start|>assistant\n")
-    own = spoken.render(task(Message(role="system", content="Rhyme."), *CONVERSATION))
+    own = ours.render(task(Message(role="system", content="Rhyme."), *CONVERSATION))
     assert "Rhyme." in own and "Be brief." not in own
-    assert spoken.render(task(*CONVERSATION[:2])).endswith("<|im_start|>assistant\n2"), (
+    assert ours.render(task(*CONVERSATION[:2])).endswith("<|im_start|>assistant\n2"), (
         "an answer that is begun is gone on with"
     )
 
 
 def test_a_model_without_a_chat_template_takes_plain_prompts_alone(plain: Path) -> None:
-    spoken = speech.load(plain)
-    assert spoken.render(task()) == "What is 12+30?"
+    ours = tokenization.load(plain)
+    assert ours.render(task()) == "What is 12+30?"
     with pytest.raises(
         ModelError,
         match=r"task 3 of x is a conversation, and .*plain has no chat template: take a model with",
     ):
-        spoken.render(task(*CONVERSATION))
+        ours.render(task(*CONVERSATION))
     with pytest.raises(
         ModelError, match=r"no chat template, and the run's model.template is on: set it to auto or off"
     ):
-        speech.load(plain, "on")
+        tokenization.load(plain, "on")
 
 
 def test_a_conversation_with_the_template_off_says_so(folders: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match=r"model.template is off"):
-        speech.load(folders["qwen3"], "off").render(task(*CONVERSATION))
+        tokenization.load(folders["qwen3"], "off").render(task(*CONVERSATION))
 
 
 def test_a_template_that_refuses_a_system_message_says_what_to_leave_out(plain: Path) -> None:
@@ -107,18 +110,18 @@ def test_a_template_that_refuses_a_system_message_says_what_to_leave_out(plain: 
     (plain / "chat_template.jinja").write_text(
         "{% for m in messages %}" + refuses + "{{ m.content }}{% endfor %}"
     )
-    assert speech.load(plain).render(task()) == "What is 12+30?"
+    assert tokenization.load(plain).render(task()) == "What is 12+30?"
     with pytest.raises(
         ModelError, match=r"conversation of system, user \(no system role\): leave run.task.system empty"
     ):
-        speech.load(plain, system="Be brief.")
+        tokenization.load(plain, system="Be brief.")
 
 
 @pytest.mark.parametrize(("family", "ends"), [("llama", (1, 4)), ("qwen3", (0, 2)), ("gemma3", (1, 5))])
 def test_completions_end_with_a_turn_or_a_text(
     folders: dict[str, Path], family: str, ends: tuple[int, ...]
 ) -> None:
-    assert speech.load(folders[family]).ends == ends
+    assert tokenization.load(folders[family]).ends == ends
 
 
 def test_the_config_names_the_end_where_there_is_no_generation_config(
@@ -127,14 +130,14 @@ def test_the_config_names_the_end_where_there_is_no_generation_config(
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     (folder / "generation_config.json").unlink()
     edit(folder, "config.json", eos_token_id=1)
-    assert speech.load(folder).ends == (1, 2)
+    assert tokenization.load(folder).ends == (1, 2)
 
 
 def test_a_tokenizer_without_an_end_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
     edit(folder, "tokenizer_config.json", eos_token=None)
     with pytest.raises(ModelError, match="no end token"):
-        speech.load(folder)
+        tokenization.load(folder)
 
 
 def test_a_tokenizer_of_another_model_is_refused_with_both_numbers(
@@ -145,7 +148,7 @@ def test_a_tokenizer_of_another_model_is_refused_with_both_numbers(
     with pytest.raises(
         ModelError, match=r"gives ids up to 399, the model has 300 rows: take both from one model, or"
     ):
-        speech.load(folder)
+        tokenization.load(folder)
 
 
 def added(folder: Path, token: str, special: bool) -> PreTrainedTokenizerFast:
@@ -156,16 +159,16 @@ def added(folder: Path, token: str, special: bool) -> PreTrainedTokenizerFast:
 
 def test_a_token_that_was_added_without_a_row_for_it_is_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(ModelError, match="up to 400, the model has 400 rows"):
-        Speech(added(folders["llama"], "<think>", special=False), 400)
+        Tokenization(added(folders["llama"], "<think>", special=False), 400)
 
 
 def test_a_special_token_of_another_use_says_nothing_as_in_gemma(folders: dict[str, Path]) -> None:
-    spoken = Speech(added(folders["gemma3"], "<image>", special=True), 400, template="off")
-    assert spoken.encode(["1<image>2"]) == spoken.encode(["12"])
+    ours = Tokenization(added(folders["gemma3"], "<image>", special=True), 400, template="off")
+    assert ours.encode(["1<image>2"]) == ours.encode(["12"])
 
 
 def test_rows_without_a_token_decode_to_nothing(folders: dict[str, Path]) -> None:
-    spoken = speech.load(folders["qwen3"])
-    assert spoken.vocabulary == 432
-    (ids,) = spoken.encode(["12"])
-    assert spoken.decode([ids[0], 431, ids[1], 400, 2]) == "12"
+    ours = tokenization.load(folders["qwen3"])
+    assert ours.vocabulary == 432
+    (ids,) = ours.encode(["12"])
+    assert ours.decode([ids[0], 431, ids[1], 400, 2]) == "12"

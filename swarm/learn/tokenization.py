@@ -1,4 +1,4 @@
-"""The tokenizer as everybody uses it: what the model reads, where it may end, what a person reads.
+"""A run's tokenization: tokenizer, chat template and end tokens, the same for learner and samplers.
 
     Task --render--> str --encode--> ids --(engine)--> ids --decode--> str
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 Template = Literal["auto", "on", "off"]
 PROBE = (Message(role="user", content="1+1="),)
-"""A conversation that every template has to be able to write."""
+"""A conversation that every chat template must be able to write."""
 
 
 class ModelError(ValueError):
     """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
 
 
-class Speech:
-    """`load` makes it. `template` and `system` are the run's."""
+class Tokenization:
+    """Tokenizer, chat template and end tokens of a run; `load` makes it from a model's folder."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Speech:
         template: Template = "auto",
         system: str = "",
     ) -> None:
-        """`vocabulary` rows of the model; `ends` beside the tokenizer's own end token.
+        """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the tokenizer's
+        own end token. `template` and `system` (the system message) are the run's settings.
 
         Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what
         `template` asks.
@@ -58,7 +59,7 @@ class Speech:
             )
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.ends = tuple(sorted({*own, *ends}))
-        """A completion ends with the first of these; any of them."""
+        """Ids that end a completion: the first one sampled ends it."""
         self._system = system
         if template == "on" and tokenizer.chat_template is None:
             raise ModelError(
@@ -71,7 +72,7 @@ class Speech:
         self._check()
 
     def render(self, task: Task) -> str:
-        """What the model reads. Raises ModelError for a conversation that cannot be written."""
+        """The text that the model reads. Raises ModelError for a conversation that its template cannot write."""
         if self.templated:
             return self._write(task.messages or (Message(role="user", content=task.prompt),))
         if task.messages:
@@ -84,16 +85,16 @@ class Speech:
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Ids of rendered prompts, at least one each and all below `vocabulary`."""
         rows = self.tokenizer(list(prompts), add_special_tokens=not self.templated).input_ids
-        # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): those say
-        # nothing to it.
-        heard = [
+        # A tokenizer may know tokens that the text model has no row for (pictures, in Gemma 3): they are
+        # dropped.
+        kept = [
             row if max(row, default=0) < self.vocabulary else [i for i in row if i < self.vocabulary]
             for row in rows
         ]
-        return [row or [self._first()] for row in heard]
+        return [row or [self._first()] for row in kept]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Without special tokens; a row of the model that no token belongs to says nothing."""
+        """Text without special tokens; ids that belong to no token are dropped."""
         known = [token for token in tokens if token < self._known]
         return self.tokenizer.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
@@ -103,7 +104,7 @@ class Speech:
         turns = [{"role": message.role, "content": message.content} for message in messages]
         if self._system and turns[0]["role"] != "system":
             turns.insert(0, {"role": "system", "content": self._system})
-        answered = turns[-1]["role"] == "assistant"  # an answer that is begun is gone on with
+        answered = turns[-1]["role"] == "assistant"  # a begun answer is continued
         try:
             return self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
@@ -117,7 +118,7 @@ class Speech:
             ) from error
 
     def _check(self) -> None:
-        """That every id which text, template or end can give has a row in the model."""
+        """Raise ModelError unless every id that text, template or end can give has a row in the model."""
         added = self.tokenizer.added_tokens_decoder
         special = {i for i, token in added.items() if token.special}
         needed = {i for i in self.tokenizer.get_vocab().values() if i not in special} | set(self.ends)
@@ -131,7 +132,7 @@ class Speech:
             )
 
     def _first(self) -> int:
-        """What an empty prompt begins with."""
+        """The id that stands for an empty prompt."""
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None and bos < self.vocabulary else self.ends[0]
 
@@ -143,13 +144,14 @@ class Speech:
         )
 
 
-def load(folder: Path, template: Template = "auto", system: str = "") -> Speech:
-    """From a model's folder: config, tokenizer, generation config. Raises ModelError as Speech does, and when
-    one is missing."""
+def load(folder: Path, template: Template = "auto", system: str = "") -> Tokenization:
+    """Read config, tokenizer and generation config of a model's folder.
+
+    Raises ModelError as Tokenization does, and when a file is missing."""
     from swarm.learn.model import config_of, load_tokenizer
 
     config = config_of(folder)
-    return Speech(
+    return Tokenization(
         load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system
     )
 
