@@ -2,8 +2,8 @@
 
 In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves
 also go as CSV, an invite as a QR code, the figures as Prometheus metrics. A live window answers of now and
-refuses `at`; a replay takes `at` and answers of then. Parameters that an endpoint does not know are ignored, as
-they are elsewhere on the web. Not handled here: the stream and the page (dashboard.app), who may ask
+refuses `at`; a replay takes `at` and answers of then. Parameters that an endpoint does not know are ignored,
+as they are elsewhere on the web. Not handled here: the stream and the page (dashboard.app), who may ask
 (dashboard.safety).
 """
 

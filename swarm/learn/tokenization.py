@@ -43,8 +43,8 @@ class Tokenization:
         template: Template = "auto",
         system: str = "",
     ) -> None:
-        """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the tokenizer's
-        own end token. `template` and `system` (the system message) are the run's settings.
+        """`vocabulary`: rows of the model's embedding. `ends`: ids that end a completion beside the
+        tokenizer's own end token. `template` and `system` (the system message) are the run's settings.
 
         Raises ModelError when the tokenizer has no end token, is of another model, or cannot do what
         `template` asks.
@@ -72,7 +72,8 @@ class Tokenization:
         self._check()
 
     def render(self, task: Task) -> str:
-        """The text that the model reads. Raises ModelError for a conversation that its template cannot write."""
+        """The text that the model reads. Raises ModelError for a conversation that its template cannot
+        write."""
         if self.templated:
             return self._write(task.messages or (Message(role="user", content=task.prompt),))
         if task.messages:

@@ -1,5 +1,5 @@
-"""The description of the endpoints is true: schemathesis asks for what it allows and forbids, of a live window
-and of a replay."""
+"""The description of the endpoints is true: schemathesis asks for what it allows and forbids, of a live
+window and of a replay."""
 
 from __future__ import annotations
 
