@@ -196,7 +196,7 @@ def seconds(value: float) -> DelayLaw:
 
 
 @pytest.mark.parametrize(("cut", "twins"), [(0.5, True), (3.0, False)])
-def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: float, transfer: bool) -> None:
+def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: float, twins: bool) -> None:
     """A version is made in a quarter of a second; a state that takes longer than the others wait is late each
     time."""
     quick = scenario(
@@ -214,7 +214,7 @@ def test_a_learner_that_joins_becomes_a_twin_or_learns_on_from_releases(cut: flo
     together = [event.version for event in told.of(Trained, "learner-1", since=30) if event.members == 2]
     made = {event.version for event in told.of(Trained, since=30)}
     assert len(together) >= 0.9 * len(made) > 10
-    assert bool(told.of(Snapped, since=30)) is not transfer and not told.of(CaughtUp, since=28)
+    assert bool(told.of(Snapped, since=30)) is not twins and not told.of(CaughtUp, since=30)
 
 
 def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
