@@ -45,6 +45,7 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 """Not the machine's own list, which may call a module something that a browser refuses to run."""
+
 SEATS = 16
 """Streams of one address: two browsers with six connections each, or a small office behind one router. A
 proxy on this machine speaks for the addresses that it forwards."""
@@ -115,17 +116,17 @@ def _add_stream(app: FastAPI, source: Source) -> None:
         dependencies=[Depends(seats.take)],
         responses=frames() | refusals(503),
     )
-    async def stream(updates: Updates) -> Stream:
+    async def stream(updates: Updates) -> EventStream:
         """Views as in `/api/state`, each with what changed since the one before; `full` ones replace
         everything."""
-        return Stream(_frames(updates), headers=UNBUFFERED)
+        return EventStream(_frames(updates), headers=UNBUFFERED)
 
     @app.head("/stream", include_in_schema=False)
-    async def stream_head() -> Stream:
-        return Stream((), headers=UNBUFFERED)
+    async def stream_head() -> EventStream:
+        return EventStream((), headers=UNBUFFERED)
 
 
-class Stream(StreamingResponse):
+class EventStream(StreamingResponse):
     """Server-sent events, each made when the one before is on its way. (FastAPI's own response holds two back
     in queues, and calls a client that leaves meanwhile a bug of ours.)"""
 

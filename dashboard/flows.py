@@ -37,7 +37,7 @@ AMONG = 8
 """Learners that are drawn as all-to-all; more are drawn as a ring."""
 
 
-class Stream(msgspec.Struct):
+class FlowReport(msgspec.Struct):
     """A flow's last report."""
 
     source: str
@@ -55,7 +55,7 @@ class Receiver(msgspec.Struct):
 
 
 class Flows(msgspec.Struct):
-    streams: dict[str, Stream] = {}
+    streams: dict[str, FlowReport] = {}
     receivers: dict[str, Receiver] = {}
     total: dict[str, int] = {}
 
@@ -78,7 +78,9 @@ class Flows(msgspec.Struct):
                 continue
             for purpose in PURPOSES:
                 if size := whole(link.received.get(purpose, 0)):
-                    self._keep(Stream(source, event.peer, purpose, size / seconds, link.relayed, until), now)
+                    self._keep(
+                        FlowReport(source, event.peer, purpose, size / seconds, link.relayed, until), now
+                    )
 
     def averaged(self, members: tuple[str, ...], now: float) -> None:
         """These learners sent each other gradients; nobody told how many bytes."""
@@ -89,7 +91,7 @@ class Flows(msgspec.Struct):
         for source, target in pairs:
             known = self.streams.get(_key(source, target, "gradients"))
             if known is None or not known.rate or known.until < now:
-                self._keep(Stream(source, target, "gradients", 0.0, False, now + PATIENCE * UNKNOWN), now)
+                self._keep(FlowReport(source, target, "gradients", 0.0, False, now + PATIENCE * UNKNOWN), now)
 
     def view(self, now: float) -> tuple[Flow, ...]:
         """The largest flows."""
@@ -133,7 +135,7 @@ class Flows(msgspec.Struct):
         for stream in kept:
             stream.rate, stream.until = number(stream.rate), moment(stream.until)
 
-    def _keep(self, stream: Stream, now: float) -> None:
+    def _keep(self, stream: FlowReport, now: float) -> None:
         self.streams[_key(stream.source, stream.target, stream.purpose)] = stream
         if len(self.streams) > 2 * MOST:
             live = heapq.nlargest(
@@ -142,7 +144,7 @@ class Flows(msgspec.Struct):
             self.streams = dict(live)
 
 
-def _size(stream: Stream) -> tuple[float, str, str, str]:
+def _size(stream: FlowReport) -> tuple[float, str, str, str]:
     return stream.rate, stream.source, stream.target, stream.purpose
 
 

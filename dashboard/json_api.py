@@ -40,6 +40,7 @@ CURVES = 64
 
 Absent = SkipJsonSchema[None]
 """A parameter may be left out; it cannot be null, which a query has no word for."""
+
 Instant = Annotated[float, Field(ge=0, lt=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, lt=LARGEST, allow_inf_nan=False)]
 CurveName = Annotated[str, Field(min_length=1, max_length=32)]

@@ -21,7 +21,7 @@ ABOUT = 16
 """Peers that a sentence is about; the text names no more."""
 
 
-class Told(msgspec.Struct):
+class ToldLine(msgspec.Struct):
     key: str
     revision: int
     line: Line
@@ -31,7 +31,7 @@ class Lines(msgspec.Struct):
     most: int = 1000
     told: int = 0
     """Id of the newest line."""
-    kept: list[Told] = []
+    kept: list[ToldLine] = []
     """Oldest first."""
 
     def say(self, at: float, news: News, revision: int) -> None:
@@ -49,7 +49,7 @@ class Lines(msgspec.Struct):
             count=min(same.count + 1, 10**9) if same else 1,
             peers=tuple(peer for peer in news.peers[:ABOUT] if proper(peer)),
         )
-        self.kept.append(Told(key, revision, line))
+        self.kept.append(ToldLine(key, revision, line))
         if len(self.kept) > self.most + RECENT:  # a batch at a time: the front of a list is slow to take from
             del self.kept[: len(self.kept) - self.most]
 

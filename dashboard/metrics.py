@@ -42,9 +42,11 @@ CURVES = {
     "zero": ("swarm_zero_weight_ratio", "Samples whose importance weight is zero."),
 }
 """Curve -> the gauge of its last value."""
+
 LAG_VERSIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LAG_SECONDS = tuple(2.0**power for power in range(-4, 21))
 """Bounds as the learners count them: a power of two, from a sixteenth of a second to twelve days."""
+
 INFINITE = "+Inf"
 
 

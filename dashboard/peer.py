@@ -19,6 +19,7 @@ from swarm.types import Beat, Link, PeerId, Role, Verdict
 
 MOVING = frozenset((Role.SAMPLER, Role.LEARNER, Role.EVALUATOR))
 """Roles that use the policy, so that a version lag means something."""
+
 CLOCKS = 5
 """Heartbeats whose median tells how far a clock is off: one that was long under way does not count."""
 
@@ -26,7 +27,7 @@ RTT_LASTS = 60.0
 """Seconds until a slower answer replaces a faster one: routes change."""
 
 
-class Peer(msgspec.Struct, dict=True):
+class PeerRow(msgspec.Struct, dict=True):
     """Changed by the fold alone, which says `changed` first."""
 
     id: PeerId

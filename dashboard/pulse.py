@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dashboard.peer import MOVING, Peer
+from dashboard.peer import MOVING, PeerRow
 from dashboard.text import moment
 from swarm.types import Role
 
@@ -42,7 +42,7 @@ class Pulse(msgspec.Struct):
         self.slot = int(moment(self.slot * SLOT)) // SLOT if self.slot >= 0 else -1
 
 
-def measure(peers: Iterable[Peer], now: float, patience: float, newest: int) -> dict[str, float]:
+def measure(peers: Iterable[PeerRow], now: float, patience: float, newest: int) -> dict[str, float]:
     alive = [peer for peer in peers if peer.status(now, patience) == "alive"]
     learners = [peer for peer in alive if peer.role is Role.LEARNER]
     lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING]

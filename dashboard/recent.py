@@ -89,7 +89,7 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Step:
+class VersionStep:
     """One version's training: means over its learners, weighted by their groups."""
 
     groups: float = 0.0
@@ -100,7 +100,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Fault:
+class OpenFault:
     since: float
     last: float
     detail: str
@@ -137,7 +137,7 @@ class Recent:
         self.first: deque[float] = deque(maxlen=STRETCH)
         """Seconds from releases to the first sampler that had them."""
         self._fetched = -1
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, VersionStep] = {}
         """By version, the newest ones."""
         self.best: float | None = None
         """Highest mean reward of STRETCH versions in a row."""
@@ -152,7 +152,7 @@ class Recent:
         """(when, learner, reason)."""
         self.far: dict[tuple[int, PeerId], float] = {}
         """(version, learner) -> when its gradient was scaled down."""
-        self.faults: dict[tuple[PeerId, str], Fault] = {}
+        self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> what broke and did not recover."""
         self.distrust: dict[PeerId, Distrust] = {}
 
@@ -232,7 +232,7 @@ class Recent:
         if step is None:
             if len(self.steps) >= VERSIONS and event.version < min(self.steps):
                 return  # too late to count
-            step = self.steps[event.version] = Step()
+            step = self.steps[event.version] = VersionStep()
             self._close_stretch()
         groups = max(number(event.groups), 1.0)
         step.groups += groups
@@ -277,7 +277,7 @@ class Recent:
     def _faulted(self, event: happened.Faulted, now: float) -> None:
         key, detail = (event.peer, clean(event.part)), clean(event.detail, 160)
         known = self.faults.pop(key, None)
-        self.faults[key] = Fault(known.since if known else now, now, detail)
+        self.faults[key] = OpenFault(known.since if known else now, now, detail)
         if len(self.faults) > SENDERS:
             del self.faults[next(iter(self.faults))]
 

@@ -53,7 +53,7 @@ FASTEST = 1000.0
 _json = msgspec.json.Encoder()
 
 
-class Kept(NamedTuple):
+class StateAt(NamedTuple):
     """The state after so many events."""
 
     packed: bytes
@@ -82,7 +82,7 @@ class JournalFile:
                 yield from_line(file.readline())
 
 
-class Memory:
+class EventsInMemory:
     """Events that are held as they are."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -98,12 +98,14 @@ class Memory:
 class Track:
     """A journal by time: which events had come at a moment, and the state then."""
 
-    def __init__(self, events: JournalFile | Memory, run: Run | None, history: History | None) -> None:
+    def __init__(
+        self, events: JournalFile | EventsInMemory, run: Run | None, history: History | None
+    ) -> None:
         self._events, self._run, self._history = events, run, history
         self.stride = max(STRIDE, len(events) // STATES)
         self.times = array("d")
         """By event: its journal time; never falls."""
-        self._kept: list[Kept] = []
+        self._kept: list[StateAt] = []
         self._read()
 
     def place(self, at: float) -> int:
@@ -134,7 +136,7 @@ class Track:
         early = 0
         for place, event in enumerate(self._events.between(0, len(self._events))):
             if place % self.stride == 0:
-                self._kept.append(Kept(dump(state), copy.deepcopy(state.recent)))
+                self._kept.append(StateAt(dump(state), copy.deepcopy(state.recent)))
             fold(state, event)
             if state.timeline.keeper is None:
                 early = place + 1
@@ -149,7 +151,9 @@ class Replay:
     def __init__(
         self, events: Sequence[Event] | Path, run: Run | None = None, history: History | None = None
     ) -> None:
-        self._track = Track(JournalFile(events) if isinstance(events, Path) else Memory(events), run, history)
+        self._track = Track(
+            JournalFile(events) if isinstance(events, Path) else EventsInMemory(events), run, history
+        )
         times = self._track.times
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)
         self._moments: OrderedDict[int, State] = OrderedDict()
@@ -176,7 +180,7 @@ class Replay:
         loop = asyncio.get_running_loop()
         begin, start = self._within(at, self.span.first), loop.time()
         speed = number(speed, 0.0, FASTEST)
-        reader = _Reader(self._track, self.span, begin)
+        reader = _ReplayReader(self._track, self.span, begin)
         yield reader.view(begin)
         told = start
         while not self._closed:
@@ -197,7 +201,7 @@ class Replay:
         return otherwise if at is None else number(at, self.span.first, self.span.last)
 
 
-class _Reader:
+class _ReplayReader:
     """A position in the journal, with a state of its own."""
 
     def __init__(self, track: Track, span: Span, at: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dashboard.peer import Peer
+from dashboard.peer import PeerRow
 from dashboard.text import moment, number, proper, whole
 from dashboard.views import PhaseView, RoundView
 from swarm.types import PeerId
@@ -20,7 +20,7 @@ LEARNERS = 64
 """Learners that are followed, and members of a round that are named: more than a strip shows."""
 
 
-class Phase(msgspec.Struct):
+class LearnerPhase(msgspec.Struct):
     state: str
     since: float
     """By the window's clock."""
@@ -38,8 +38,8 @@ class Mean(msgspec.Struct):
     at: float
 
 
-class Rounds(msgspec.Struct):
-    phases: dict[PeerId, Phase] = {}
+class LearnerRounds(msgspec.Struct):
+    phases: dict[PeerId, LearnerPhase] = {}
     averaged: dict[PeerId, Mean] = {}
     """Learner -> the last round that it reported."""
 
@@ -52,7 +52,7 @@ class Rounds(msgspec.Struct):
             known.told = told
             return
         self.phases.pop(learner, None)
-        self.phases[learner] = Phase(state, at, version, told)
+        self.phases[learner] = LearnerPhase(state, at, version, told)
         if len(self.phases) > LEARNERS:
             del self.phases[next(iter(self.phases))]
 
@@ -66,7 +66,7 @@ class Rounds(msgspec.Struct):
         self.phases.pop(peer, None)
         self.averaged.pop(peer, None)
 
-    def view(self, learners: Iterable[Peer]) -> RoundView:
+    def view(self, learners: Iterable[PeerRow]) -> RoundView:
         """`learners`: those alive."""
         strip = [
             PhaseView(

@@ -17,13 +17,13 @@ from dashboard.agreement import Agreement
 from dashboard.flows import Flows
 from dashboard.heat import Heat
 from dashboard.lines import Lines
-from dashboard.peer import Peer
-from dashboard.rounds import Rounds, members
+from dashboard.peer import PeerRow
+from dashboard.rounds import LearnerRounds, members
 from dashboard.samples import Samples
 from dashboard.series import Series
 from dashboard.spread import KEPT, Spreads
 from dashboard.state import CURVES, State, curve_name
-from dashboard.tally import Tally
+from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, number, proper, whole
 from dashboard.timeline import Timeline
 from swarm.config import History, Run
@@ -57,20 +57,20 @@ class SnapshotError(ValueError):
     """These bytes are no state; the message says why."""
 
 
-class Kept(msgspec.Struct, kw_only=True):
+class SavedState(msgspec.Struct, kw_only=True):
     """What of a State is kept; fields are named as there."""
 
     form: int = FORM
     revision: int
     timeline: Timeline
-    peers: list[Peer]
+    peers: list[PeerRow]
     releases: list[Release]
     accuracies: dict[str, tuple[int, float]]
     series: dict[str, Series]
     pulse: pulse.Pulse
     agreement: Agreement
-    tally: Tally
-    rounds: Rounds
+    tally: VerdictTally
+    rounds: LearnerRounds
     flows: Flows
     spreads: Spreads
     heat: Heat
@@ -81,7 +81,7 @@ class Kept(msgspec.Struct, kw_only=True):
 
 _PARTS = ("timeline", "pulse", "agreement", "tally", "rounds", "flows", "spreads", "heat", "lines", "samples")
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Kept)
+_decoder = msgspec.msgpack.Decoder(SavedState)
 
 
 def dump(state: State, limit: int | None = None) -> bytes:
@@ -138,9 +138,9 @@ def _begin(state: State, now: float) -> None:
             curve.cut(int(now) + pulse.SLOT)
 
 
-def _keep(state: State) -> Kept:
+def _keep(state: State) -> SavedState:
     parts = {name: getattr(state, name) for name in _PARTS}
-    return Kept(
+    return SavedState(
         revision=state.revision,
         peers=list(state.peers.values()),
         releases=list(state.releases.values()),
@@ -151,7 +151,7 @@ def _keep(state: State) -> Kept:
     )
 
 
-def _pack(kept: Kept) -> bytes:
+def _pack(kept: SavedState) -> bytes:
     return zstandard.ZstdCompressor(level=LEVEL).compress(_encoder.encode(kept))
 
 
@@ -172,7 +172,7 @@ def _unpack(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _shrink(kept: Kept) -> bool:
+def _shrink(kept: SavedState) -> bool:
     """Make it smaller by what is missed least. False when there is nothing left."""
     longest = max((len(curve.xs) for curve in kept.series.values()), default=0)
     if longest > COARSEST:
@@ -192,7 +192,7 @@ def _shrink(kept: Kept) -> bool:
     return True
 
 
-def _mend(kept: Kept, history: History) -> None:
+def _mend(kept: SavedState, history: History) -> None:
     """Bring everything to the bounds and the cleanliness of a fold, by the limits of this window."""
     kept.revision = whole(kept.revision)
     kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.mend()]

@@ -29,7 +29,7 @@ SLOWEST = 1e7
 """Seconds; more is a clock that is wrong."""
 
 
-class Spread(msgspec.Struct):
+class ReleaseSpread(msgspec.Struct):
     """Of one release."""
 
     since: float
@@ -42,7 +42,7 @@ class Spread(msgspec.Struct):
 class Spreads(msgspec.Struct):
     most: int = 1000
     """Peers that are followed."""
-    known: dict[int, Spread] = {}
+    known: dict[int, ReleaseSpread] = {}
     reached: dict[str, int] = {}
     """Peer -> the newest release that it had."""
     early: dict[str, tuple[int, float]] = {}
@@ -55,7 +55,7 @@ class Spreads(msgspec.Struct):
         newest = max(self.known, default=-1)
         if release.version < newest - KEPT:
             return
-        self.known[release.version] = Spread(min(moment(release.released), now), [], revision)
+        self.known[release.version] = ReleaseSpread(min(moment(release.released), now), [], revision)
         while len(self.known) > KEPT:
             del self.known[min(self.known)]
         if release.publisher in self.reached or len(self.reached) < self.most:

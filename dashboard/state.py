@@ -24,15 +24,15 @@ from dashboard.folds import FOLDS
 from dashboard.heat import Heat
 from dashboard.lines import WIRE as LINES_AT_ONCE
 from dashboard.lines import Lines
-from dashboard.peer import MOVING, Peer
+from dashboard.peer import MOVING, PeerRow
 from dashboard.recent import Recent
-from dashboard.rounds import Rounds
+from dashboard.rounds import LearnerRounds
 from dashboard.samples import Samples
 from dashboard.sentences import News, tell
 from dashboard.series import WIRE as POINTS_AT_ONCE
 from dashboard.series import Point, Series
 from dashboard.spread import KEPT, Spreads
-from dashboard.tally import Tally
+from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, clean, moment, proper
 from dashboard.timeline import Timeline
 from swarm import events as happened
@@ -57,7 +57,7 @@ class State:
         self.run, self.history = run or Run(), history or History()
         self.revision = 0
         self.timeline = Timeline()
-        self.peers: dict[PeerId, Peer] = {}
+        self.peers: dict[PeerId, PeerRow] = {}
         """Whoever was silent for longest comes first."""
         self.releases: dict[int, Release] = {}
         self.accuracies: dict[str, tuple[int, float]] = {}
@@ -66,8 +66,8 @@ class State:
         self.pulse, self.agreement, self.tally, self.rounds, self.flows = (
             pulse.Pulse(),
             Agreement(),
-            Tally(),
-            Rounds(),
+            VerdictTally(),
+            LearnerRounds(),
             Flows(),
         )
         self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
@@ -104,7 +104,7 @@ class State:
         known = self.peers.get(peer)
         return known.name if known else human_name(peer) if proper(peer) else clean(peer)
 
-    def alive(self, role: Role, now: float) -> list[Peer]:
+    def alive(self, role: Role, now: float) -> list[PeerRow]:
         patience = self.run.pace.patience
         return [
             peer
@@ -253,7 +253,7 @@ class State:
             window=views.WindowView(versions=run.window.versions, seconds=run.window.seconds),
         )
 
-    def _row(self, peer: Peer, now: float, newest: int) -> views.Row:
+    def _row(self, peer: PeerRow, now: float, newest: int) -> views.Row:
         release = self.releases.get(peer.version)
         released = moment(release.released) if release else None
         share = None
@@ -268,9 +268,9 @@ class State:
     def say(self, at: float, news: News) -> None:
         self.lines.say(at, news, self.revision)
 
-    def touch(self, peer_id: PeerId, at: float) -> Peer:
+    def touch(self, peer_id: PeerId, at: float) -> PeerRow:
         """The row of a peer that said something at `at`."""
-        peer = self.peers.pop(peer_id, None) or Peer(peer_id)
+        peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
             self._drop(next(iter(self.peers)))
@@ -279,7 +279,7 @@ class State:
         peer.changed(self.revision)
         return peer
 
-    def at(self, peer: Peer, version: int, at: float, age: float | None = None) -> None:
+    def at(self, peer: PeerRow, version: int, at: float, age: float | None = None) -> None:
         """`peer` shows that it uses `version`; `age` when it timed itself how long after the release that
         was."""
         if peer.role in MOVING and peer.gone != "left":

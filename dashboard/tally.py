@@ -19,7 +19,7 @@ OLDEST = 1024
 """Versions of lag that are told apart: beyond any admission window in use."""
 
 
-class Tally(msgspec.Struct):
+class VerdictTally(msgspec.Struct):
     verdicts: dict[str, int] = {}
     versions: dict[int, int] = {}
     """Lag at training in versions -> groups."""

@@ -65,7 +65,7 @@ class Lora(Section):
     """Layers that get an adapter: `all-linear`, or names such as `q_proj,v_proj`."""
 
 
-class TaskSource(Section):
+class TaskSettings(Section):
     name: Name = "digit-sums"
     """A built-in one, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name,
     `verifiers:` and an environment, or the name of an installed `swarm.tasks` entry point."""
@@ -93,7 +93,7 @@ class Sampling(Section):
     policy."""
 
 
-class Objective(Section):
+class ObjectiveSettings(Section):
     name: Name = "gepo"
     """`swarm objectives` lists them; `package.module:NAME` is one of your own."""
     options: dict[str, float | str | bool] = {}
@@ -199,9 +199,9 @@ class Run(Section):
     """Only invited peers may do anything; in a public run strangers may sample."""
     model: Model = Model()
     lora: Lora = Lora()
-    task: TaskSource = TaskSource()
+    task: TaskSettings = TaskSettings()
     sampling: Sampling = Sampling()
-    objective: Objective = Objective()
+    objective: ObjectiveSettings = ObjectiveSettings()
     optimizer: Optimizer = Optimizer()
     batch: BatchSize = BatchSize()
     window: Window = Window()
@@ -244,7 +244,7 @@ class Listen(Section):
     upnp: bool = False
 
 
-class Engine(Section):
+class EngineSettings(Section):
     """What a sampler or an evaluator samples with."""
 
     name: Literal["auto", "hf", "vllm", "vllm-server", "toy"] = "auto"
@@ -331,7 +331,7 @@ class Swarm(Section):
 
 class Peer(Section):
     listen: Listen = Listen()
-    engine: Engine = Engine()
+    engine: EngineSettings = EngineSettings()
     learner: Training = Training()
     rewards: Rewards = Rewards()
     delay: Delay = Delay()
@@ -345,7 +345,7 @@ class Config(Section):
     peer: Peer = Peer()
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     config: Config
     origins: dict[str, str]
     """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set
@@ -395,12 +395,14 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
 """(key, other key, holds, what the first must do with regard to the second and why)."""
 
 
-def load(path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
+def load(
+    path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> LoadedConfig:
     """Defaults < `extends` < file < environment < `--set`. Raises ConfigError."""
     files = settings.from_file(SCHEMA, path) if path is not None else []
     above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
     tree, origins = settings.fold(SCHEMA, [*files, *above])
-    loaded = Loaded(_convert(tree, Config), origins)
+    loaded = LoadedConfig(_convert(tree, Config), origins)
     _check_relations(loaded)
     return loaded
 
@@ -429,7 +431,7 @@ def from_run_dict(tree: Mapping[str, Any]) -> Run:
             f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version"
         )
     run = _convert(dict(tree), Run)
-    _check_relations(Loaded(Config(run=run), {}))
+    _check_relations(LoadedConfig(Config(run=run), {}))
     return run
 
 
@@ -490,7 +492,7 @@ def toml(value: object) -> str:
             return str(value)
 
 
-def _check_relations(loaded: Loaded) -> None:
+def _check_relations(loaded: LoadedConfig) -> None:
     for key, other, holds, must in RELATIONS:
         mine, theirs = value(loaded.config, key), value(loaded.config, other)
         if not holds(mine, theirs):

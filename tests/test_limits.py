@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from peers.build.spec_transfer import Ask
+from peers.build.spec_transfer import FileRequest
 from peers.roles.learner_inbox import LAGS_TOLD, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
@@ -61,7 +61,7 @@ DECODED = {
     "Receipt": Receipt,
     "Manifest": Manifest,
     "Spec": Spec,
-    "Ask": Ask,
+    "FileRequest": FileRequest,
     "Offer": Offer,
     "Past": Past,
     "Sought": Sought,
@@ -70,6 +70,7 @@ DECODED = {
 }
 """Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in
 an envelope."""
+
 ANYTHING = {"Spec.run"}
 """Its values are anything: a Spec is read only when its digest is the one in the invite."""
 

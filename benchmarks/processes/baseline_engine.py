@@ -34,6 +34,7 @@ VLLM = {
     "HF_HUB_OFFLINE": "1",
 }
 """Its environment: as the engine's (swarm.sample.vllm) has it."""
+
 PATIENCE = 120.0
 """Seconds for one answer of a server."""
 

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 ENGINES = ("hf", "vllm", "vllm-server")
 PLAIN = {"hf": "transformers' generate", "vllm": "vllm.LLM", "vllm-server": "the server's own answers"}
 """What each is made of, without this project."""
+
 SIZES = ((1, 1), (2, 8), (8, 8), (32, 8))
 """(tasks, completions of each) in one call. No run has groups of one: that is a single completion, the least
 there is to share what a call costs."""
+
 TOKENS = 64
 """Longest completion. A random model hardly ever ends earlier; real ones are longer, and a swarm costs less
 then."""
@@ -56,6 +58,7 @@ LEARNERS = {
     "QLoRA": ("qlora", "adamw"),
 }
 """(run.model.training, run.optimizer.name)"""
+
 WIDE = {"hidden": 512, "layers": 4}
 """Of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process needs
 anyway."""

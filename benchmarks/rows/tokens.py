@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SECONDS = 20.0
 SIZES = ((1, 1), (2, 3))
 """(learners, samplers)."""
+
 MISHAPS = (events.RoundBroke, events.Snapped, events.CaughtUp)
 WARM = 5
 """Versions before the time begins: connections, caches, the optimizer's memory."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dashboard.diagnosis.situation import Situation, listed, problem, some
-from dashboard.peer import Peer
+from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.types import PeerId, Role
@@ -106,11 +106,11 @@ def split(s: Situation) -> Iterator[Problem]:
     )
 
 
-def _steps(s: Situation, peer: Peer, span: float) -> int:
+def _steps(s: Situation, peer: PeerRow, span: float) -> int:
     return sum(s.now - at < span for at in s.trace(peer).steps)
 
 
-def _parts(s: Situation, active: list[Peer], span: float) -> list[list[Peer]]:
+def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRow]]:
     """Those that took part in a common round of late stand together."""
     part: dict[PeerId, set[PeerId]] = {peer.id: {peer.id} for peer in active}
     for peer in active:
@@ -155,7 +155,7 @@ def stuck(s: Situation) -> Iterator[Problem]:
             yield from waits(s, peer)
 
 
-def _gathering(s: Situation, peer: Peer) -> Iterator[Problem]:
+def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     samplers = s.samplers()
     waited = s.since(peer)
     if waited <= GATHER or not samplers or not s.settled(peer) or waited <= _patient(s, samplers):
@@ -196,7 +196,7 @@ def _gathering(s: Situation, peer: Peer) -> Iterator[Problem]:
     )
 
 
-def _patient(s: Situation, samplers: list[Peer]) -> float:
+def _patient(s: Situation, samplers: list[PeerRow]) -> float:
     """Seconds without a batch that are usual: groups take as long as the samplers say, and a first one
     longer."""
     slowest = max(sum(p.lag.get(cause, 0.0) for cause in ("generation", "upload")) for p in samplers)
@@ -205,7 +205,7 @@ def _patient(s: Situation, samplers: list[Peer]) -> float:
     return max(least, s.run.window.seconds / 3) if in_flight else least  # groups on a slow way may still come
 
 
-def _refusals(s: Situation, samplers: list[Peer]) -> str:
+def _refusals(s: Situation, samplers: list[PeerRow]) -> str:
     """The commonest refusal of the last minutes when hardly anything is admitted; empty else."""
     total: Counter[str] = Counter()
     for peer in samplers:
@@ -216,7 +216,7 @@ def _refusals(s: Situation, samplers: list[Peer]) -> str:
     return total.most_common(1)[0][0] if total and 5 * admitted < sum(total.values()) else ""
 
 
-def _matching(s: Situation, peer: Peer) -> Iterator[Problem]:
+def _matching(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     waited = s.since(peer)
     usual = median(s.recent.averaging) if s.recent.averaging else 0.0
     if waited <= max(10.0, s.run.averaging.deadline / 2, 5 * usual, 4 * s.beat):
@@ -250,7 +250,7 @@ def _matching(s: Situation, peer: Peer) -> Iterator[Problem]:
     )
 
 
-def _learning(s: Situation, peer: Peer) -> Iterator[Problem]:
+def _learning(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     waited, usual = s.since(peer), median(s.recent.learning) if s.recent.learning else None
     if usual is None or waited <= max(60.0, 10 * usual, 8 * s.beat):
         return

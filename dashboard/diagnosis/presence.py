@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, listed, problem, some
-from dashboard.peer import Peer
-from dashboard.recent import Fault
+from dashboard.peer import PeerRow
+from dashboard.recent import OpenFault
 from dashboard.text import duration
 from dashboard.views import Level, Problem
 from swarm.types import PeerId, Role
@@ -88,7 +88,7 @@ def lost(s: Situation) -> Iterator[Problem]:
             yield _silent(s, peer, silence)
 
 
-def _many(s: Situation, silent: list[tuple[Peer, float]], cause: str, todo: str) -> Problem:
+def _many(s: Situation, silent: list[tuple[PeerRow, float]], cause: str, todo: str) -> Problem:
     peers = [peer for peer, _ in silent]
     roles = Counter(peer.role for peer in peers)
     counts = listed([some(count, str(role)) for role, count in roles.most_common()], most=5)
@@ -108,7 +108,7 @@ def _many(s: Situation, silent: list[tuple[Peer, float]], cause: str, todo: str)
     )
 
 
-def _silent(s: Situation, peer: Peer, silence: float) -> Problem:
+def _silent(s: Situation, peer: PeerRow, silence: float) -> Problem:
     cost, level = _cost(s, peer)
     missed = int(silence / (LONGEST_BEAT * s.beat))
     sure = silence > s.patience or peer.gone == "lost"
@@ -132,7 +132,7 @@ def _silent(s: Situation, peer: Peer, silence: float) -> Problem:
     )
 
 
-def _cost(s: Situation, peer: Peer) -> tuple[str, Level]:
+def _cost(s: Situation, peer: PeerRow) -> tuple[str, Level]:
     others = len(s.alive[peer.role])
     match peer.role:
         case Role.LEARNER if others == 0:
@@ -256,7 +256,7 @@ def _ahead(skew: float) -> str:
     return f"{duration(abs(skew))} {'ahead of' if skew > 0 else 'behind'}"
 
 
-def _broken(s: Situation, momentary: bool) -> Iterator[tuple[Peer, str, Fault]]:
+def _broken(s: Situation, momentary: bool) -> Iterator[tuple[PeerRow, str, OpenFault]]:
     for (peer_id, part), fault in s.recent.faults.items():
         peer = s.state.peers.get(peer_id)
         if peer is not None and peer_id in s.here and (part in MOMENTARY) is momentary:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem, some
-from dashboard.peer import Peer
+from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
 
@@ -66,7 +66,7 @@ REFUSALS = {
 class Late:
     """A sampler whose groups are too old, and the largest part of their age."""
 
-    peer: Peer
+    peer: PeerRow
     what: str
     cause: str
     seconds: float
@@ -114,7 +114,7 @@ def unfetched(s: Situation) -> Iterator[Problem]:
     )
 
 
-def _has_policy(peer: Peer) -> bool:
+def _has_policy(peer: PeerRow) -> bool:
     return peer.state not in ("", "starting", "waiting for a policy", "leaving")
 
 
@@ -151,14 +151,14 @@ def _late(s: Situation, finding: Late) -> Problem:
     )
 
 
-def _share(s: Situation, peer: Peer, verdicts: tuple[str, ...], least: int) -> tuple[int, int] | None:
+def _share(s: Situation, peer: PeerRow, verdicts: tuple[str, ...], least: int) -> tuple[int, int] | None:
     """(groups with these verdicts, all) of the newest ones when they are half of them or more."""
     counts = s.judged.get(peer.id, {})
     bad, every = sum(counts.get(verdict, 0) for verdict in verdicts), sum(counts.values())
     return (bad, every) if bad >= least and 2 * bad >= every else None
 
 
-def _expired(s: Situation, peer: Peer) -> Late | None:
+def _expired(s: Situation, peer: PeerRow) -> Late | None:
     share = _share(s, peer, ("stale", "expired"), FEW)
     if share is None:
         return None
@@ -172,7 +172,7 @@ def _expired(s: Situation, peer: Peer) -> Late | None:
     return Late(peer, what, cause, seconds)
 
 
-def _behind(s: Situation, peer: Peer) -> Late | None:
+def _behind(s: Situation, peer: PeerRow) -> Late | None:
     """Behind the window by its policy alone: no verdict has to be waited for."""
     window, behind = s.run.window, s.version - peer.version
     told = 2 * LONGEST_BEAT * s.beat
@@ -202,7 +202,7 @@ def _behind(s: Situation, peer: Peer) -> Late | None:
     return Late(peer, what, cause if explains else "policy", seconds)
 
 
-def _largest(s: Situation, peer: Peer) -> tuple[str, float]:
+def _largest(s: Situation, peer: PeerRow) -> tuple[str, float]:
     """The cause with the largest part of its groups' age; the inbox is the learners' part."""
     causes = {cause: peer.lag.get(cause, 0.0) for cause in ("download", "queue", "generation", "upload")}
     inboxes = [learner.lag.get("inbox", 0.0) for learner in s.learners()]
@@ -315,13 +315,13 @@ def idle(s: Situation) -> Iterator[Problem]:
         )
 
 
-def _workless(s: Situation, peer: Peer) -> float:
+def _workless(s: Situation, peer: PeerRow) -> float:
     """Seconds since it finished a group."""
     trace = s.trace(peer)
     return s.now - max(trace.worked, s.listening)
 
 
-def _hungry(s: Situation, hungry: list[Peer]) -> Problem:
+def _hungry(s: Situation, hungry: list[PeerRow]) -> Problem:
     longest = max(_workless(s, peer) for peer in hungry)
     open_ = sum(learner.credit for learner in s.learners())
     has = "has" if len(hungry) == 1 else "have"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dashboard.peer import Peer
+from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
@@ -59,12 +59,12 @@ class Situation:
         end, length = self.recent.pause
         self.listening = max(self.recent.began, end if length > 2.0 * LONGEST_BEAT * self.beat else 0.0)
         """Since when this window hears without a gap."""
-        self.alive: dict[Role, list[Peer]] = {role: [] for role in Role}
-        self.silent: list[tuple[Peer, float]] = []
+        self.alive: dict[Role, list[PeerRow]] = {role: [] for role in Role}
+        self.silent: list[tuple[PeerRow, float]] = []
         """Peers that should be here, and the seconds of their silence; without those that are history."""
         self.here: set[PeerId] = set()
         """Ids of those alive."""
-        self.left: dict[Role, Peer] = {}
+        self.left: dict[Role, PeerRow] = {}
         """Who said goodbye last."""
         for peer in state.peers.values():
             self._sort_in(peer)
@@ -76,7 +76,7 @@ class Situation:
         }
         """The newest groups by verdict, of samplers of which any was refused of late."""
 
-    def _sort_in(self, peer: Peer) -> None:
+    def _sort_in(self, peer: PeerRow) -> None:
         if peer.gone == "left":
             self.left[peer.role] = peer
             return
@@ -139,22 +139,22 @@ class Situation:
             or any(peer.state == "complete" for peer in self.alive[Role.SEED])
         )
 
-    def learners(self) -> list[Peer]:
+    def learners(self) -> list[PeerRow]:
         return self.alive[Role.LEARNER]
 
-    def samplers(self) -> list[Peer]:
+    def samplers(self) -> list[PeerRow]:
         return self.alive[Role.SAMPLER]
 
-    def trace(self, peer: Peer) -> Trace:
+    def trace(self, peer: PeerRow) -> Trace:
         """What was noticed of it; a peer that is not traced any more has just come, as far as that goes."""
         return self.recent.traces.get(peer.id) or Trace(self.now, since=self.now, worked=self.now)
 
-    def settled(self, peer: Peer) -> bool:
+    def settled(self, peer: PeerRow) -> bool:
         """It has been here for long enough to be well."""
         trace = self.recent.traces.get(peer.id)
         return trace is not None and self.now - trace.first > self.grace
 
-    def since(self, peer: Peer) -> float:
+    def since(self, peer: PeerRow) -> float:
         """Seconds since it came into its state, as far as this window could see it."""
         return self.now - max(self.trace(peer).since, self.listening)
 
@@ -169,7 +169,7 @@ class Situation:
     def name(self, peer: PeerId) -> str:
         return self.state.name(peer)
 
-    def names(self, peers: Iterable[Peer]) -> str:
+    def names(self, peers: Iterable[PeerRow]) -> str:
         return listed([peer.name for peer in peers])
 
 
@@ -177,7 +177,7 @@ def problem(
     key: str,
     level: Level,
     sentences: tuple[str, str, str],
-    peers: Collection[Peer] = (),
+    peers: Collection[PeerRow] = (),
     since: float | None = None,
 ) -> Problem:
     """`sentences` are what is wrong, why, and what to do."""

@@ -41,7 +41,7 @@ from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import Departure, run_until_signalled
 from peers.runtime.status_line import living
 from swarm import events
-from swarm.config import Config, Listen, Loaded, Page, Run, from_run_dict
+from swarm.config import Config, Listen, LoadedConfig, Page, Run, from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
@@ -57,7 +57,7 @@ GOODBYE = 10.0
 """Seconds for each part to end: a forked process that hangs is killed by then."""
 
 
-def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
+def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
     config = loaded.config
     path = run_folder.prepared(folder or run_folder.default_path(config.run.name))
@@ -66,7 +66,7 @@ def start(loaded: Loaded, folder: Path | None, paged: bool) -> int:
     return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
 
 
-def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> int:
+def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None) -> int:
     """`swarm join`: take part in the run that the invite names. Returns an exit code."""
     invite = run_folder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
@@ -82,7 +82,7 @@ def join(word: str, role: Role | None, loaded: Loaded, folder: Path | None) -> i
 
 
 @dataclass(frozen=True)
-class Window:
+class WatchedSwarm:
     """What a program that watches a swarm is given."""
 
     watch: Observer
@@ -94,7 +94,9 @@ class Window:
     """A signal came. A run that is complete goes on being watched."""
 
 
-def observe(word: str, folder: Path | None, config: Config, look: Callable[[Window], Awaitable[None]]) -> int:
+def observe(
+    word: str, folder: Path | None, config: Config, look: Callable[[WatchedSwarm], Awaitable[None]]
+) -> int:
     """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
     invite = run_folder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
@@ -117,7 +119,7 @@ def observe(word: str, folder: Path | None, config: Config, look: Callable[[Wind
 
                 async def role() -> None:
                     told = await watch.catch_up(_peers_of(invite))
-                    await look(Window(watch, invite, host.config.run, told, leaving))
+                    await look(WatchedSwarm(watch, invite, host.config.run, told, leaving))
 
                 async with watch.kept(), Renewal(host, place.folder).kept():
                     await host.run(role)

@@ -28,6 +28,7 @@ from swarm.tasks import files as task_files
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """What of a Hub model is downloaded: weights that are not pickled, config and tokenizer, no code."""
+
 COPIES = ["*/*", "consolidated*"]
 """What is not: the same weights once more, in other formats."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from peers.errors import CannotHere, WrongUsage
 from peers.fit.hardware import Gpu
-from swarm.config import Engine
+from swarm.config import EngineSettings
 
 ROOM = 1.3
 """Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its
@@ -21,7 +21,7 @@ start."""
 INSTALL = "pip install 'gepo-swarm[vllm]'"
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     name: str
     reason: str
 
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
         return f"engine {self.name}: {self.reason}"
 
 
-class Seen(NamedTuple):
+class EngineFacts(NamedTuple):
     """What this machine and this run have to do with it."""
 
     vllm: bool
@@ -45,11 +45,11 @@ def installed() -> bool:
     return find_spec("vllm") is not None
 
 
-def choose(settings: Engine, seen: Seen) -> Choice:
+def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
     """Raises CannotHere or WrongUsage when what was asked for cannot be had, with what to do."""
     match settings.name:
         case "hf":
-            return Choice("hf", "peer.engine.name asks for it")
+            return EngineChoice("hf", "peer.engine.name asks for it")
         case "vllm":
             return _vllm(seen)
         case "vllm-server":
@@ -62,15 +62,19 @@ def choose(settings: Engine, seen: Seen) -> Choice:
                     f"a server cannot be told to hold its weights in {seen.quantize}: set peer.engine.name"
                     " to hf"
                 )
-            return Choice("vllm-server", f"peer.engine.name asks for it, at {settings.url}")
+            return EngineChoice("vllm-server", f"peer.engine.name asks for it, at {settings.url}")
         case "toy":
             raise WrongUsage(
                 "engine 'toy' is for simulations: a language model needs auto, hf, vllm or vllm-server"
             )
-    return Choice("vllm", why) if (why := _suits(settings, seen)) else Choice("hf", _instead(settings, seen))
+    return (
+        EngineChoice("vllm", why)
+        if (why := _suits(settings, seen))
+        else EngineChoice("hf", _instead(settings, seen))
+    )
 
 
-def _vllm(seen: Seen) -> Choice:
+def _vllm(seen: EngineFacts) -> EngineChoice:
     if not seen.vllm:
         raise CannotHere(
             f"peer.engine.name is vllm, which is not installed here: {INSTALL} (without a GPU: `make"
@@ -84,10 +88,10 @@ def _vllm(seen: Seen) -> Choice:
         raise WrongUsage(
             "vLLM quantizes on GPUs only: set peer.engine.name to hf, which does it on a CPU too"
         )
-    return Choice("vllm", "peer.engine.name asks for it")
+    return EngineChoice("vllm", "peer.engine.name asks for it")
 
 
-def _suits(settings: Engine, seen: Seen) -> str:
+def _suits(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` is vLLM, or nothing."""
     gpu = _gpu(settings, seen)
     if not seen.vllm or gpu is None or seen.quantize == "int8" or _lacks(settings, seen, gpu):
@@ -95,7 +99,7 @@ def _suits(settings: Engine, seen: Seen) -> str:
     return f"vLLM is installed, and the {gpu.name} has room for it"
 
 
-def _instead(settings: Engine, seen: Seen) -> str:
+def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
     """Why `auto` is hf."""
     gpu = _gpu(settings, seen)
     if gpu is None:
@@ -108,7 +112,7 @@ def _instead(settings: Engine, seen: Seen) -> str:
     return _lacks(settings, seen, gpu)
 
 
-def _lacks(settings: Engine, seen: Seen, gpu: Gpu) -> str:
+def _lacks(settings: EngineSettings, seen: EngineFacts, gpu: Gpu) -> str:
     """What of the GPU's memory vLLM would miss, or nothing."""
     claim = settings.memory * gpu.total
     need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)
@@ -122,7 +126,7 @@ def _lacks(settings: Engine, seen: Seen, gpu: Gpu) -> str:
     return ""
 
 
-def _gpu(settings: Engine, seen: Seen) -> Gpu | None:
+def _gpu(settings: EngineSettings, seen: EngineFacts) -> Gpu | None:
     kind, _, number = settings.device.partition(":")
     if kind not in ("auto", "cuda") or not seen.gpus:
         return None

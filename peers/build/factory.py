@@ -123,7 +123,7 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
     gpus = hardware.machine().gpus
     parameters = examine(model).parameters if gpus and asked.name == "auto" else 0
     choice = engine_choice.choose(
-        asked, engine_choice.Seen(engine_choice.installed(), gpus, parameters, quantization(config))
+        asked, engine_choice.EngineFacts(engine_choice.installed(), gpus, parameters, quantization(config))
     )
     say(str(choice))
     if choice.name == "hf":

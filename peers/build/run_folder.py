@@ -52,8 +52,10 @@ MODEL_FILES = (
     "added_tokens.json",
 )
 """What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
+
 BASE = "model.safetensors"
 """The weights below an adapter travel too, where no Hub has them."""
+
 TASK = "task/"
 """Before the names of task files where they stand beside the model's."""
 

@@ -41,7 +41,7 @@ TELL = 5.0
 """Seconds between two lines of a long transfer."""
 
 
-class Ask(Struct):
+class FileRequest(Struct):
     run: Digest
     file: Word
     offset: int
@@ -54,7 +54,7 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
-            ask = wire.decode(request, Ask)
+            ask = wire.decode(request, FileRequest)
         except wire.WireError as error:
             raise Refused(str(error)) from error
         if ask.run != run.digest:
@@ -142,7 +142,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
                 part = await mail.send(
                     source,
                     "spec",
-                    wire.encode(Ask(run=digest, file="", offset=len(content))),
+                    wire.encode(FileRequest(run=digest, file="", offset=len(content))),
                     timeout=PATIENCE,
                 )
                 content += part
@@ -228,7 +228,7 @@ class _Transfer:
     async def _grow(self, part: _Part, source: PeerId) -> None:
         """Until it has its size. Raises NetError."""
         while part.size < self._size:
-            ask = Ask(run=self._run.digest, file=self._name, offset=part.size)
+            ask = FileRequest(run=self._run.digest, file=self._name, offset=part.size)
             piece = await self._mail.send(source, "spec", wire.encode(ask), timeout=PATIENCE)
             if len(piece) != min(SLICE, self._size - part.size):
                 raise NetError(f"it has {part.size + len(piece)} of {self._size} bytes")

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 from peers.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from swarm.config import Loaded
+    from swarm.config import LoadedConfig
 
 COMPLETION = 512
 """Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's."""
 
 
-def load(args: argparse.Namespace, path: Path | None) -> Loaded:
+def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
     from swarm import config
 
     sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
     return config.load(path, sets, os.environ)
 
 
-def load_task(args: argparse.Namespace) -> Loaded:
+def load_task(args: argparse.Namespace) -> LoadedConfig:
     """The settings of `swarm task try`: a file of settings, or the defaults with a task of that name."""
     if args.task.endswith(".toml"):
         return load(args, Path(args.task))
@@ -35,7 +35,7 @@ def load_task(args: argparse.Namespace) -> Loaded:
     return load(args, None)
 
 
-def refuse_run_settings(loaded: Loaded) -> None:
+def refuse_run_settings(loaded: LoadedConfig) -> None:
     """A joiner's run half comes from the swarm; only where its model lies may differ."""
     for key, origin in loaded.origins.items():
         if key.startswith("run.") and origin != "default" and key != "run.model.name":
@@ -44,7 +44,7 @@ def refuse_run_settings(loaded: Loaded) -> None:
             )
 
 
-def load_fit(args: argparse.Namespace) -> Loaded:
+def load_fit(args: argparse.Namespace) -> LoadedConfig:
     """The settings of a config, or the defaults with a model's name and completions as long as its users ask
     for."""
     if args.model_or_config.endswith(".toml"):
@@ -61,7 +61,7 @@ def read_invite(word: str, folder: Path | None) -> None:
     run_folder.entry(word, folder, time.time())
 
 
-def check_objective(loaded: Loaded) -> None:
+def check_objective(loaded: LoadedConfig) -> None:
     from swarm.learn import objectives as methods
     from swarm.settings import ConfigError
 
@@ -72,7 +72,7 @@ def check_objective(loaded: Loaded) -> None:
         raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
 
 
-def folder_of(args: argparse.Namespace, loaded: Loaded) -> Path:
+def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:
     from peers.build.run_folder import default_path
 
     return args.folder or default_path(loaded.config.run.name)
@@ -96,7 +96,7 @@ def only_folder(args: argparse.Namespace) -> Path:
     raise WrongUsage(f"several runs on this machine ({names}): name one with --folder {runs}/...")
 
 
-def load_window(args: argparse.Namespace) -> Loaded:
+def load_window(args: argparse.Namespace) -> LoadedConfig:
     """The settings of a page: a port that was asked for is that port or none."""
     if args.host is not None:
         args.set.append(f"peer.page.host={args.host}")

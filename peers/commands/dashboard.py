@@ -27,7 +27,7 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
     """Join as an observer and serve the page until a signal. Returns an exit code."""
     from dashboard import app, server  # noqa: F401 (slow to import: before anybody is connected)
 
-    async def look(window: assembly.Window) -> None:
+    async def look(window: assembly.WatchedSwarm) -> None:
         print(
             f"watching run {window.run.name} {window.invite.run[:12]} (Ctrl-C leaves)",
             file=sys.stderr,
@@ -39,7 +39,7 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
     return assembly.observe(word, folder, config, look)
 
 
-def _invite_shown(window: assembly.Window, settings: Page) -> InviteView | None:
+def _invite_shown(window: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
     """Of a private run no word can be shown: the one that made this window makes windows."""
     return (
         public_invite(window.invite.run, window.invite.addresses)

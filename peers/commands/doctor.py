@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
-class Need(NamedTuple):
+class NeededPackage(NamedTuple):
     package: str
     at_least: tuple[int, ...]
     below: tuple[int, ...]
@@ -52,13 +52,13 @@ class Need(NamedTuple):
 
 
 NEEDS = (
-    Need("torch", (2, 6), (3,), "older ones lack what the learner uses"),
-    Need("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
-    Need("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
-    Need(
+    NeededPackage("torch", (2, 6), (3,), "older ones lack what the learner uses"),
+    NeededPackage("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
+    NeededPackage("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
+    NeededPackage(
         "numpy", (1, 26), (2, 4), "newer ones break hivemind's 8-bit codecs while averaging reports success"
     ),
-    Need("protobuf", (5, 29, 6), (99,), "older ones cannot read the messages of p2pd"),
+    NeededPackage("protobuf", (5, 29, 6), (99,), "older ones cannot read the messages of p2pd"),
 )
 
 
@@ -122,7 +122,7 @@ def system() -> Finding:
     )
 
 
-def package(need: Need) -> Finding:
+def package(need: NeededPackage) -> Finding:
     wanted = f">={_dotted(need.at_least)},<{_dotted(need.below)}"
     try:
         version = importlib.metadata.version(need.package)

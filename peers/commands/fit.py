@@ -22,12 +22,13 @@ from peers.build import base_model
 from peers.commands import fit_probe
 from peers.errors import CANNOT, DONE, CannotHere, UserError
 from peers.fit import estimates, fits, hardware
-from peers.fit.estimates import Ask, Pace, Speed
-from peers.fit.fits import GB, LEARNER, Case, Row
+from peers.fit.estimates import ExpectedPace, RunShape, Speed
+from peers.fit.fits import GB, LEARNER, Case, FitRow
 from swarm.config import Config, Run
 
 DESCRIBING = ["*.json", "*.jinja", "*.model", "*.txt"]
 """Of a Hub model: all but its weights."""
+
 BUDGET = 10.0
 """Seconds that one measured call should take; its warm-up takes as long."""
 
@@ -130,7 +131,9 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
 # --- measurements -------------------------------------------------------------------------------------------
 
 
-def measurements(case: Case, model: Path, found: list[Row], speed: Callable[[str], Speed]) -> Iterator[Row]:
+def measurements(
+    case: Case, model: Path, found: list[FitRow], speed: Callable[[str], Speed]
+) -> Iterator[FitRow]:
     """The rows, each that fits with what was measured of it."""
     with ExitStack() as stack:
         folder, random = model, not has_weights(model)
@@ -177,7 +180,7 @@ def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
         )
 
 
-def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -> Row:
+def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]) -> FitRow:
     """One row, measured; corrections learn from it, whatever comes out."""
     known = case.corrections.of(case.about(row.role, row.kind))
     ask, plain = _piece(case, row, speed, known.time)
@@ -213,10 +216,14 @@ def measure(case: Case, folder: Path, row: Row, speed: Callable[[str], Speed]) -
     slower = plain.tokens * outcome.seconds / outcome.tokens
     case.corrections.learn(case.about(row.role, row.kind), (outcome.peak + BESIDE) / memory, slower)
     again, whole = fits.row(case, row.role, row.kind), fits.pace(case, case.ask, row, speed)
-    return again._replace(predicted=row.predicted, measured=Pace(whole.tokens / slower, whole.step * slower))
+    return again._replace(
+        predicted=row.predicted, measured=ExpectedPace(whole.tokens / slower, whole.step * slower)
+    )
 
 
-def _piece(case: Case, row: Row, speed: Callable[[str], Speed], factor: float) -> tuple[Ask, Pace]:
+def _piece(
+    case: Case, row: FitRow, speed: Callable[[str], Speed], factor: float
+) -> tuple[RunShape, ExpectedPace]:
     """The largest piece of the work that takes BUDGET, or the smallest there is; and its pace without
     corrections."""
     ask = case.ask
@@ -234,7 +241,7 @@ def _piece(case: Case, row: Row, speed: Callable[[str], Speed], factor: float) -
     return piece, pace
 
 
-def _settings(config: Config, folder: Path, row: Row, ask: Ask) -> Config:
+def _settings(config: Config, folder: Path, row: FitRow, ask: RunShape) -> Config:
     """The run's and this peer's settings, with the row's kind and the piece's size."""
     replace, run, peer = msgspec.structs.replace, config.run, config.peer
     # the Hub's cache names a folder after its commit
@@ -286,7 +293,7 @@ def heading(case: Case, name: str, speed: Callable[[str], Speed]) -> list[str]:
     ]
 
 
-def table(case: Case, found: list[Row]) -> list[str]:
+def table(case: Case, found: list[FitRow]) -> list[str]:
     """Text in columns."""
     own = case.config.run.model.training + (
         "+adamw8bit" if case.config.run.optimizer.name == "adamw8bit" else ""
@@ -311,7 +318,7 @@ def table(case: Case, found: list[Row]) -> list[str]:
     return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]
 
 
-def _gigabytes(row: Row) -> list[str]:
+def _gigabytes(row: FitRow) -> list[str]:
     """Least to easy."""
     least, easy = row.needs
     if row.gpus:
@@ -324,11 +331,11 @@ def _gigabytes(row: Row) -> list[str]:
     ]
 
 
-def _speed(pace: Pace | None) -> list[str]:
+def _speed(pace: ExpectedPace | None) -> list[str]:
     return ["", ""] if pace is None else [f"{pace.tokens:,.0f} tok/s", f"{pace.step:,.1f} s"]
 
 
-def hints(case: Case, found: list[Row], before: int) -> Iterator[str]:
+def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
     """What the table leaves open: where corrections come from, and what would help where something does not
     fit."""
     if before:
@@ -355,7 +362,7 @@ def hints(case: Case, found: list[Row], before: int) -> Iterator[str]:
         )
 
 
-def as_data(case: Case, name: str, found: list[Row]) -> dict[str, object]:
+def as_data(case: Case, name: str, found: list[FitRow]) -> dict[str, object]:
     """Everything in the table, in bytes and seconds."""
     return {
         "model": name,
@@ -369,7 +376,7 @@ def as_data(case: Case, name: str, found: list[Row]) -> dict[str, object]:
     }
 
 
-def _row_data(row: Row) -> dict[str, object]:
+def _row_data(row: FitRow) -> dict[str, object]:
     needs = {
         f"{name}_{part}": round(getattr(need, part))
         for name, need in row.needs._asdict().items()

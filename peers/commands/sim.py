@@ -41,6 +41,7 @@ from swarm.types import Delegation, Digest, Membership, PeerId, Role
 
 RUN = Digest("5" * 64)
 """All simulated runs have one digest: a simulation is one run."""
+
 ALPHABET = 8
 """Letters of the table policy and its task, where the scenario does not say."""
 

@@ -87,7 +87,7 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
     signal."""
     from peers.build import assembly
 
-    async def look(window: assembly.Window) -> None:
+    async def look(window: assembly.WatchedSwarm) -> None:
         if watch:
             with Live(console=Console(), refresh_per_second=4) as live:
                 while not window.leaving.is_set():

@@ -34,7 +34,7 @@ from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, endings
 from swarm import config as configs
-from swarm.config import Config, Loaded, from_run_dict
+from swarm.config import Config, LoadedConfig, from_run_dict
 from swarm.durable import write_durably
 from swarm.events import AnyEvent, from_line
 
@@ -61,7 +61,7 @@ HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 """By the exit code: what a second start cannot change, unless the child has run before."""
 
 
-def up(loaded: Loaded, folder: Path) -> int:
+def up(loaded: LoadedConfig, folder: Path) -> int:
     """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a
     child cannot run."""
     folder = prepared(folder.resolve())

@@ -1,8 +1,8 @@
-"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's Ask and a device's
+"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's RunShape and a device's
 Speed. No I/O, no torch.
 
-    ModelShape + Ask + kind  --> Need (least, easy)     bytes: what computes, what the swarm keeps in RAM
-    the same + Speed         --> Pace                   tokens a second, seconds a step
+    ModelShape + RunShape + kind --> MemoryNeed    least, easy: bytes that compute, bytes kept in RAM
+    the same + Speed             --> ExpectedPace  tokens a second, seconds a step
 
 Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends
 on kernels and allocators is left to a factor that `peers.fit.fits` learns from measurements. `P` parameters,
@@ -89,7 +89,7 @@ class ModelShape:
     """Positions that the model was made for; 0 where its config does not say."""
 
 
-class Ask(NamedTuple):
+class RunShape(NamedTuple):
     """What a run and a peer's settings ask of a machine."""
 
     group: int
@@ -111,9 +111,9 @@ class Ask(NamedTuple):
     """Activations are recomputed in any case."""
 
     @staticmethod
-    def of(config: Config) -> Ask:
+    def of(config: Config) -> RunShape:
         run = config.run
-        return Ask(
+        return RunShape(
             group=run.sampling.group_size,
             tasks=config.peer.engine.tasks,
             prompt=PROMPT,
@@ -137,7 +137,7 @@ class Speed(NamedTuple):
     """Seconds of the smallest operation."""
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes at the peak. What computes is on the GPU, or in RAM where there is none."""
 
     fixed: float
@@ -153,20 +153,20 @@ class Need(NamedTuple):
 
 
 class Needs(NamedTuple):
-    least: Need
+    least: MemoryNeed
     """With the smallest batch that the code goes down to."""
-    easy: Need
+    easy: MemoryNeed
     """With the batch that was asked for."""
 
 
-class Pace(NamedTuple):
+class ExpectedPace(NamedTuple):
     tokens: float
     """A second."""
     step: float
     """Seconds: of one call that samples whole groups, or of one learner step."""
 
 
-def sampler(of: ModelShape, ask: Ask, kind: str, gpu: bool) -> Needs:
+def sampler(of: ModelShape, ask: RunShape, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
     The engine halves its tasks when memory runs out, down to one: that is the least. In RAM are the releases
@@ -178,13 +178,13 @@ def sampler(of: ModelShape, ask: Ask, kind: str, gpu: bool) -> Needs:
     keeping = (ask.keep + RELEASES) * released(of, ask) + (PROGRAM if gpu else 0)
     return Needs(
         *(
-            Need(CONTEXT if gpu else PROGRAM, LOOSE * (weights + tasks * ask.group * row), keeping)
+            MemoryNeed(CONTEXT if gpu else PROGRAM, LOOSE * (weights + tasks * ask.group * row), keeping)
             for tasks in (1, ask.tasks)
         )
     )
 
 
-def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> Needs:
+def learner(of: ModelShape, ask: RunShape, kind: str, gpu: bool, shards: int = 1) -> Needs:
     """Weights and what trains them, plus a group's forward and backward pass.
 
     full: weights (w P), float32 masters where w is not 4 already, moments, the sum of gradients (4 N) and one
@@ -210,12 +210,12 @@ def learner(of: ModelShape, ask: Ask, kind: str, gpu: bool, shards: int = 1) -> 
     keeping = VECTORS * 4 * n + (ask.keep + RELEASES) * released(of, ask) + (PROGRAM if gpu else 0)
     fixed = CONTEXT if gpu else PROGRAM
     return Needs(
-        Need(fixed, LOOSE * (static / shards + less + scored), keeping),
-        Need(fixed, LOOSE * (static / shards + more + scored), keeping + 2 * STATE * n),
+        MemoryNeed(fixed, LOOSE * (static / shards + less + scored), keeping),
+        MemoryNeed(fixed, LOOSE * (static / shards + more + scored), keeping + 2 * STATE * n),
     )
 
 
-def sampling(of: ModelShape, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pace:
+def sampling(of: ModelShape, ask: RunShape, kind: str, speed: Speed, gpu: bool) -> ExpectedPace:
     """One forward pass a token for all rows: the weights are read once, the cache of every row is read,
     logits are drawn from.
 
@@ -231,10 +231,10 @@ def sampling(of: ModelShape, ask: Ask, kind: str, speed: Speed, gpu: bool) -> Pa
     one = max(moved, 2 * rows * (of.linear + of.head) / speed.flops) + of.layers * OPERATIONS * speed.launch
     prompt = 2 * ask.tasks * ask.prompt * of.linear / speed.flops + of.layers * OPERATIONS * speed.launch
     step = prompt + ask.tokens * one
-    return Pace(rows * ask.tokens / step, step)
+    return ExpectedPace(rows * ask.tokens / step, step)
 
 
-def learning(of: ModelShape, ask: Ask, kind: str, speed: Speed, recompute: bool) -> Pace:
+def learning(of: ModelShape, ask: RunShape, kind: str, speed: Speed, recompute: bool) -> ExpectedPace:
     """A forward pass has 2 operations a weight and token; backward has 2 for what goes on to the layer below
     and, where the layer is trained, 2 for its own gradient; recomputing adds a forward pass. The output layer
     works on completions alone, and makes its logits twice. Then every trained weight, gradient and moment
@@ -249,7 +249,7 @@ def learning(of: ModelShape, ask: Ask, kind: str, speed: Speed, recompute: bool)
     wide = 4 * of.linear * ask.groups / speed.bandwidth if training == "qlora" else 0.0
     launches = ask.groups * of.layers * OPERATIONS * passes / 2 * speed.launch
     step = products / speed.flops + wide + launches + n * (7 * 4 + VECTORS * 8) / speed.bandwidth
-    return Pace(tokens / step, step)
+    return ExpectedPace(tokens / step, step)
 
 
 def stored(of: ModelShape, kind: str, width: int) -> float:
@@ -259,12 +259,12 @@ def stored(of: ModelShape, kind: str, width: int) -> float:
     return of.parameters * width if small is None else of.linear * small + (of.parameters - of.linear) * width
 
 
-def trained(of: ModelShape, ask: Ask) -> int:
+def trained(of: ModelShape, ask: RunShape) -> int:
     """N: all parameters, or those of an adapter: rank times what goes into and comes out of each layer that
     has one."""
     return of.parameters if ask.training == "full" else ask.rank * of.targeted
 
 
-def released(of: ModelShape, ask: Ask) -> int:
+def released(of: ModelShape, ask: RunShape) -> int:
     """Bytes of a release: bfloat16."""
     return 2 * trained(of, ask)

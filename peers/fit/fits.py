@@ -1,7 +1,7 @@
 """What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as
 auto` takes.
 
-    config.json -> ModelShape --+-- estimates -- corrections --> a Row for each role and kind
+    config.json -> ModelShape --+-- estimates -- corrections --> a FitRow for each role and kind
     machine, its speed ---------+                                  -- probe --> measured, corrections
 
 Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits
@@ -24,10 +24,10 @@ import msgspec
 from peers.errors import CannotHere
 from peers.fit import estimates
 from peers.fit.calibration import Corrections
-from peers.fit.estimates import SAMPLED, TRAINED, Ask, ModelShape, Needs, Pace, Speed
+from peers.fit.estimates import SAMPLED, TRAINED, ExpectedPace, ModelShape, Needs, RunShape, Speed
 from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
-from swarm.config import Config, Engine
+from swarm.config import Config, EngineSettings
 from swarm.net.blobs import LARGEST
 from swarm.types import Role
 
@@ -38,7 +38,7 @@ ROOM = 0.9
 LEARNER, SAMPLER, EVALUATOR = Role.LEARNER.value, Role.SAMPLER.value, Role.EVALUATOR.value
 
 
-class Row(NamedTuple):
+class FitRow(NamedTuple):
     """One role in one precision or kind of training, on this machine."""
 
     role: str
@@ -50,8 +50,8 @@ class Row(NamedTuple):
     """`yes`, `tight` (with the smallest batches, recomputing) or `no`."""
     why: str
     """When it does not fit: what is missing."""
-    predicted: Pace | None
-    measured: Pace | None = None
+    predicted: ExpectedPace | None
+    measured: ExpectedPace | None = None
     note: str = ""
 
 
@@ -60,7 +60,7 @@ class Case(NamedTuple):
 
     anatomy: ModelShape
     config: Config
-    ask: Ask
+    ask: RunShape
     machine: Machine
     corrections: Corrections
 
@@ -68,7 +68,7 @@ class Case(NamedTuple):
     def of(model: Path, config: Config, machine: Machine, corrections: Corrections | None = None) -> Case:
         """Raises WrongUsage when `model` holds none."""
         anatomy = examine(model, config.run.lora.targets)
-        return Case(anatomy, config, Ask.of(config), machine, corrections or Corrections(machine.device))
+        return Case(anatomy, config, RunShape.of(config), machine, corrections or Corrections(machine.device))
 
     def about(self, role: str, kind: str) -> str:
         """Under which name corrections are kept: models of one order of magnitude are wrong in the same
@@ -81,7 +81,7 @@ class Case(NamedTuple):
         return self.machine._replace(gpus=()) if settings.device.startswith("cpu") else self.machine
 
 
-def rows(case: Case, speed: Callable[[str], Speed] | None = None) -> list[Row]:
+def rows(case: Case, speed: Callable[[str], Speed] | None = None) -> list[FitRow]:
     """Every role and kind; `speed` gives the device's for a dtype, without it no times are predicted."""
     found = [row(case, SAMPLER, kind, speed) for kind in kinds(case.config)]
     found += [row(case, LEARNER, kind, speed) for kind in TRAINED]
@@ -93,20 +93,20 @@ def kinds(config: Config) -> tuple[str, ...]:
     return ("nf4",) if config.run.model.training == "qlora" else SAMPLED
 
 
-def row(case: Case, role: str, kind: str, speed: Callable[[str], Speed] | None = None) -> Row:
+def row(case: Case, role: str, kind: str, speed: Callable[[str], Speed] | None = None) -> FitRow:
     gpus, needs = _needs(case, role, kind)
     machine = case.on(role)
     why = _beyond(case, role, kind) or missing(machine, needs.least)
     fits = "no" if why else "tight" if missing(machine, needs.easy, ROOM) else "yes"
-    found = Row(role, kind, needs, gpus, fits, why, None)
+    found = FitRow(role, kind, needs, gpus, fits, why, None)
     if speed is None:
         return found
     factor = case.corrections.of(case.about(role, kind)).time
     plain = pace(case, case.ask, found, speed)
-    return found._replace(predicted=Pace(plain.tokens / factor, plain.step * factor))
+    return found._replace(predicted=ExpectedPace(plain.tokens / factor, plain.step * factor))
 
 
-def pace(case: Case, ask: Ask, row: Row, speed: Callable[[str], Speed]) -> Pace:
+def pace(case: Case, ask: RunShape, row: FitRow, speed: Callable[[str], Speed]) -> ExpectedPace:
     """Tokens a second and seconds a step, without corrections."""
     gpu = bool(case.on(row.role).gpus)
     device = speed("bfloat16" if gpu or row.kind == "bfloat16" else "float32")
@@ -115,7 +115,7 @@ def pace(case: Case, ask: Ask, row: Row, speed: Callable[[str], Speed]) -> Pace:
     return estimates.sampling(case.anatomy, _rows(ask, row.role), row.kind, device, gpu)
 
 
-def needs(case: Case, ask: Ask, role: str, kind: str, shards: int = 1) -> Needs:
+def needs(case: Case, ask: RunShape, role: str, kind: str, shards: int = 1) -> Needs:
     """Bytes, without corrections."""
     gpu = bool(case.on(role).gpus)
     if role == LEARNER:
@@ -123,7 +123,7 @@ def needs(case: Case, ask: Ask, role: str, kind: str, shards: int = 1) -> Needs:
     return estimates.sampler(case.anatomy, _rows(ask, role), kind, gpu)
 
 
-def missing(machine: Machine, need: estimates.Need, share: float = 1.0) -> str:
+def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) -> str:
     """Which memory is too small for `need`; empty when none is, or nobody knows how much there is."""
     if not machine.gpus:
         total = need.computing + need.keeping
@@ -140,7 +140,7 @@ def missing(machine: Machine, need: estimates.Need, share: float = 1.0) -> str:
     return f"{need.keeping / GB:.1f} of {machine.free / GB:.1f} GB RAM"
 
 
-def _rows(ask: Ask, role: str) -> Ask:
+def _rows(ask: RunShape, role: str) -> RunShape:
     """An evaluator has one answer to a task."""
     return ask if role == SAMPLER else ask._replace(group=1)
 
@@ -177,14 +177,14 @@ def _beyond(case: Case, role: str, kind: str) -> str:
 # --- `swarm join --as auto` ---------------------------------------------------------------------------------
 
 
-class Choice(NamedTuple):
+class RoleChoice(NamedTuple):
     role: Role
-    engine: Engine
+    engine: EngineSettings
     said: str
     """One line: why."""
 
 
-def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Choice:
+def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> RoleChoice:
     """The invite's role; without one a learner's when the invite admits it, else a sampler's: the first that
     fits.
 
@@ -200,17 +200,17 @@ def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> Choi
         for kind, engine in _options(case.config, role, bool(case.on(role.value).gpus)):
             one = row(case, role.value, kind)
             if one.fits != "no" or (engine.name == "vllm-server" and role is not Role.LEARNER):
-                return Choice(role, engine, _reason(case, one, tried))
+                return RoleChoice(role, engine, _reason(case, one, tried))
             tried.append(f"{role.value} ({kind}) needs {one.why}")
     if not tried:
-        return Choice(invited or Role.SAMPLER, case.config.peer.engine, "")
+        return RoleChoice(invited or Role.SAMPLER, case.config.peer.engine, "")
     raise CannotHere(
         f"this machine ({case.machine}) is too small for this run: {'; '.join(tried)}; free some memory, take"
         f" a larger machine, or try anyway with --as {wanted[-1].value}"
     )
 
 
-def _options(config: Config, role: Role, gpu: bool) -> list[tuple[str, Engine]]:
+def _options(config: Config, role: Role, gpu: bool) -> list[tuple[str, EngineSettings]]:
     """(kind, engine settings) that the run and this peer's settings allow, the best first."""
     run, engine = config.run, config.peer.engine
     if role is Role.LEARNER:
@@ -229,7 +229,7 @@ def _options(config: Config, role: Role, gpu: bool) -> list[tuple[str, Engine]]:
     return found
 
 
-def _reason(case: Case, one: Row, tried: list[str]) -> str:
+def _reason(case: Case, one: FitRow, tried: list[str]) -> str:
     need = one.needs.easy if one.fits == "yes" else one.needs.least
     machine = case.on(one.role)
     if machine.gpus:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from peers.runtime.host import Host
 from swarm.core.rounds import State
-from swarm.core.turns import HEARD, Turns
+from swarm.core.turns import HEARD, SoloTurns
 from swarm.types import Beat, PeerId
 
 TOLD = (State.LEARNING, State.MATCHING)
@@ -32,7 +32,7 @@ class Company:
         """`version` is mine."""
         self._host, self._version = host, version
         run, me = host.config.run, (host.who.incarnation, host.ports.me)
-        self.turns = Turns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
+        self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
         self._later: asyncio.TimerHandle | None = None
         """Tells of a step that takes long."""
 

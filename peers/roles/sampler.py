@@ -28,7 +28,7 @@ from swarm.core import deliveries
 from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
-from swarm.core.deliveries import Loss, Outcome, Then
+from swarm.core.deliveries import DeliveryLoss, Outcome, Then
 from swarm.core.releases import rank
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.sample.base import Completions, Engine, EngineError
@@ -48,11 +48,11 @@ class Damaged(NetError):
     """An answer that is no receipt."""
 
 
-LOSSES: dict[type[NetError], Loss] = {
-    Refused: Loss.REFUSED,
-    Busy: Loss.REFUSED,
-    Silent: Loss.SILENT,
-    Damaged: Loss.DAMAGED,
+LOSSES: dict[type[NetError], DeliveryLoss] = {
+    Refused: DeliveryLoss.REFUSED,
+    Busy: DeliveryLoss.REFUSED,
+    Silent: DeliveryLoss.SILENT,
+    Damaged: DeliveryLoss.DAMAGED,
 }
 """What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it
 is."""
@@ -296,14 +296,14 @@ class Sampler:
             frame = host.seal(msgspec.structs.replace(group, times=times))
             receipt = _receipt(await host.ports.mail.send(learner, "groups", frame))
         except NetError as error:
-            return LOSSES.get(type(error), Loss.UNREACHABLE), str(error)
+            return LOSSES.get(type(error), DeliveryLoss.UNREACHABLE), str(error)
         except wire.WireError as error:
             text = (
                 f"a group is dropped: {error}; a run of smaller run.sampling.group_size or max_tokens could"
                 " send it"
             )
             host.emit(events.Noted, level="error", text=text)
-            return Loss.TOO_LARGE, str(error)
+            return DeliveryLoss.TOO_LARGE, str(error)
         finally:
             host.roster.acknowledged(learner, receipt.credit if receipt is not None else None)
             host.move()

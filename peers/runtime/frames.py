@@ -18,7 +18,7 @@ from swarm import wire
 from swarm.core.membership import Trust
 from swarm.core.slots import largest
 from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
-from swarm.net.turns import Turns
+from swarm.net.turns import AnswerTurns
 from swarm.types import Digest, Membership, PeerId
 
 _NONCE = 12
@@ -69,7 +69,7 @@ class MemberMail:
     ) -> bytes:
         return await self._mail.send(to, service, self._frames.seal(data), timeout, idle)
 
-    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         most = largest(service)
         limit = wire.Limit(most, most + wire.HEAD)
 

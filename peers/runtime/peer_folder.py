@@ -19,6 +19,7 @@ from swarm.types import Membership, Role
 
 MEMBERSHIP = "membership"
 """In a peer's folder: its membership, once it is another one than its invite gave."""
+
 RELEASES = "releases"
 """In a seed's folder: the releases as their publishers signed them, each under the digest of its manifest."""
 

@@ -19,6 +19,7 @@ from peers.errors import Interrupted, say
 
 PARENT = "SWARM_PARENT"
 """Environment variable: the process that this one must not outlive."""
+
 _PDEATHSIG = 1
 
 

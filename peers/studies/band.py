@@ -30,12 +30,12 @@ from peers.commands import sim
 from peers.studies import say
 from peers.studies.experiments import Row, complete, key, read
 from peers.studies.method_names import defined
-from peers.studies.trainings import GROUPS, Cell, Figures, is_model, scenario, setup, start
+from peers.studies.trainings import GROUPS, Figures, TrainingCell, is_model, scenario, setup, start
 from swarm import config as settings
 from swarm.config import Run
 from swarm.core import belief
 from swarm.durable import write_durably
-from swarm.learn.learner import Gradient, Learner, Work, batch_of
+from swarm.learn.learner import Gradient, GradientWork, Learner, batch_of
 from swarm.learn.objectives import Total
 from swarm.sample.base import Completions, Engine
 from swarm.sim.scenario import Scenario
@@ -45,18 +45,21 @@ from swarm.types import Closed, Group, Role, Struct
 C = TypeVar("C", bound=msgspec.Struct)
 LAGS = (0, 2, 4, 8, 16, 32, 64)
 """Versions: the last lag of each bin."""
+
 FIGURES = ("groups", "drift", "drift_min", "drift_max", "evidence_max", "token_min", "token_max")
 """Of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens' log
 ratios."""
+
 EVERY_TOKEN = -20.0
 """A liar that claims this for every token."""
+
 SAMPLERS = 3
 
 
 class Honest(Struct):
     """A training whose samplers all say what they drew from."""
 
-    cell: Cell
+    cell: TrainingCell
     engine: str = "float32"
     """The samplers': `float32` as the learner, `bfloat16`, `int8` or `nf4`."""
 
@@ -64,7 +67,7 @@ class Honest(Struct):
 class Lied(Struct):
     """A training of which one sampler of three claims less than the truth."""
 
-    cell: Cell
+    cell: TrainingCell
     nats: float
     """By how much for each token; infinite: EVERY_TOKEN is claimed for all; 0: nobody lies."""
     doubts: bool
@@ -98,8 +101,8 @@ def liars(quick: bool) -> list[Lied]:
     return [Lied(cell=cell, nats=lie, doubts=doubts) for lie in nats for doubts in (True, False)]
 
 
-def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cell:
-    return Cell(
+def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> TrainingCell:
+    return TrainingCell(
         domain=domain,
         setup=setup(domain),
         method=method,
@@ -146,7 +149,7 @@ def measure(one: Honest) -> Row:
     """One training. Columns are `LAG figure`: a figure of the groups whose lag is in the bin that ends at
     LAG."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    seen: list[Seen] = []
+    seen: list[TakenGroup] = []
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         whole = _with_engine(peer, one.engine)
@@ -165,7 +168,7 @@ def measure(one: Honest) -> Row:
     }
 
 
-class Seen(Struct):
+class TakenGroup(Struct):
     """A group that a learner took."""
 
     lag: int
@@ -176,7 +179,7 @@ class Seen(Struct):
     highest: float
 
 
-def watched(learner: Learner, seen: list[Seen]) -> Learner:
+def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
     """The same, and what it sees of each group before it makes a gradient is written down."""
     import torch
 
@@ -189,7 +192,7 @@ def watched(learner: Learner, seen: list[Seen]) -> Learner:
         now: float,
         others: tuple[Closed, ...] = (),
     ) -> Gradient:
-        work = Work(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
+        work = GradientWork(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
         with torch.no_grad():
             batch, odds = batch_of(learner.policy, learner.run, work, learner.version)
         sizes = [len(group.lengths) for group in groups]
@@ -197,7 +200,9 @@ def watched(learner: Learner, seen: list[Seen]) -> Learner:
         for group, its, x in zip(groups, odds, ratios, strict=True):
             lag = learner.version - group.version
             lowest, highest = float(x.min()), float(x.max())
-            seen.append(Seen(lag=lag, drift=its.drift, evidence=its.evidence, lowest=lowest, highest=highest))
+            seen.append(
+                TakenGroup(lag=lag, drift=its.drift, evidence=its.evidence, lowest=lowest, highest=highest)
+            )
         return make(groups, prompts, rewards, now, others)
 
     learner.gradient = gradient  # type: ignore[method-assign]
@@ -207,7 +212,7 @@ def watched(learner: Learner, seen: list[Seen]) -> Learner:
 def _with_engine(peer: SimPeer, kind: str) -> settings.Config:
     """The peer's configuration, with the samplers' weights of this kind."""
     whole = peer.config
-    engine = settings.Engine(tasks=GROUPS)
+    engine = settings.EngineSettings(tasks=GROUPS)
     if peer.role is Role.SAMPLER and kind == "bfloat16":
         engine = msgspec.structs.replace(engine, dtype="bfloat16")
     if peer.role is Role.SAMPLER and kind in ("int8", "nf4"):
@@ -217,16 +222,16 @@ def _with_engine(peer: SimPeer, kind: str) -> settings.Config:
     return msgspec.structs.replace(whole, run=run, peer=msgspec.structs.replace(whole.peer, engine=engine))
 
 
-def binned(seen: Iterable[Seen]) -> dict[int, list[Seen]]:
+def binned(seen: Iterable[TakenGroup]) -> dict[int, list[TakenGroup]]:
     """By the last lag of the bin; what is older than the window is left out."""
-    bins: dict[int, list[Seen]] = {}
+    bins: dict[int, list[TakenGroup]] = {}
     for each in seen:
         if (last := next((last for last in LAGS if each.lag <= last), None)) is not None:
             bins.setdefault(last, []).append(each)
     return dict(sorted(bins.items()))
 
 
-def figures(seen: Sequence[Seen]) -> dict[str, float]:
+def figures(seen: Sequence[TakenGroup]) -> dict[str, float]:
     drifts = [each.drift for each in seen]
     return {
         "groups": len(seen),
@@ -251,7 +256,7 @@ def suffer(one: Lied) -> Row:
         whole = msgspec.structs.replace(
             peer.config,
             peer=msgspec.structs.replace(
-                peer.config.peer, engine=settings.Engine(tasks=GROUPS // SAMPLERS + 1)
+                peer.config.peer, engine=settings.EngineSettings(tasks=GROUPS // SAMPLERS + 1)
             ),
         )
         kit = sim.kit(whole)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from peers.studies.plots import Curve, Panel, heat, lines
-from peers.studies.report import Account, Done, Section, by_method, pooled, spread, values
+from peers.studies.report import Account, FinishedCell, StageResults, by_method, pooled, spread, values
 from peers.studies.trainings import EVERY
 
 MOST = 10
@@ -39,7 +39,7 @@ def draw(account: Account, out: Path) -> Mapping[str, Sequence[Path]]:
     return {section.name: _pictures(section, pooled(account, section), out) for section in account.sections}
 
 
-def _pictures(section: Section, done: Sequence[Done], out: Path) -> list[Path]:
+def _pictures(section: StageResults, done: Sequence[FinishedCell], out: Path) -> list[Path]:
     if section.axis != "delay" or not done:
         return []
     shown = [one for one in done if one.cell.method in section.methods[:MOST]]
@@ -53,7 +53,7 @@ def _pictures(section: Section, done: Sequence[Done], out: Path) -> list[Path]:
     return paths
 
 
-def _accuracy(done: Sequence[Done]) -> list[Panel]:
+def _accuracy(done: Sequence[FinishedCell]) -> list[Panel]:
     panels = []
     for delay in values(done, "delay"):
         curves = []
@@ -66,11 +66,11 @@ def _accuracy(done: Sequence[Done]) -> list[Panel]:
     return panels
 
 
-def _points(one: Done) -> list[float]:
+def _points(one: FinishedCell) -> list[float]:
     return [int(point) / 1000 for point in str(one.row["curve"]).split()]
 
 
-def _sweeps(done: Sequence[Done], figures: Sequence[tuple[str, str]]) -> list[Panel]:
+def _sweeps(done: Sequence[FinishedCell], figures: Sequence[tuple[str, str]]) -> list[Panel]:
     panels = []
     for name, title in figures:
         curves = _sweep(done, name)
@@ -81,7 +81,7 @@ def _sweeps(done: Sequence[Done], figures: Sequence[tuple[str, str]]) -> list[Pa
     return panels
 
 
-def _sweep(done: Sequence[Done], name: str) -> list[Curve]:
+def _sweep(done: Sequence[FinishedCell], name: str) -> list[Curve]:
     curves = []
     for label, at in by_method(done, "delay", name).items():
         places = sorted(float(place) for place in at)
@@ -91,7 +91,7 @@ def _sweep(done: Sequence[Done], name: str) -> list[Curve]:
     return curves
 
 
-def _all(section: Section, done: Sequence[Done], path: Path) -> Path:
+def _all(section: StageResults, done: Sequence[FinishedCell], path: Path) -> Path:
     """1 - auc of every method at every delay, the best first."""
     delays = values(done, "delay")
     areas = {

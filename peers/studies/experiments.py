@@ -28,12 +28,13 @@ from swarm.types import Struct
 
 Row = dict[str, float | str]
 """Column -> value; NaN is written as null and comes back as NaN."""
+
 Say = Callable[[str], None]
 EVERY = 5.0
 """Seconds between two lines of progress: often enough to see that it lives."""
 
 
-class Line(Struct):
+class CellResult(Struct):
     key: str
     cell: msgspec.Raw
     row: dict[str, float | str | None]
@@ -53,7 +54,7 @@ def read(ledger: Path) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for text in ledger.read_bytes().splitlines():
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = msgspec.json.decode(text, type=CellResult)
         except msgspec.DecodeError:
             continue  # a crash tore it: the cell is done again
         rows[line.key] = {name: float("nan") if value is None else value for name, value in line.row.items()}
@@ -115,7 +116,7 @@ def _do(
 
 
 def _line(cell: msgspec.Struct, row: Row) -> bytes:
-    line = Line(key=key(cell), cell=msgspec.Raw(msgspec.json.encode(cell)), row={**row})
+    line = CellResult(key=key(cell), cell=msgspec.Raw(msgspec.json.encode(cell)), row={**row})
     return msgspec.json.encode(line) + b"\n"
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from peers.studies import mdp
 from peers.studies.experiments import Row, complete
-from peers.studies.gradient_report import BATCH, NAMED, Setting, gather, report, table
+from peers.studies.gradient_report import BATCH, NAMED, LabSetting, gather, report, table
 from peers.studies.method_names import chosen, defined
 from swarm.durable import write_durably
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, loss, objective
@@ -45,7 +45,7 @@ KLS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 GROUP, HORIZON = 8, 6
 
 
-class Cell(Struct):
+class GradientCell(Struct):
     kl: float
     """KL(q || p), nats a token."""
     group: int
@@ -83,7 +83,7 @@ def _differs(name: str, score: str) -> bool:
 # --- one cell -----------------------------------------------------------------------------------------------
 
 
-def measure(cell: Cell) -> Row:
+def measure(cell: GradientCell) -> Row:
     """`method:moment` of every method of the cell, and the seconds of one core that it took."""
     began = time.process_time()
     world = mdp.instance(cell.horizon, cell.kl, cell.instance)
@@ -97,7 +97,7 @@ def measure(cell: Cell) -> Row:
     return row | {"groups": float(cell.groups), "seconds": round(time.process_time() - began, 2)}
 
 
-def draws(world: mdp.Instance, cell: Cell) -> Tensor:
+def draws(world: mdp.Instance, cell: GradientCell) -> Tensor:
     """(N, G) sequences from the sampler: the same whatever kl."""
     rng = torch.Generator().manual_seed(cell.instance)
     mass = mdp.log_probs(world.tree, world.sampler).sum(-1).exp().cumsum(0)
@@ -162,16 +162,16 @@ def moments(g: Tensor, truth: Tensor) -> dict[str, float]:
 # --- the study ----------------------------------------------------------------------------------------------
 
 
-def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:
+def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[GradientCell]:
     """What to measure, an instance at a time, so that a plan cut short has every setting. Variants: over kl
     only."""
     instances, completions = (6, 8192) if quick else (24, 16384)
     at, groups, horizons = (
         ((0.1,), (2, 32), (3, 8)) if quick else ((0.0, 0.03, 0.3), (2, 4, 16, 32), (3, 4, 8))
     )
-    lines = [Setting(kl, GROUP, HORIZON) for kl in KLS]
-    sweeps = [Setting(kl, group, HORIZON) for group in groups for kl in at]
-    sweeps += [Setting(kl, GROUP, horizon) for horizon in horizons for kl in at]
+    lines = [LabSetting(kl, GROUP, HORIZON) for kl in KLS]
+    sweeps = [LabSetting(kl, group, HORIZON) for group in groups for kl in at]
+    sweeps += [LabSetting(kl, GROUP, horizon) for horizon in horizons for kl in at]
     plain = [label for label in methods if "/" not in label or label in NAMED] or methods
     return [
         _cell(setting, seed, completions, labels)
@@ -181,9 +181,9 @@ def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:
     ]
 
 
-def _cell(setting: Setting, instance: int, completions: int, methods: Sequence[str]) -> Cell:
+def _cell(setting: LabSetting, instance: int, completions: int, methods: Sequence[str]) -> GradientCell:
     groups = completions // max(setting.group, 4)
-    return Cell(
+    return GradientCell(
         **setting._asdict(),
         instance=instance,
         groups=groups,
@@ -202,7 +202,7 @@ def main(quick: bool, out: Path, methods: Sequence[str], first: int = 0) -> int:
 
     cells = plan(quick, labels(methods), first)
     rows = complete(cells, measure, out / "cells.jsonl", say)
-    records = gather([Setting(cell.kl, cell.group, cell.horizon) for cell in cells], rows)
+    records = gather([LabSetting(cell.kl, cell.group, cell.horizon) for cell in cells], rows)
     from peers.studies import plots
 
     write_durably(out / "gradient.csv", table(records))

@@ -51,6 +51,7 @@ STATISTICS = {
     "ess": "effective sample size of a group / G",
 }
 """Column -> what it is."""
+
 POSITIVE = {"trace", "snr"}
 """Their mean and interval are of their logarithms: they span decades over instances."""
 
@@ -61,17 +62,17 @@ UNBIASED = 0.1
 """An interval around 0 that reaches further says nothing."""
 
 
-class Setting(NamedTuple):
+class LabSetting(NamedTuple):
     kl: float
     group: int
     horizon: int
 
 
-class Record(NamedTuple):
+class MethodRecord(NamedTuple):
     """One method in one setting, over all instances."""
 
     label: str
-    setting: Setting
+    setting: LabSetting
     instances: int
     values: dict[str, tuple[float, float, float]]
     """Statistic -> mean, lower and upper end of its interval; NaN where there is none."""
@@ -126,10 +127,10 @@ def interval(values: Iterable[float], positive: bool = False) -> tuple[float, fl
     return mean, mean - half, mean + half
 
 
-def gather(settings: Sequence[Setting], rows: Sequence[Row | None]) -> list[Record]:
+def gather(settings: Sequence[LabSetting], rows: Sequence[Row | None]) -> list[MethodRecord]:
     """One record a method and setting. `behind` is the paired difference of mse_32 to the setting's best
     method."""
-    found: dict[Setting, list[Row]] = {}
+    found: dict[LabSetting, list[Row]] = {}
     for setting, row in zip(settings, rows, strict=True):
         if row is not None:
             found.setdefault(setting, []).append(row)
@@ -142,11 +143,11 @@ def gather(settings: Sequence[Setting], rows: Sequence[Row | None]) -> list[Reco
         for label, ones in each.items():
             values = {name: interval((one[name] for one in ones), name in POSITIVE) for name in STATISTICS}
             values["behind"] = interval(mine - least for mine, least in zip(errors[label], best, strict=True))
-            records.append(Record(label, setting, len(ones), values))
+            records.append(MethodRecord(label, setting, len(ones), values))
     return records
 
 
-def table(records: Sequence[Record]) -> bytes:
+def table(records: Sequence[MethodRecord]) -> bytes:
     """CSV: one line a record, four significant digits, so that a committed file is small and stable."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
@@ -163,7 +164,7 @@ def table(records: Sequence[Record]) -> bytes:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def report(records: Sequence[Record], command: str, seeds: Sequence[int], seconds: float) -> str:
+def report(records: Sequence[MethodRecord], command: str, seeds: Sequence[int], seconds: float) -> str:
     """Markdown: ranking at each kl, who is biased, scores, group sizes and horizons."""
     group, horizon = most_settings(records)
     main = [record for record in records if record.setting[1:] == (group, horizon)]
@@ -204,15 +205,15 @@ def report(records: Sequence[Record], command: str, seeds: Sequence[int], second
     return "\n\n".join(parts) + "\n"
 
 
-def most_settings(records: Sequence[Record]) -> tuple[int, int]:
+def most_settings(records: Sequence[MethodRecord]) -> tuple[int, int]:
     """(G, horizon) of the sweep over kl: the pair with the most records."""
     pairs = [(record.setting.group, record.setting.horizon) for record in records]
     return max(dict.fromkeys(pairs), key=pairs.count)
 
 
-def ranked(records: Sequence[Record]) -> dict[str, dict[float, Record]]:
+def ranked(records: Sequence[MethodRecord]) -> dict[str, dict[float, MethodRecord]]:
     """Label -> kl -> record, the least mean mse_32 first."""
-    found: dict[str, dict[float, Record]] = {}
+    found: dict[str, dict[float, MethodRecord]] = {}
     for record in records:
         found.setdefault(record.label, {})[record.setting.kl] = record
     return dict(
@@ -225,7 +226,7 @@ def plus_minus(values: tuple[float, float, float]) -> str:
     return f"{mean:.3f} ±{high - mean:.3f}" if math.isfinite(high) else f"{mean:.3f}"
 
 
-def _ranking(records: Sequence[Record]) -> str:
+def _ranking(records: Sequence[MethodRecord]) -> str:
     kls = sorted({record.setting.kl for record in records})
     lines = [
         [
@@ -240,7 +241,7 @@ def _ranking(records: Sequence[Record]) -> str:
     return markdown(["method", *(f"{kl:g}" for kl in kls)], lines)
 
 
-def _biases(records: Sequence[Record]) -> str:
+def _biases(records: Sequence[MethodRecord]) -> str:
     kls = sorted({record.setting.kl for record in records})
     kls = [kls[0], kls[len(kls) * 2 // 3], kls[-1]]
     heads = [f"{name}, {kl:g}" for kl in kls for name in ("bias2", "cosine", "unbiased")]
@@ -264,7 +265,7 @@ def verdict(values: Mapping[str, tuple[float, float, float]]) -> str:
     return "?" if any(near.values()) or math.isnan(values["bias2"][1]) else "no"
 
 
-def _scores(records: Sequence[Record]) -> str:
+def _scores(records: Sequence[MethodRecord]) -> str:
     everyone = ranked(records)
     kls = sorted({record.setting.kl for record in records})
     names = sorted(label for label in everyone if "/score=" in label)
@@ -278,7 +279,7 @@ def _scores(records: Sequence[Record]) -> str:
     )
 
 
-def _sweep(records: Sequence[Record], over: str) -> str:
+def _sweep(records: Sequence[MethodRecord], over: str) -> str:
     """mse_32 of the named methods over `group` or `horizon`, at those kl where more than one was measured."""
     found = {(r.label, r.setting.kl, getattr(r.setting, over)): r.values["mse_32"] for r in records}
     spots = sorted({(kl, size) for _, kl, size in found})
@@ -292,7 +293,7 @@ def _sweep(records: Sequence[Record], over: str) -> str:
     return markdown([f"mse_32 by {over}", *(f"{size}, kl {kl:g}" for kl, size in spots)], lines)
 
 
-def named(records: Sequence[Record]) -> list[str]:
+def named(records: Sequence[MethodRecord]) -> list[str]:
     """Those of NAMED that were measured, or the first few when none was."""
     there = list(dict.fromkeys(record.label for record in records))
     return [name for name in NAMED if name in there] or there[: len(NAMED)]

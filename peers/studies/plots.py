@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from peers.studies.gradient_report import NAMED, Record, most_settings, named, ranked
+from peers.studies.gradient_report import NAMED, MethodRecord, most_settings, named, ranked
 
 DPI = 100
 """Sharp enough on a page, and a picture stays below 100 kB."""
@@ -153,7 +153,7 @@ def _save(figure: Any, path: Path) -> Path:
 KL = "KL(q‖p), nats a token"
 
 
-def gradient(records: Sequence[Record], out: Path) -> list[Path]:
+def gradient(records: Sequence[MethodRecord], out: Path) -> list[Path]:
     """All pictures of the bias-variance lab; those whose sweep was not measured are left out."""
     group, horizon = most_settings(records)
     at_kl = [r for r in records if (r.setting.group, r.setting.horizon) == (group, horizon)]
@@ -187,7 +187,7 @@ def gradient(records: Sequence[Record], out: Path) -> list[Path]:
     return paths
 
 
-def _panel(records: Sequence[Record], over: str, name: str, title: str, log_y: bool = False) -> Panel:
+def _panel(records: Sequence[MethodRecord], over: str, name: str, title: str, log_y: bool = False) -> Panel:
     curves = []
     for label in dict.fromkeys(record.label for record in records):
         mine = sorted((r for r in records if r.label == label), key=lambda r: getattr(r.setting, over))
@@ -196,7 +196,7 @@ def _panel(records: Sequence[Record], over: str, name: str, title: str, log_y: b
     return Panel(title, KL if over == "kl" else over, name, curves, True, log_y)
 
 
-def _sweeps(records: Sequence[Record], over: str, axis: str) -> list[Panel]:
+def _sweeps(records: Sequence[MethodRecord], over: str, axis: str) -> list[Panel]:
     """mse_32 over `group` or `horizon`, a panel for each kl of which more than one size was measured."""
     panels = []
     for kl in sorted({record.setting.kl for record in records}):
@@ -208,14 +208,14 @@ def _sweeps(records: Sequence[Record], over: str, axis: str) -> list[Panel]:
     return panels
 
 
-def _all(records: Sequence[Record], path: Path) -> Path:
+def _all(records: Sequence[MethodRecord], path: Path) -> Path:
     table = ranked(records)
     kls = sorted({record.setting.kl for record in records})
     values = [[at[kl].values["mse_32"][0] for kl in kls] for at in table.values()]
     return heat(path, f"error of 32 groups (mse_32) by {KL}", list(table), [f"{kl:g}" for kl in kls], values)
 
 
-def _scores(records: Sequence[Record], names: Sequence[str], path: Path) -> Path:
+def _scores(records: Sequence[MethodRecord], names: Sequence[str], path: Path) -> Path:
     """A panel for each of the first nine methods whose score makes a difference: with its own and with the
     other."""
     panels = []

@@ -25,13 +25,15 @@ import msgspec
 from peers.studies.experiments import Row, columns
 from peers.studies.intervals import LEVEL, chance, holm, student
 from peers.studies.markdown import markdown
-from peers.studies.trainings import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, Cell
+from peers.studies.trainings import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, TrainingCell
 from swarm.durable import write_durably
 
 AGAINST = "gepo"
 """Differences are to this method."""
+
 BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
 """What a section holds fixed besides domain and delay, unless it is its axis."""
+
 COLLAPSED = 0.5
 """A training whose last accuracy is below this part of its best one has collapsed."""
 
@@ -49,15 +51,15 @@ DIAGNOSED = (
 )
 
 
-class Done(NamedTuple):
-    cell: Cell
+class FinishedCell(NamedTuple):
+    cell: TrainingCell
     row: Row
 
     def figure(self, name: str) -> float:
         return float(self.row[name])
 
 
-class Section(NamedTuple):
+class StageResults(NamedTuple):
     """What one stage of the plan came to."""
 
     name: str
@@ -66,7 +68,7 @@ class Section(NamedTuple):
     methods: Sequence[str]
     asked: int
     """Trainings that the plan has here."""
-    done: Sequence[Done]
+    done: Sequence[FinishedCell]
 
 
 class Account(NamedTuple):
@@ -74,12 +76,12 @@ class Account(NamedTuple):
     seeds: Sequence[int]
     search: Sequence[int]
     middle: int
-    searched: Sequence[Done]
+    searched: Sequence[FinishedCell]
     rates: Mapping[tuple[str, str], float]
-    sections: Sequence[Section]
+    sections: Sequence[StageResults]
 
 
-class Spread(NamedTuple):
+class Interval(NamedTuple):
     mean: float
     half: float
     """Half-width of the 95 % interval; NaN for a single value."""
@@ -98,18 +100,18 @@ def write(out: Path, account: Account) -> None:
 # --- figures ------------------------------------------------------------------------------------------------
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Interval:
     """NaN among the values makes NaN."""
     n = len(values)
     if n < 2:
-        return Spread(values[0] if values else math.nan, math.nan)
+        return Interval(values[0] if values else math.nan, math.nan)
     mean = math.fsum(values) / n
-    return Spread(
+    return Interval(
         mean, student(n - 1) * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan
     )
 
 
-def pooled(account: Account, section: Section) -> list[Done]:
+def pooled(account: Account, section: StageResults) -> list[FinishedCell]:
     """A section's trainings, and those of other sections that are its axis' own value: the laws beside the
     log-normal one."""
     held = {**BASE, "domain": section.domain, "delay": account.middle}
@@ -124,7 +126,9 @@ def pooled(account: Account, section: Section) -> list[Done]:
     return list(found.values())
 
 
-def by_method(done: Iterable[Done], axis: str, name: str) -> dict[str, dict[float | str, dict[int, float]]]:
+def by_method(
+    done: Iterable[FinishedCell], axis: str, name: str
+) -> dict[str, dict[float | str, dict[int, float]]]:
     """Method -> value of the axis -> seed -> the figure of that name."""
     found: dict[str, dict[float | str, dict[int, float]]] = {}
     for one in done:
@@ -134,13 +138,13 @@ def by_method(done: Iterable[Done], axis: str, name: str) -> dict[str, dict[floa
     return found
 
 
-def values(done: Iterable[Done], axis: str) -> list[float | str]:
+def values(done: Iterable[FinishedCell], axis: str) -> list[float | str]:
     """Of the axis, numbers in their order and names in that of their first sight."""
     found = list(dict.fromkeys(getattr(one.cell, axis) for one in done))
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def collapsed(one: Done) -> bool:
+def collapsed(one: FinishedCell) -> bool:
     return not one.figure("last") >= COLLAPSED * one.figure("best")
 
 
@@ -233,7 +237,9 @@ TABLES = (
 )
 
 
-def _section(section: Section, done: Sequence[Done], middle: int, pictures: Sequence[Path]) -> str:
+def _section(
+    section: StageResults, done: Sequence[FinishedCell], middle: int, pictures: Sequence[Path]
+) -> str:
     axis = section.axis
     where = [f"`{section.domain}`"] if axis != "domain" else []
     fixed = ", ".join([*where, *([f"D = {middle}"] if axis != "delay" else [])])
@@ -258,7 +264,7 @@ def _section(section: Section, done: Sequence[Done], middle: int, pictures: Sequ
     return "\n".join([*lines, "", _diagnosis(done, axis, at, section.methods)])
 
 
-def _means(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -> str:
+def _means(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name: str) -> str:
     """The best mean of each column is bold."""
     found, places = by_method(done, axis, name), values(done, axis)
     here = [label for label in methods if label in found]
@@ -282,7 +288,7 @@ def _means(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -
     return markdown([name, *map(_place, places)], rows)
 
 
-def _differences(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -> str:
+def _differences(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name: str) -> str:
     found, places = by_method(done, axis, name), values(done, axis)
     theirs, rows = found.pop(AGAINST, {}), []
     for label in methods:
@@ -291,7 +297,7 @@ def _differences(done: Sequence[Done], axis: str, methods: Sequence[str], name: 
     return markdown([name, *map(_place, places)], rows)
 
 
-def _standing(done: Sequence[Done], axis: str, methods: Sequence[str], name: str) -> str:
+def _standing(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name: str) -> str:
     """Which differences of a table are told from 0 in spite of their number."""
     found = by_method(done, axis, name)
     theirs, tried = found.pop(AGAINST, {}), []
@@ -305,7 +311,7 @@ def _standing(done: Sequence[Done], axis: str, methods: Sequence[str], name: str
     )
 
 
-def _lags(done: Sequence[Done], axis: str) -> str:
+def _lags(done: Sequence[FinishedCell], axis: str) -> str:
     means, tails = by_place(done, axis, "lag_versions"), by_place(done, axis, "lag_p95")
     return ", ".join(
         f"{_place(place)}: {spread(at).mean:.1f} ({spread(tails[place]).mean:.0f})"
@@ -313,7 +319,7 @@ def _lags(done: Sequence[Done], axis: str) -> str:
     )
 
 
-def by_place(done: Sequence[Done], axis: str, name: str) -> dict[float | str, list[float]]:
+def by_place(done: Sequence[FinishedCell], axis: str, name: str) -> dict[float | str, list[float]]:
     """Value of the axis -> the figure of that name, of all methods and seeds."""
     found: dict[float | str, list[float]] = {place: [] for place in values(done, axis)}
     for one in done:
@@ -333,7 +339,7 @@ def _paired(mine: Mapping[int, float], theirs: Mapping[int, float]) -> str:
     return _shown(found, abs(found.mean) > found.half, sign="+") if pairs else ""
 
 
-def _diagnosis(done: Sequence[Done], axis: str, at: float | str, methods: Sequence[str]) -> str:
+def _diagnosis(done: Sequence[FinishedCell], axis: str, at: float | str, methods: Sequence[str]) -> str:
     here = [one for one in done if getattr(one.cell, axis) == at]
     rows = []
     for label in methods:
@@ -345,7 +351,7 @@ def _diagnosis(done: Sequence[Done], axis: str, at: float | str, methods: Sequen
     return markdown(["method", *DIAGNOSED], rows)
 
 
-def _lost(done: Sequence[Done], axis: str) -> str:
+def _lost(done: Sequence[FinishedCell], axis: str) -> str:
     counts: dict[str, int] = {}
     for one in done:
         if collapsed(one):
@@ -354,7 +360,7 @@ def _lost(done: Sequence[Done], axis: str) -> str:
     return ", ".join(f"{name} {count}x" for name, count in counts.items())
 
 
-def _shown(found: Spread, bold: bool, sign: str = "") -> str:
+def _shown(found: Interval, bold: bool, sign: str = "") -> str:
     half = "" if math.isnan(found.half) else f" ± {found.half:.3f}"
     mean = f"{found.mean:{sign}.3f}"
     return (f"**{mean}**" if bold else mean) + half
@@ -384,7 +390,7 @@ def table(account: Account) -> str:
     return file.getvalue()
 
 
-def _line(one: Done) -> Row:
+def _line(one: FinishedCell) -> Row:
     cell: Row = msgspec.to_builtins(one.cell)
     del cell["defined"]
     return cell | {

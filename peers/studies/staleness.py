@@ -31,8 +31,8 @@ from peers.errors import WrongUsage
 from peers.studies import say
 from peers.studies.experiments import Row, complete, key, read
 from peers.studies.method_names import defined, parsed
-from peers.studies.report import Account, Done, Section, write
-from peers.studies.trainings import Cell, is_model, setup, start, train
+from peers.studies.report import Account, FinishedCell, StageResults, write
+from peers.studies.trainings import TrainingCell, is_model, setup, start, train
 from swarm.learn.objectives import OBJECTIVES
 
 CORE = (
@@ -51,6 +51,7 @@ CORE = (
     "seq_tis_wb",
 )
 """Every family once. GSPO's own clip of 3e-4 is for completions of thousands of tokens."""
+
 SOME = 8
 """Methods of the core that are also trained elsewhere than on its axis: all of them would take an hour
 more."""
@@ -60,6 +61,7 @@ DELAYS = (0, 8, 16, 32, 64, 128, 256)
 MIDDLE = 64
 """Delay of the search and of every stage that varies something else; the paper's own (64 versions, 1800
 s)."""
+
 SEEDS = 5
 SEARCH = (101, 102)
 TABLE_RATES = (0.2, 0.4, 0.8, 1.6)
@@ -138,7 +140,7 @@ def domains(stage: Stage) -> tuple[str, ...]:
     return tuple(str(value) for value in stage.values) if stage.axis == "domain" else (stage.domain,)
 
 
-def searched(plan: Plan, domain: str, methods: Sequence[str]) -> list[Cell]:
+def searched(plan: Plan, domain: str, methods: Sequence[str]) -> list[TrainingCell]:
     """The search for a domain's rates, the middle ones first."""
     rates = sorted(plan.rates(domain), key=lambda lr: abs(math.log(lr / plan.rates(domain)[1])))
     return [_cell(plan, domain, label, lr, seed) for seed, lr, label in product(plan.search, rates, methods)]
@@ -161,7 +163,7 @@ def best(plan: Plan, domain: str, methods: Sequence[str], rows: Mapping[str, Row
     return chosen
 
 
-def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
+def grid(plan: Plan, stage: Stage, rates: Rates) -> list[TrainingCell]:
     """A stage's trainings, seed by seed: whatever is done first has all methods in it."""
     cells = []
     for seed, value, label in product(plan.seeds, stage.values, stage.methods):
@@ -172,9 +174,9 @@ def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
     return cells
 
 
-def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Cell:
+def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> TrainingCell:
     versions = plan.model if is_model(domain) else plan.table
-    return Cell(
+    return TrainingCell(
         domain=domain,
         setup=setup(domain),
         method=label,
@@ -186,7 +188,7 @@ def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Cell:
     )
 
 
-def _area(cell: Cell, rows: Mapping[str, Row]) -> float | None:
+def _area(cell: TrainingCell, rows: Mapping[str, Row]) -> float | None:
     """NaN, of a training that was never evaluated, counts as nothing learned."""
     row = rows.get(key(cell))
     if row is None:
@@ -206,8 +208,8 @@ class Study:
         self._ledger = out / "ledger.jsonl"
         self._began = time.monotonic()
         self.rates: dict[tuple[str, str], float] = {}
-        self.searched: list[Done] = []
-        self.sections: list[Section] = []
+        self.searched: list[FinishedCell] = []
+        self.sections: list[StageResults] = []
 
     def stage(self, stage: Stage) -> None:
         """Search, train, report."""
@@ -216,7 +218,7 @@ class Study:
         cells = grid(self._plan, stage, self.rates)
         done = self._complete(cells, f"{stage.name}: {stage.axis} {', '.join(map(str, stage.values))}")
         asked = len(self._plan.seeds) * len(stage.values) * len(stage.methods)
-        self.sections.append(Section(stage.name, stage.axis, stage.domain, stage.methods, asked, done))
+        self.sections.append(StageResults(stage.name, stage.axis, stage.domain, stage.methods, asked, done))
         plan = self._plan
         write(
             self._out,
@@ -240,7 +242,7 @@ class Study:
         rows = {key(one.cell): one.row for one in done}
         self.rates |= {(label, domain): lr for label, lr in best(self._plan, domain, missing, rows).items()}
 
-    def _complete(self, cells: Sequence[Cell], title: str) -> list[Done]:
+    def _complete(self, cells: Sequence[TrainingCell], title: str) -> list[FinishedCell]:
         """Those that are done by now, in the order of `cells`."""
         left = self._left()
         if not cells:
@@ -254,7 +256,7 @@ class Study:
         else:
             found = read(self._ledger)
             rows = [found.get(key(cell)) for cell in cells]
-        return [Done(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
+        return [FinishedCell(cell, row) for cell, row in zip(cells, rows, strict=True) if row is not None]
 
     def _left(self) -> float:
         """Seconds; infinite where no end was set."""

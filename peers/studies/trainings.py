@@ -1,7 +1,7 @@
 """A cell of the staleness study as a world: the roles that ship on the virtual clock, and the figures of one
 training.
 
-    Cell -> Scenario (prices, delays, window) -> World(peers.commands.sim.spawn) -- events --> Figures -> row
+    TrainingCell -> Scenario (prices, delays, window) -> World(sim.spawn) -- events --> Figures -> row
 
 The delays are the paper's (arXiv 2508.17850): log-normal with median 339 s, cut at 1800 s. A cell's `delay` D
 sets the pace: a version takes 1800/D seconds, for that is what sampling its batch is priced at, so that D
@@ -45,11 +45,14 @@ from swarm.types import Role, Struct, Verdict
 
 LONGEST = 1800.0
 """Seconds; the paper's cut."""
+
 MEDIAN = 339.0
 """Seconds; of the paper's log-normal law, and of every law here."""
+
 SHAPE = 1.5
 """Weibull: with it the coefficient of variation is the log-normal's, 0.68, so that only the law's form
 differs."""
+
 LAWS = {
     "lognormal": DelayLaw(law="lognormal", seconds=MEDIAN, shape=0.617, longest=LONGEST),
     "weibull": DelayLaw(
@@ -59,6 +62,7 @@ LAWS = {
     "constant": DelayLaw(law="constant", seconds=MEDIAN, longest=LONGEST),
 }
 """Equal medians. Means: 410 s, 391 s, 489 s (before the cut) and 339 s."""
+
 IDLE = 30.0
 """Seconds of a version where no delay sets the pace: any figure gives the same training."""
 
@@ -99,7 +103,7 @@ DOMAINS = {
 """`toy` has a table for a policy; the others have the demo's language model."""
 
 
-class Cell(Struct):
+class TrainingCell(Struct):
     """One training."""
 
     domain: str
@@ -127,12 +131,12 @@ def setup(domain: str) -> str:
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 
 
-def period(cell: Cell) -> float:
+def period(cell: TrainingCell) -> float:
     """Seconds that a version takes."""
     return LONGEST / cell.delay if cell.delay else IDLE
 
 
-def scenario(cell: Cell) -> Scenario:
+def scenario(cell: TrainingCell) -> Scenario:
     """Raises KeyError for a domain or a law that is not here."""
     law = LAWS[cell.law] if cell.delay else DelayLaw()
     pace, policy = period(cell), cell.way == "policy"
@@ -149,16 +153,18 @@ def scenario(cell: Cell) -> Scenario:
     )
 
 
-def _run(cell: Cell, pace: float) -> Run:
+def _run(cell: TrainingCell, pace: float) -> Run:
     domain = DOMAINS[cell.domain]
     name, options = parsed(cell.method)
     return Run(
         name="study",
         seed=cell.seed,
         model=settings.Model(name=str(start(cell.domain)) if is_model(cell.domain) else "embedded"),
-        task=settings.TaskSource(name=cell.domain, options=domain.options),
+        task=settings.TaskSettings(name=cell.domain, options=domain.options),
         sampling=settings.Sampling(group_size=COMPLETIONS, max_tokens=domain.tokens),
-        objective=settings.Objective(name=name, options=options | ({"kl": cell.kl} if cell.kl else {})),
+        objective=settings.ObjectiveSettings(
+            name=name, options=options | ({"kl": cell.kl} if cell.kl else {})
+        ),
         optimizer=settings.Optimizer(lr=cell.lr),
         # Whole batches only, and room for all that comes: the pace is the samplers', never the credit's.
         batch=settings.BatchSize(groups=GROUPS, close_after=1e9, buffer=256.0),
@@ -170,7 +176,7 @@ def _run(cell: Cell, pace: float) -> Run:
     )
 
 
-def _window(cell: Cell) -> settings.Window:
+def _window(cell: TrainingCell) -> settings.Window:
     """Seconds are the paper's where its way is; elsewhere versions count, and the first ones take longer than
     their pace."""
     versions = cell.delay + SLACK if cell.delay else 0
@@ -184,7 +190,7 @@ def is_model(domain: str) -> bool:
     return domain != "toy"
 
 
-def _samplers(cell: Cell) -> int:
+def _samplers(cell: TrainingCell) -> int:
     # Where each group has a delay of its own, one sampler stands for any number, and samples a whole batch in
     # one call.
     return 4 if cell.way == "policy" else 1
@@ -195,31 +201,31 @@ def start(domain: str) -> Path:
     """The folder of the policy that trainings in this domain start from; made once, then found in the user's
     cache."""
     return base_model.folder(
-        Run(seed=START, task=settings.TaskSource(name=domain, options=DOMAINS[domain].options))
+        Run(seed=START, task=settings.TaskSettings(name=domain, options=DOMAINS[domain].options))
     )
 
 
-def train(cell: Cell) -> Row:
+def train(cell: TrainingCell) -> Row:
     """One training, from the first policy to the last version, as a row."""
     # a pool of threads for sixteen prompts is slower than none
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     figures = Figures()
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-        engine = settings.Engine(tasks=GROUPS // _samplers(cell))
+        engine = settings.EngineSettings(tasks=GROUPS // _samplers(cell))
         whole = msgspec.structs.replace(
             peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=engine)
         )
         kit = sim.kit(whole)
         if peer.role is Role.EVALUATOR and not is_model(cell.domain):
-            kit = kit._replace(engine=lambda: Drawn(from_bytes))
+            kit = kit._replace(engine=lambda: FixedDraws(from_bytes))
         return sim.live(dataclasses.replace(peer, config=whole), kit)
 
     World(scenario(cell), spawn, sinks=[figures]).run()
     return figures.row(cell)
 
 
-class Drawn(ToyEngine):
+class FixedDraws(ToyEngine):
     """Answers as the policy draws, the same numbers for every version.
 
     The most likely letters of a table that began uniform are right at any learning rate, however small: they
@@ -255,7 +261,7 @@ class Figures:
             case RoundBroke():
                 self._broken += 1
 
-    def row(self, cell: Cell) -> Row:
+    def row(self, cell: TrainingCell) -> Row:
         """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space
         between."""
         points = self._filled(cell.versions)

@@ -33,7 +33,7 @@ class Waiting(NamedTuple):
     admitted: float
 
 
-class Batch(NamedTuple):
+class ClosedBatch(NamedTuple):
     groups: list[Waiting]
     expired: list[Waiting]
 
@@ -45,7 +45,7 @@ class Room(NamedTuple):
     why: str
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """Of the next batch, of what waits."""
 
     there: int
@@ -142,7 +142,7 @@ class Batcher:
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
-    def take(self, learners: int, version: int, now: float) -> Batch:
+    def take(self, learners: int, version: int, now: float) -> ClosedBatch:
         """The oldest groups within their samplers' quotas that are inside the window at this version and
         time, at most a share of a batch; of a sampler with more than `run.batch.share` of it only what others
         leave."""
@@ -168,7 +168,7 @@ class Batcher:
         self._waiting.extendleft(reversed(kept))
         self._counts, self.scoring, self._taken = self._counts - counts, +self.scoring, now
         self.quotas.taken(self.share(learners), counts, now)
-        return Batch(batch, expired)
+        return ClosedBatch(batch, expired)
 
     def give_back(self, groups: list[Waiting]) -> None:
         """Return groups that were taken but not trained on (their round was overtaken): they come first
@@ -187,7 +187,7 @@ class Batcher:
             self._counts.subtract(item.group.sampler for item in late)
         return late
 
-    def _limits(self, groups: int, now: float) -> Limits:
+    def _limits(self, groups: int, now: float) -> BatchLimits:
         """Who may have how many of what waits: groups of others let the bound have more, until nothing
         moves."""
         quota = self.quotas.at(groups, now)
@@ -210,7 +210,9 @@ class Batcher:
         shares = {sampler: min(count, one) for sampler, count in within.items()}
         first = sum(count for sampler, count in shares.items() if sampler not in fresh)
         first += min(sum(shares[sampler] for sampler in fresh), newcomers)
-        return Limits(there, min(first, there), one, most, newcomers, bool(bound) or together is not None)
+        return BatchLimits(
+            there, min(first, there), one, most, newcomers, bool(bound) or together is not None
+        )
 
     def _held(self) -> int:
         return len(self._waiting) + self.scoring.total()

@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 0.05, 8.0
 groups again after one round trip, one that restarts is back in a few seconds."""
 
 
-class Loss(StrEnum):
+class DeliveryLoss(StrEnum):
     """Why there is no receipt."""
 
     REFUSED = "refused"
@@ -33,7 +33,7 @@ class Loss(StrEnum):
     """No message holds the group: it cannot be sent to anybody."""
 
 
-Outcome = Verdict | Loss
+Outcome = Verdict | DeliveryLoss
 
 
 class Then(StrEnum):
@@ -56,11 +56,11 @@ TABLE: dict[Outcome, Then] = {
     Verdict.UNTRUSTED: Then.DROPPED,
     Verdict.UNSCORED: Then.DROPPED,
     Verdict.OVER_QUOTA: Then.ELSEWHERE,
-    Loss.REFUSED: Then.ELSEWHERE,
-    Loss.UNREACHABLE: Then.AGAIN,
-    Loss.SILENT: Then.AGAIN,
-    Loss.DAMAGED: Then.AGAIN,
-    Loss.TOO_LARGE: Then.DROPPED,
+    DeliveryLoss.REFUSED: Then.ELSEWHERE,
+    DeliveryLoss.UNREACHABLE: Then.AGAIN,
+    DeliveryLoss.SILENT: Then.AGAIN,
+    DeliveryLoss.DAMAGED: Then.AGAIN,
+    DeliveryLoss.TOO_LARGE: Then.DROPPED,
 }
 
 

@@ -51,7 +51,7 @@ REMEMBERED = 1024
 
 
 @dataclass(slots=True)
-class Record:
+class Delivered:
     """What one sampler delivered."""
 
     first: float
@@ -65,7 +65,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class QuotaLimit:
     """Of one sampler, or of all newcomers together, in one batch."""
 
     most: int
@@ -86,17 +86,17 @@ class Quota:
         self._quotas, self.now, self.groups = quotas, now, groups
         self.one, self._few = math.ceil(quotas.share * groups), math.ceil(quotas.newcomers * groups)
 
-    def bound(self, sampler: PeerId) -> Limit | None:
+    def bound(self, sampler: PeerId) -> QuotaLimit | None:
         """What one sampler may have; None: as much as there is."""
         quotas = self._quotas
         if self.one == self.groups or quotas.vouched(sampler):
             return None
         if self._everybody - self._within.get(sampler, 0.0) < (1.0 - quotas.share) * self.groups:
             return None
-        return Limit(self.one, min(quotas.saved(sampler), self.one), _each(quotas.share))
+        return QuotaLimit(self.one, min(quotas.saved(sampler), self.one), _each(quotas.share))
 
     @cached_property
-    def newcomers(self) -> Limit | None:
+    def newcomers(self) -> QuotaLimit | None:
         """What all newcomers together may have; None: as much as there is."""
         quotas = self._quotas
         if self._few == self.groups:
@@ -104,7 +104,7 @@ class Quota:
         known = sum(count for sampler, count in self._recent.items() if sampler not in self._fresh)
         if known < (1.0 - quotas.newcomers) * self.groups:
             return None
-        return Limit(self._few, min(quotas.unused, self._few), _each(quotas.newcomers))
+        return QuotaLimit(self._few, min(quotas.unused, self._few), _each(quotas.newcomers))
 
     @cached_property
     def _recent(self) -> dict[PeerId, float]:
@@ -139,7 +139,7 @@ class Quotas:
         self.unused = math.inf
         """Groups that newcomers did not use of their part."""
         self._fade = HORIZON * size.close_after
-        self._records: OrderedDict[PeerId, Record] = OrderedDict()
+        self._records: OrderedDict[PeerId, Delivered] = OrderedDict()
         self._invited: OrderedDict[PeerId, None] = OrderedDict()
         self._last: Quota | None = None
         """Of the moment that was asked for last; None since something changed."""
@@ -158,7 +158,7 @@ class Quotas:
 
     def admitted(self, sampler: PeerId, now: float) -> None:
         """One group of it."""
-        record = self._records.get(sampler) or Record(now)
+        record = self._records.get(sampler) or Delivered(now)
         record.recent, record.at = self._faded(record, now) + 1.0, now
         record.admitted += 1
         _remember(self._records, sampler, record)
@@ -201,7 +201,7 @@ class Quotas:
             record.saved = _rest(record.saved, one, _each(self.share) * (whole - own) - own)
         self._last = None
 
-    def _faded(self, record: Record, now: float) -> float:
+    def _faded(self, record: Delivered, now: float) -> float:
         passed = max(0.0, now - record.at)
         return record.recent * math.exp(-passed / self._fade) if passed < self._fade else 0.0
 

@@ -61,7 +61,7 @@ SERVICES = {
 OTHER = Service(16, FRAME_LIMIT)
 
 
-class Phase(IntEnum):
+class StreamPhase(IntEnum):
     """What a stream is doing, in the order in which a peer's streams give way."""
 
     IDLE = 0
@@ -71,28 +71,28 @@ class Phase(IntEnum):
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class StreamSeat:
     """One open stream of a peer."""
 
     peer: PeerId
     service: str
     since: float
     """When its phase began."""
-    phase: Phase = Phase.IDLE
+    phase: StreamPhase = StreamPhase.IDLE
     size: int = 0
     """Bytes of the message that comes or is being handled."""
     reserved: bool = False
     """Its call has a place that strangers cannot have."""
 
 
-class Slots:
+class StreamSlots:
     """`now` is in seconds of any clock. What a stream that gave way still says is refused: it may have been
     on its way."""
 
     def __init__(self, regular: Callable[[PeerId], bool] = lambda peer: False) -> None:
         self.regular = regular
         """Whether a peer is a member, or delivered what was of use."""
-        self._seats: dict[Seat, None] = {}
+        self._seats: dict[StreamSeat, None] = {}
         self._streams: Counter[PeerId] = Counter()
         self._bytes: Counter[PeerId] = Counter()
         self._held = 0
@@ -105,7 +105,7 @@ class Slots:
     def statistics(self) -> dict[str, int]:
         return {"streams_in": len(self._seats), "calls_in": self._calls.total(), "bytes_in": self._held}
 
-    def arrive(self, peer: PeerId, service: str, now: float) -> tuple[Seat | None, Seat | None]:
+    def arrive(self, peer: PeerId, service: str, now: float) -> tuple[StreamSeat | None, StreamSeat | None]:
         """A stream was opened -> its seat, and the one that must be closed for it. No seat when all others
         are in calls."""
         gone = None
@@ -114,28 +114,28 @@ class Slots:
             yielding = [
                 seat
                 for seat in self._seats
-                if seat.phase is not Phase.CALLING and (not own or seat.peer == peer)
+                if seat.phase is not StreamPhase.CALLING and (not own or seat.peer == peer)
             ]
             if not yielding:
                 return None, None
             standing = {one: (self.regular(one), -streams) for one, streams in self._streams.items()}
             gone = min(yielding, key=lambda seat: (standing[seat.peer], seat.phase, seat.since))
             self.leave(gone)
-        seat = Seat(peer, service, now)
+        seat = StreamSeat(peer, service, now)
         self._seats[seat] = None
         self._streams[peer] += 1
         return seat, gone
 
-    def announce(self, seat: Seat, size: int, now: float) -> list[Seat] | None:
+    def announce(self, seat: StreamSeat, size: int, now: float) -> list[StreamSeat] | None:
         """A header came -> whose streams must be closed for its bytes; None when they cannot be had."""
-        gone: list[Seat] = []
+        gone: list[StreamSeat] = []
         if seat not in self._seats or (held := self._bytes.get(seat.peer, 0) + size) > BYTES_OF_ONE:
             return None
         self._bytes[seat.peer] = held
         self._held += size
-        seat.phase, seat.size, seat.since = Phase.READING, size, now
+        seat.phase, seat.size, seat.since = StreamPhase.READING, size, now
         while self._held > BYTES:
-            reading = [other for other in self._seats if other.phase is Phase.READING and other.size]
+            reading = [other for other in self._seats if other.phase is StreamPhase.READING and other.size]
             standing = {one: (self.regular(one), -held) for one, held in self._bytes.items()}
             weakest = min(reading, key=lambda other: (standing[other.peer], other.since), default=seat)
             if weakest.peer == seat.peer:
@@ -145,7 +145,7 @@ class Slots:
             gone.append(weakest)
         return gone
 
-    def begin(self, seat: Seat, now: float) -> bool:
+    def begin(self, seat: StreamSeat, now: float) -> bool:
         """A message is whole: may its handler run? Its sender is told to come later if not."""
         service, reserved = SERVICES.get(seat.service, OTHER), self.regular(seat.peer)
         running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
@@ -155,20 +155,20 @@ class Slots:
             if self._strange[seat.service] >= service.calls // 2:
                 return False
             self._strange[seat.service] += 1
-        seat.phase, seat.since, seat.reserved = Phase.CALLING, now, reserved
+        seat.phase, seat.since, seat.reserved = StreamPhase.CALLING, now, reserved
         self._running[seat.service], self._calls[seat.peer] = running + 1, calls + 1
         return True
 
-    def answer(self, seat: Seat, now: float) -> None:
+    def answer(self, seat: StreamSeat, now: float) -> None:
         """Its handler has ended, or may not run: what is left is to tell the sender."""
         self._end(seat)
         self._release(seat)
-        seat.phase, seat.since = Phase.ANSWERING, now
+        seat.phase, seat.since = StreamPhase.ANSWERING, now
 
-    def rest(self, seat: Seat, now: float) -> None:
-        seat.phase, seat.since = Phase.IDLE, now
+    def rest(self, seat: StreamSeat, now: float) -> None:
+        seat.phase, seat.since = StreamPhase.IDLE, now
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: StreamSeat) -> None:
         """Its stream is closed; a second time changes nothing."""
         if seat in self._seats:
             del self._seats[seat]
@@ -176,14 +176,14 @@ class Slots:
             self._release(seat)
             _less(self._streams, seat.peer, 1)
 
-    def _end(self, seat: Seat) -> None:
-        if seat.phase is Phase.CALLING:
+    def _end(self, seat: StreamSeat) -> None:
+        if seat.phase is StreamPhase.CALLING:
             _less(self._calls, seat.peer, 1)
             self._running[seat.service] -= 1
             if not seat.reserved:
                 self._strange[seat.service] -= 1
 
-    def _release(self, seat: Seat) -> None:
+    def _release(self, seat: StreamSeat) -> None:
         if seat.size:
             _less(self._bytes, seat.peer, seat.size)
             self._held -= seat.size

@@ -27,6 +27,7 @@ HEARD = 1.0
 
 STEPS = (State.STEPPING.value, State.RELEASING.value)
 """States of who is about to make the release."""
+
 WORKS = (State.LEARNING.value, State.MATCHING.value, *STEPS)
 """States of who has closed a batch."""
 
@@ -34,7 +35,7 @@ Beats = Mapping[PeerId, Beat]
 """Heartbeats of the other learners at my version."""
 
 
-class Turns:
+class SoloTurns:
     def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
         """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone:
         a round is tried again after `pause` seconds."""

@@ -1,7 +1,7 @@
 """A batch of whole groups, and the view of it that every part of an objective computes with.
 
     Batch (tensors as they come, padding and -inf included)
-        --view_of--> View (float32, detached, safe) --> parts
+        --view_of--> BatchView (float32, detached, safe) --> parts
 
 B completions, T tokens, G completions of one prompt under one policy version; logp learner, logq sampler.
 Invariant: nothing is read where mask is 0, and a completion with a token that its sampler cannot have drawn
@@ -150,7 +150,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class View:
+class BatchView:
     """A batch without anything that must not be read. Tensors are float32 and without gradient unless they
     say otherwise."""
 
@@ -207,12 +207,12 @@ class View:
         return top + self.sum((values - top[self.index]).exp()).log()
 
 
-def view_of(batch: Batch) -> View:
+def view_of(batch: Batch) -> BatchView:
     mask = batch.mask.bool()
     ids, index = torch.unique(batch.group, return_inverse=True)
     logq = torch.where(mask, batch.logq.detach().float(), 0.0)
     reward = batch.reward.float()
-    return View(
+    return BatchView(
         logp=torch.where(mask, batch.logp.detach().float(), 0.0),
         logq=logq,
         mask=mask,
@@ -233,7 +233,7 @@ def total_of(batch: Batch) -> Total:
     )
 
 
-def difference(view: View, other: Tensor) -> Tensor:
+def difference(view: BatchView, other: Tensor) -> Tensor:
     """logp - other (B, T) where masked and possible, else 0; within +-20."""
     d = torch.where(view.mask & view.possible[:, None], view.logp - other.detach().float(), 0.0)
     return torch.nan_to_num(d, nan=0.0).clamp(-LOG_MAX, LOG_MAX)

@@ -65,7 +65,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Work:
+class GradientWork:
     """What a gradient is made of: a batch, or a chunk of one."""
 
     groups: Sequence[Group]
@@ -74,8 +74,8 @@ class Work:
     total: objectives.Total
     """Of the whole batch."""
 
-    def chunk(self, part: slice) -> Work:
-        return Work(self.groups[part], self.prompts[part], self.rewards[part], self.total)
+    def chunk(self, part: slice) -> GradientWork:
+        return GradientWork(self.groups[part], self.prompts[part], self.rewards[part], self.total)
 
     def cells(self) -> list[float]:
         """Completions times positions of each group, about: what its memory is in proportion to."""
@@ -130,7 +130,7 @@ class Learner:
         """
         if not groups:
             raise ValueError("a gradient needs at least one group")
-        work = Work(
+        work = GradientWork(
             groups,
             prompts,
             rewards,
@@ -259,7 +259,7 @@ class Learner:
     # --- a gradient, chunk by chunk -------------------------------------------------------------------------
 
     def _learn(
-        self, work: Work, total: GradientAccumulator
+        self, work: GradientWork, total: GradientAccumulator
     ) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
         """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the
         first half's gradient.
@@ -291,7 +291,7 @@ class Learner:
         self._room.good()
         return parts, odds, half
 
-    def _attempt(self, chunk: Work) -> tuple[objectives.Loss, list[Odds]] | None:
+    def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[Odds]] | None:
         """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran
         out."""
         self._gauge.start()
@@ -312,7 +312,7 @@ class Learner:
         microbatch.free(self._device)
         return None
 
-    def _probe(self, work: Work) -> None:
+    def _probe(self, work: GradientWork) -> None:
         """Measure one chunk of one group, the largest; its gradient is not used."""
         cells = work.cells()
         largest = cells.index(max(cells))
@@ -322,7 +322,7 @@ class Learner:
         for parameter in self._named.values():
             parameter.grad = None
 
-    def _make_room(self, count: int, work: Work) -> None:
+    def _make_room(self, count: int, work: GradientWork) -> None:
         """Memory ran out with `count` groups. Raises OutOfMemory when there is nothing left to give up."""
         if self._room.failed(count) or self._recompute_if_allowed():
             return
@@ -356,11 +356,13 @@ class Learner:
         """What a checkpoint has in common with whoever takes it."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
-    def _batch(self, work: Work) -> tuple[objectives.Batch, list[Odds]]:
+    def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[Odds]]:
         return batch_of(self.policy, self.run, work, self.version)
 
 
-def batch_of(policy: Policy, run: Run, work: Work, version: int) -> tuple[objectives.Batch, list[Odds]]:
+def batch_of(
+    policy: Policy, run: Run, work: GradientWork, version: int
+) -> tuple[objectives.Batch, list[Odds]]:
     """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the
     groups say, as far as it can be believed: a group that is not has no token in the mask. And the odds of
     each group."""

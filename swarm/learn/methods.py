@@ -7,7 +7,7 @@ unless the line above a method says whose.
 
 from __future__ import annotations
 
-from swarm.learn.parts import Advantage, Kl, Objective, Ratio, Trust
+from swarm.learn.parts import Advantage, Kl, Objective, Ratio, TrustRegion
 
 _GRPO = Advantage("group-mean", "group-std")
 _CENTRED = Advantage("group-mean")
@@ -25,7 +25,7 @@ def _of(
     source: str,
     advantage: Advantage,
     ratio: Ratio,
-    trust: Trust,
+    trust: TrustRegion,
     reduce: str,
     kl: Kl = _NO_KL,
 ) -> Objective:
@@ -40,7 +40,7 @@ METHODS: tuple[Objective, ...] = (
         "Williams 1992",
         Advantage("none"),
         Ratio("unit"),
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     _of(
@@ -49,7 +49,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2402.14740 sec. 2.2",
         _LEAVE_ONE_OUT,
         Ratio("unit"),
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     _of(
@@ -58,7 +58,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2505.23585",
         Advantage("length-weighted"),
         Ratio("unit"),
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     _of(
@@ -67,7 +67,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2504.02546",
         Advantage("group-mean", "live"),
         Ratio("unit"),
-        Trust("free"),
+        TrustRegion("free"),
         "token-mean",
     ),
     # Score log p, temperature 10, KL budget 1e-4, penalty 1e3.
@@ -77,7 +77,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2505.12366",
         Advantage("discriminative"),
         Ratio("unit"),
-        Trust("free"),
+        TrustRegion("free"),
         _MEAN,
         Kl("hinge", 1e3),
     ),
@@ -89,7 +89,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 1707.06347 eq. 7",
         Advantage("group-mean", "batch-std"),
         Ratio("token"),
-        Trust("clip"),
+        TrustRegion("clip"),
         "token-mean",
     ),
     _of(
@@ -98,7 +98,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2402.03300 eq. 3",
         _GRPO,
         Ratio("token"),
-        Trust("clip"),
+        TrustRegion("clip"),
         _MEAN,
     ),
     _of(
@@ -107,7 +107,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2503.20783",
         _CENTRED,
         Ratio("token"),
-        Trust("clip"),
+        TrustRegion("clip"),
         "constant",
     ),
     # TRL's loss of that name.
@@ -117,7 +117,7 @@ METHODS: tuple[Objective, ...] = (
         "TRL, loss_type bnpo",
         _GRPO,
         Ratio("token"),
-        Trust("clip"),
+        TrustRegion("clip"),
         "token-mean",
     ),
     _of(
@@ -126,7 +126,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2506.02864",
         Advantage("group-mean", "beta"),
         Ratio("token"),
-        Trust("clip", 0.2, 0.28, dual=10.0),
+        TrustRegion("clip", 0.2, 0.28, dual=10.0),
         _SUM,
     ),
     _of(
@@ -135,7 +135,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2503.14476 eq. 8",
         _GRPO,
         Ratio("token"),
-        Trust("clip", 0.2, 0.28),
+        TrustRegion("clip", 0.2, 0.28),
         "live-token-mean",
     ),
     _of(
@@ -144,7 +144,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2509.07558",
         _GRPO,
         Ratio("token"),
-        Trust("clip", 0.2, 0.3),
+        TrustRegion("clip", 0.2, 0.3),
         "inverse-power",
     ),
     _of(
@@ -153,7 +153,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2511.20347 eq. 5-6",
         _GRPO,
         Ratio("token"),
-        Trust("soft", constants=(1.0, 1.05)),
+        TrustRegion("soft", constants=(1.0, 1.05)),
         _MEAN,
     ),
     # MiniMax did not publish the cap; 5 is ScaleRL's (arXiv 2510.13786).
@@ -163,7 +163,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2506.13585 eq. 4-5",
         _GRPO,
         Ratio("token"),
-        Trust("floor-cap", lo=1.0, hi=4.0),
+        TrustRegion("floor-cap", lo=1.0, hi=4.0),
         "token-mean",
     ),
     # The cap is that of verl and slime.
@@ -173,7 +173,7 @@ METHODS: tuple[Objective, ...] = (
         "Yao et al. 2025, Your efficient RL framework ...",
         _GRPO,
         Ratio("token"),
-        Trust("cap", hi=1.0),
+        TrustRegion("cap", hi=1.0),
         "token-mean",
     ),
     # LlamaRL recommends 2 to 10.
@@ -183,7 +183,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2505.24034",
         _CENTRED,
         Ratio("token"),
-        Trust("cap", hi=3.0),
+        TrustRegion("cap", hi=3.0),
         "token-mean",
     ),
     # TRL's bound.
@@ -193,7 +193,7 @@ METHODS: tuple[Objective, ...] = (
         "Liu, Li et al. 2025, When speed kills stability",
         _GRPO,
         Ratio("token"),
-        Trust("band", lo=1.0, hi=2.0),
+        TrustRegion("band", lo=1.0, hi=2.0),
         "token-mean",
     ),
     _of(
@@ -202,7 +202,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2510.18855",
         _GRPO,
         Ratio("token"),
-        Trust("band", lo=0.5, hi=4.0),
+        TrustRegion("band", lo=0.5, hi=4.0),
         "token-mean",
     ),
     # Without a proximal policy in the batch it is the learner's own: a token weight, dropped above 5.
@@ -212,7 +212,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2505.24298",
         _GRPO,
         Ratio("token"),
-        Trust("decoupled", against="prox", dual=5.0),
+        TrustRegion("decoupled", against="prox", dual=5.0),
         "token-mean",
     ),
     _of(
@@ -221,7 +221,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2512.06547",
         _GRPO,
         Ratio("token"),
-        Trust("decoupled", against="blend", dual=5.0),
+        TrustRegion("decoupled", against="blend", dual=5.0),
         "token-mean",
     ),
     _of(
@@ -230,7 +230,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2510.01161",
         _GRPO,
         Ratio("token"),
-        Trust("second-moment", constants=(0.04, 0.3, 0.5)),
+        TrustRegion("second-moment", constants=(0.04, 0.3, 0.5)),
         "token-mean",
     ),
     _of(
@@ -239,7 +239,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2602.04879 eq. 12-13",
         _CENTRED,
         Ratio("token"),
-        Trust("tv", 0.15, 0.15),
+        TrustRegion("tv", 0.15, 0.15),
         "constant",
     ),
     # INTELLECT Policy Optimization, the default since September 2026.
@@ -249,7 +249,7 @@ METHODS: tuple[Objective, ...] = (
         "prime-rl, IPO",
         _CENTRED,
         Ratio("token"),
-        Trust("tv-band", 0.3, 0.3),
+        TrustRegion("tv-band", 0.3, 0.3),
         "live-token-mean",
     ),
     # delta is not published; 0.5 is TRL's.
@@ -259,7 +259,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2512.02556 eq. 9",
         _CENTRED,
         Ratio("token"),
-        Trust("clip", veto="drift", edge=0.5),
+        TrustRegion("clip", veto="drift", edge=0.5),
         _MEAN,
         Kl("k3-weighted", against="ref"),
     ),
@@ -269,7 +269,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2603.16929",
         _GRPO,
         Ratio("token"),
-        Trust("hazard", constants=(1.5, 1.5, 1.0, 2.0, 0.8)),
+        TrustRegion("hazard", constants=(1.5, 1.5, 1.0, 2.0, 0.8)),
         _MEAN,
     ),
     # --- what has been said, or what follows ----------------------------------------------------------------
@@ -279,7 +279,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2605.07331 sec. 3.3",
         _GRPO,
         Ratio("prefix"),
-        Trust("widening", 0.025, 0.05, dual=0.05),
+        TrustRegion("widening", 0.025, 0.05, dual=0.05),
         _MEAN,
     ),
     # lambda, rho-bar and c-bar 1; one reward at the end, the group's mean as value.
@@ -289,7 +289,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 1802.01561 eq. 1",
         _CENTRED,
         Ratio("trace"),
-        Trust("free"),
+        TrustRegion("free"),
         "constant",
     ),
     # --- whole sequences, geometric -------------------------------------------------------------------------
@@ -299,7 +299,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2507.18071 eq. 5-7",
         _GRPO,
         Ratio("sequence"),
-        Trust("clip", 3e-4, 4e-4),
+        TrustRegion("clip", 3e-4, 4e-4),
         _MEAN,
     ),
     # With one advantage for a completion, which is all that groups carry, its gradient is GSPO's.
@@ -309,7 +309,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2507.18071 eq. 13-14",
         _GRPO,
         Ratio("sequence"),
-        Trust("clip", 3e-4, 4e-4),
+        TrustRegion("clip", 3e-4, 4e-4),
         _MEAN,
     ),
     _of(
@@ -318,7 +318,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2602.05261",
         _GRPO,
         Ratio("sequence"),
-        Trust("clip", 2e-3, 2.5e-3),
+        TrustRegion("clip", 2e-3, 2.5e-3),
         _SUM,
     ),
     _of(
@@ -327,7 +327,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2507.20673 eq. 4",
         _GRPO,
         Ratio("token"),
-        Trust("geometric-clip", 0.4, 0.4),
+        TrustRegion("geometric-clip", 0.4, 0.4),
         _MEAN,
     ),
     # --- whole sequences, exact -----------------------------------------------------------------------------
@@ -337,7 +337,7 @@ METHODS: tuple[Objective, ...] = (
         "textbook",
         _LEAVE_ONE_OUT,
         _TRAJECTORY,
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     _of(
@@ -346,7 +346,7 @@ METHODS: tuple[Objective, ...] = (
         "Liu, Li et al. 2025, When speed kills stability",
         _CENTRED,
         _TRAJECTORY,
-        Trust("cap", hi=1.0),
+        TrustRegion("cap", hi=1.0),
         _SUM,
     ),
     _of(
@@ -355,7 +355,7 @@ METHODS: tuple[Objective, ...] = (
         "verl, rollout correction",
         _CENTRED,
         _TRAJECTORY,
-        Trust("band", lo=0.5, hi=1.0),
+        TrustRegion("band", lo=0.5, hi=1.0),
         _SUM,
     ),
     _of(
@@ -364,7 +364,7 @@ METHODS: tuple[Objective, ...] = (
         "textbook",
         Advantage("weight-weighted"),
         Ratio("self-normalised", "full"),
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     # The paper has rewards of +-1 and a baseline to tune; the group's mean here.
@@ -374,7 +374,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2503.14286 eq. 8",
         _CENTRED,
         _TRAJECTORY,
-        Trust("taper"),
+        TrustRegion("taper"),
         _MEAN,
     ),
     _of(
@@ -383,7 +383,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2602.10693 sec. 3.4",
         _GRPO,
         _TRAJECTORY,
-        Trust("gamma", constants=(2.0, 3.0, 3.0, 2.0)),
+        TrustRegion("gamma", constants=(2.0, 3.0, 3.0, 2.0)),
         "token-mean",
     ),
     # --- the group's expectation ----------------------------------------------------------------------------
@@ -394,7 +394,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850 eq. 2-5",
         _CENTRED,
         _EXPECTATION,
-        Trust("gate"),
+        TrustRegion("gate"),
         _MEAN,
     ),
     _of(
@@ -403,7 +403,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850 eq. 2-3",
         _CENTRED,
         _EXPECTATION,
-        Trust("free"),
+        TrustRegion("free"),
         _MEAN,
     ),
     _of(
@@ -412,7 +412,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850 eq. 5",
         _CENTRED,
         _EXPECTATION,
-        Trust("clip"),
+        TrustRegion("clip"),
         _MEAN,
     ),
     _of(
@@ -421,7 +421,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850 eq. 2",
         _CENTRED,
         Ratio("group-expectation", "full"),
-        Trust("gate"),
+        TrustRegion("gate"),
         _SUM,
     ),
     # The authors name the defence and no number.
@@ -431,7 +431,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850, defensive sampling",
         _CENTRED,
         Ratio("group-expectation", mix=0.5),
-        Trust("gate"),
+        TrustRegion("gate"),
         _MEAN,
     ),
     _of(
@@ -440,7 +440,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2508.17850 sec. 3.1, rejected there",
         _CENTRED,
         Ratio("group-expectation", over="mean"),
-        Trust("gate"),
+        TrustRegion("gate"),
         _MEAN,
     ),
     # The authors' code differentiates the denominator; here it is constant.
@@ -450,7 +450,7 @@ METHODS: tuple[Objective, ...] = (
         "GEPO authors' code, EqP",
         _CENTRED,
         Ratio("group-expectation", over="p"),
-        Trust("gate"),
+        TrustRegion("gate"),
         _MEAN,
     ),
     # --- ours -----------------------------------------------------------------------------------------------
@@ -460,7 +460,7 @@ METHODS: tuple[Objective, ...] = (
         "docs/objectives.md",
         Advantage("weight-weighted"),
         _TRAJECTORY,
-        Trust("cap", hi=1.0),
+        TrustRegion("cap", hi=1.0),
         _SUM,
     ),
     _of(
@@ -469,7 +469,7 @@ METHODS: tuple[Objective, ...] = (
         "docs/objectives.md",
         _CENTRED,
         Ratio("group-expectation", "full", mix=0.9),
-        Trust("free"),
+        TrustRegion("free"),
         _SUM,
     ),
     _of(
@@ -478,7 +478,7 @@ METHODS: tuple[Objective, ...] = (
         "docs/objectives.md",
         _CENTRED,
         Ratio("tempered", ess=0.5),
-        Trust("cap", hi=1.0),
+        TrustRegion("cap", hi=1.0),
         _SUM,
     ),
 )

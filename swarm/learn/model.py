@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
 """Files that make a tokenizer, any of them."""
+
 BLANK = 0.01
 """Of weights that mean nothing yet; not 0, since whether a head is a plain product is found by trying it."""
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from swarm.learn import trust_region
-from swarm.learn.batch import LOG_MAX, Batch, Total, View, difference, total_of, view_of
+from swarm.learn.batch import LOG_MAX, Batch, BatchView, Total, difference, total_of, view_of
 from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,
@@ -42,7 +42,7 @@ from swarm.learn.parts import (
     Kl,
     Objective,
     Ratio,
-    Trust,
+    TrustRegion,
     kl_slope,
     sequence_weight,
 )
@@ -56,7 +56,7 @@ __all__ = [
     "Objective",
     "Ratio",
     "Total",
-    "Trust",
+    "TrustRegion",
     "loss",
     "mass",
     "merge",
@@ -123,7 +123,7 @@ def weights(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
     return _weigh(objective, batch, view_of(batch))
 
 
-def _weigh(objective: Objective, batch: Batch, view: View) -> tuple[Tensor, Tensor]:
+def _weigh(objective: Objective, batch: Batch, view: BatchView) -> tuple[Tensor, Tensor]:
     log_w = RATIOS[objective.ratio.kind](view, objective.ratio)
     # A baseline made of weights takes them as they will count: one beyond its cap must not own the group's
     # mean.
@@ -190,7 +190,7 @@ _COUNTED_BY = {
 
 
 @torch.no_grad()
-def _metrics(view: View, w: Tensor, batch: Batch) -> dict[str, float]:
+def _metrics(view: BatchView, w: Tensor, batch: Batch) -> dict[str, float]:
     """`w` (B,) is each sample's weight, after the trust region.
 
     kl: k3 estimate of KL(sampler || learner), nats per token; ess: (sum w)^2 / (G sum w^2), mean over groups,

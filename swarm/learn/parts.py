@@ -1,13 +1,14 @@
 """The parts that objectives are made of: records that say which, and tables of small pure functions that do
 it.
 
-    Objective = Advantage x Ratio x Trust x reduce x Kl
+    Objective = Advantage x Ratio x TrustRegion x reduce x Kl
     a method is a row in `methods.METHODS`, a new idea a row in a table
 
-Each table maps a member's name to its function on a View. B completions, T tokens, G completions of a prompt;
-logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion (`geometric`:
-mean over its tokens, `full`: sum). What spans more than a batch's groups is computed from `View.total`, so
-that a micro-batch gives what the whole batch gives. Trust regions are in `trust`.
+Each table maps a member's name to its function on a BatchView. B completions, T tokens, G completions of a
+prompt; logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion
+(`geometric`: mean over its tokens, `full`: sum). What spans more than a batch's groups is computed from
+`BatchView.total`, so that a micro-batch gives what the whole batch gives. Trust regions are in
+`trust_region`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import Batch, Total, View, difference, variance
+from swarm.learn.batch import Batch, BatchView, Total, difference, variance
 
 TINY = 1e-4
 """Added to a standard deviation before dividing by it, as TRL and the GEPO authors do."""
@@ -61,7 +62,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Trust:
+class TrustRegion:
     kind: str = "free"
     """`free`, `clip`, `cap`, `floor-cap`, `band`, `gate`, `taper`, `soft`, `gamma`, `tv`, `tv-band`,
     `second-moment`, `geometric-clip`, `widening`, `hazard` or `decoupled`; see `trust`."""
@@ -99,7 +100,7 @@ class Objective:
     name: str
     advantage: Advantage
     ratio: Ratio
-    trust: Trust
+    trust: TrustRegion
     reduce: str
     """`sequence-mean`, `sequence-sum`, `token-mean`, `live-token-mean`, `prompt-mean`, `constant` or
     `inverse-power`."""
@@ -118,39 +119,39 @@ class Objective:
 # --- ratio: log weights, (B, T) or (B, 1) -------------------------------------------------------------------
 
 
-def _unit(view: View, ratio: Ratio) -> Tensor:
+def _unit(view: BatchView, ratio: Ratio) -> Tensor:
     return torch.zeros_like(view.logp)
 
 
-def _token(view: View, ratio: Ratio) -> Tensor:
+def _token(view: BatchView, ratio: Ratio) -> Tensor:
     """log r_it."""
     return view.log_r
 
 
-def _prefix(view: View, ratio: Ratio) -> Tensor:
+def _prefix(view: BatchView, ratio: Ratio) -> Tensor:
     """sum_{s<=t} log r_is: exact for what has been said up to t (per-decision importance sampling)."""
     return view.log_r.cumsum(-1)
 
 
-def _trace(view: View, ratio: Ratio) -> Tensor:
+def _trace(view: BatchView, ratio: Ratio) -> Tensor:
     """sum_{s>=t} min(0, log r_is): V-trace (arXiv 1802.01561), both bars at 1, one reward at the end and a
     constant baseline."""
     return view.log_r.clamp(max=0).flip(-1).cumsum(-1).flip(-1)
 
 
-def _sequence(view: View, ratio: Ratio) -> Tensor:
+def _sequence(view: BatchView, ratio: Ratio) -> Tensor:
     """lp_i - lq_i: GSPO's ratio (eq. 7) with the geometric score, the trajectory's importance weight with the
     full one."""
     return view.score(view.log_r, ratio.score)[:, None]
 
 
-def _self_normalised(view: View, ratio: Ratio) -> Tensor:
+def _self_normalised(view: BatchView, ratio: Ratio) -> Tensor:
     """log(G w_i / sum_j w_j) with the sequence weights w: their mean over the group is 1."""
     log_w = view.score(view.log_r, ratio.score)
     return (log_w - (view.lse(log_w) - view.count.log())[view.index])[:, None]
 
 
-def _group_expectation(view: View, ratio: Ratio) -> Tensor:
+def _group_expectation(view: BatchView, ratio: Ratio) -> Tensor:
     """log w_i = lp_i - log(mix q_i + (1 - mix) E). arXiv 2508.17850 eq. 2-3.
 
     `q`: E = sum_j q_j^2 / sum_j q_j, in log space LSE(2 lq) - LSE(lq); `mean`: E = sum_j q_j / G; `p`: E =
@@ -174,7 +175,7 @@ def _group_expectation(view: View, ratio: Ratio) -> Tensor:
     return (lp - log_e)[:, None]
 
 
-def _tempered(view: View, ratio: Ratio) -> Tensor:
+def _tempered(view: BatchView, ratio: Ratio) -> Tensor:
     """log r_it + tau (log r_i - log r_it), log r_i = sum_t log r_it: token ratios at tau 0, the trajectory's
     at tau 1.
 
@@ -193,13 +194,13 @@ def _tempered(view: View, ratio: Ratio) -> Tensor:
     return torch.where(finite, view.log_r + tau_i * (whole - view.log_r), -torch.inf)
 
 
-def sequence_weight(view: View, log_w: Tensor) -> Tensor:
+def sequence_weight(view: BatchView, log_w: Tensor) -> Tensor:
     """(B,) mean over a completion's tokens of exp(log_w), at most exp(20)."""
     w = torch.where(view.mask, torch.nan_to_num(log_w, nan=-torch.inf).clamp(max=20.0).exp(), 0.0)
     return w.sum(-1) / view.length
 
 
-RATIOS: dict[str, Callable[[View, Ratio], Tensor]] = {
+RATIOS: dict[str, Callable[[BatchView, Ratio], Tensor]] = {
     "unit": _unit,
     "token": _token,
     "prefix": _prefix,
@@ -213,18 +214,18 @@ RATIOS: dict[str, Callable[[View, Ratio], Tensor]] = {
 # --- advantage, (B,); w (B,) are the completions' weights ---------------------------------------------------
 
 
-def _group_mean(view: View, w: Tensor) -> Tensor:
+def _group_mean(view: BatchView, w: Tensor) -> Tensor:
     """r_i - mean(r). Exactly zero for equal rewards."""
     return (view.reward.double() - view.mean(view.reward.double())).float()
 
 
-def _leave_one_out(view: View, w: Tensor) -> Tensor:
+def _leave_one_out(view: BatchView, w: Tensor) -> Tensor:
     """r_i - mean of the others' r = G/(G-1) (r_i - mean(r)); 0 in a group of one. RLOO, arXiv 2402.14740."""
     size = view.count[view.index]
     return _group_mean(view, w) * size / (size - 1).clamp(min=1)
 
 
-def _weighted(view: View, w: Tensor) -> Tensor:
+def _weighted(view: BatchView, w: Tensor) -> Tensor:
     """r_i - sum_j w_j r_j / sum_j w_j, from centred rewards so that equal ones give exactly zero."""
     centred = _group_mean(view, w).double()
     total = view.sum(w.double())
@@ -232,7 +233,7 @@ def _weighted(view: View, w: Tensor) -> Tensor:
     return (centred - mean[view.index]).float()
 
 
-def _discriminative(view: View, w: Tensor) -> Tensor:
+def _discriminative(view: BatchView, w: Tensor) -> Tensor:
     """DisCO (arXiv 2505.12366), log-likelihood scores: c/n+ for a right completion; for a wrong one -c times
     its softmax among the group's wrong ones of the score over 10 (the authors' temperature). Right is what is
     above the group's mean; c, the batch's completions per prompt, makes a mean over completions one over
@@ -246,7 +247,7 @@ def _discriminative(view: View, w: Tensor) -> Tensor:
     return signed * (view.total.sequences / view.total.groups)
 
 
-CENTRES: dict[str, Callable[[View, Tensor], Tensor]] = {
+CENTRES: dict[str, Callable[[BatchView, Tensor], Tensor]] = {
     "none": lambda view, w: view.reward,
     "group-mean": _group_mean,
     "leave-one-out": _leave_one_out,
@@ -257,23 +258,23 @@ CENTRES: dict[str, Callable[[View, Tensor], Tensor]] = {
 }
 
 
-def _scale_group_std(advantage: Tensor, view: View) -> Tensor:
+def _scale_group_std(advantage: Tensor, view: BatchView) -> Tensor:
     """A_i / (std(r) + 1e-4), the std with G - 1; 0 where all rewards are equal."""
     std = (view.sum(_group_mean(view, advantage) ** 2) / (view.count - 1).clamp(min=1)).sqrt()
     return advantage / (std[view.index] + TINY)
 
 
-def _scale_group_mean(advantage: Tensor, view: View) -> Tensor:
+def _scale_group_mean(advantage: Tensor, view: BatchView) -> Tensor:
     """A_i / (mean(r) + 1e-4): a rare success counts more, as in maximum likelihood."""
     return advantage / (view.mean(view.reward).abs() + TINY)
 
 
-def _scale_batch_std(advantage: Tensor, view: View) -> Tensor:
+def _scale_batch_std(advantage: Tensor, view: BatchView) -> Tensor:
     """A_i / (std over the rewards of the round's whole batch + 1e-4), with N - 1."""
     return advantage / (math.sqrt(variance(view.total.round.completions)) + TINY)
 
 
-def _scale_beta(advantage: Tensor, view: View) -> Tensor:
+def _scale_beta(advantage: Tensor, view: BatchView) -> Tensor:
     """A_i / f(p; 1 + a/3, 1 + b/3): BNPO (arXiv 2506.02864), f the Beta density, p the group's mean reward;
     moments of p over the round's whole batch fit (a, b). One group, or equal p everywhere: f = 1. Rewards in
     [0, 1]."""
@@ -287,14 +288,14 @@ def _scale_beta(advantage: Tensor, view: View) -> Tensor:
     return advantage * (-density).exp().clamp(max=1e6).float()
 
 
-def _scale_live(advantage: Tensor, view: View) -> Tensor:
+def _scale_live(advantage: Tensor, view: BatchView) -> Tensor:
     """A_i B / (B - M): GPG (arXiv 2504.02546), M of the B groups of a round's batch have equal rewards. By
     completions."""
     live = view.total.round.live / view.total.round.completions.count
     return advantage / live if live > 0 else advantage
 
 
-SCALES: dict[str, Callable[[Tensor, View], Tensor]] = {
+SCALES: dict[str, Callable[[Tensor, BatchView], Tensor]] = {
     "none": lambda advantage, view: advantage,
     "group-std": _scale_group_std,
     "group-mean": _scale_group_mean,
@@ -315,17 +316,17 @@ class Reduction:
     that the mean of the gradients weighted by them is the gradient of that one."""
 
     count: Callable[[Total], float]
-    share: Callable[[View], Tensor]
+    share: Callable[[BatchView], Tensor]
     """(B, 1)"""
     of: Literal["group", "completion", "token"]
     """What adds to the count, at most 1 each."""
 
-    def __call__(self, view: View) -> Tensor:
+    def __call__(self, view: BatchView) -> Tensor:
         """(B, 1) for the tokens of a batch, or of a micro-batch. A count of 0 divides nothing."""
         return self.share(view) / (self.count(view.total) or 1.0)
 
 
-def _same(view: View) -> Tensor:
+def _same(view: BatchView) -> Tensor:
     return torch.ones_like(view.length[:, None])
 
 
@@ -347,13 +348,13 @@ def _inverse_lengths(total: Total) -> float:
     return float((1 / total.length.clamp(min=1)).sum())
 
 
-def _inverse_power(view: View) -> Tensor:
+def _inverse_power(view: BatchView) -> Tensor:
     """1 / (L_i H), over sum_j 1/L_j, with H the horizon: unbiased and of least variance where a completion's
     variance grows with its length. Delta-L normalisation (arXiv 2509.07558) with its alpha of 1."""
     return 1 / (view.length[:, None] * view.horizon)
 
 
-def _prompt_mean(view: View) -> Tensor:
+def _prompt_mean(view: BatchView) -> Tensor:
     """Mean over all tokens of a prompt's completions, then over prompts."""
     return (1 / view.sum(view.length))[view.index][:, None]
 
@@ -372,10 +373,10 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 class _Slope(Protocol):
-    def __call__(self, d: Tensor, view: View) -> Tensor: ...
+    def __call__(self, d: Tensor, view: BatchView) -> Tensor: ...
 
 
-def _hinge(d: Tensor, view: View) -> Tensor:
+def _hinge(d: Tensor, view: BatchView) -> Tensor:
     """-max(D - 1e-4, 0), D the mean over the group's completions of their tokens' mean -d: DisCO's constraint
     as a penalty."""
     budget = 1e-4
@@ -392,7 +393,7 @@ KL_SLOPES: dict[str, _Slope] = {
 }
 
 
-def kl_slope(kl: Kl, batch: Batch, view: View) -> Tensor:
+def kl_slope(kl: Kl, batch: Batch, view: BatchView) -> Tensor:
     """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises
     ValueError when the batch lacks what it is against."""
     if kl.weight == 0:

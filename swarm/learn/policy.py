@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from swarm.learn.tokenization import Tokenization
 
 
-class Scored(NamedTuple):
+class TokenScores(NamedTuple):
     logp: Tensor
     """(B, T) natural-log probabilities of the given tokens at the temperature; with gradient; undefined where
     mask is 0."""
@@ -31,7 +31,9 @@ class Scored(NamedTuple):
 class Policy(Protocol):
     module: nn.Module
 
-    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+    def logprobs(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> TokenScores:
         """Score completion `rows[i]` (token ids) of `prompts[i]`; T is the longest row."""
         ...
 
@@ -51,7 +53,9 @@ class LanguageModel:
         self._base: nn.Module = self._inner.base_model
         self._head = scoring.linear_head(self._inner)
 
-    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+    def logprobs(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> TokenScores:
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
         ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))
@@ -70,13 +74,13 @@ class LanguageModel:
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
         chosen = ids[:, before:]
         if self._head is None:
-            return Scored(*self._whole(inputs, chosen, temperature), mask)
+            return TokenScores(*self._whole(inputs, chosen, temperature), mask)
         hidden = self._base(**inputs, use_cache=False).last_hidden_state[:, -after:][mask]
         scored = scoring.score(hidden, self._head.weight, self._head.bias, chosen[mask], temperature)
         logp, entropy = (
             torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
         )
-        return Scored(logp, entropy, mask)
+        return TokenScores(logp, entropy, mask)
 
     def _whole(self, inputs: dict[str, Tensor], chosen: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """(B, T) log-probabilities and entropies from all logits at once: for a head that does more than

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from swarm.learn.policy import Scored
+from swarm.learn.policy import TokenScores
 
 
 class Table(nn.Module):
@@ -28,7 +28,9 @@ class Tabular:
         self._table = Table(buckets, letters, alphabet)
         self.module: nn.Module = self._table
 
-    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+    def logprobs(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> TokenScores:
         """Rows are exactly as long as the table has positions. Raises ValueError otherwise."""
         buckets, letters, _ = self._table.logits.shape
         if any(len(row) != letters for row in rows):
@@ -38,4 +40,4 @@ class Tabular:
         with torch.no_grad():
             entropy = -(logp.exp() * logp).sum(-1)
         chosen = logp.gather(-1, torch.tensor([[*row] for row in rows])[:, :, None]).squeeze(-1)
-        return Scored(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))
+        return TokenScores(chosen, entropy, torch.ones_like(chosen, dtype=torch.bool))

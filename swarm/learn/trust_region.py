@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import LOG_MAX, Batch, View
-from swarm.learn.parts import Trust, log
+from swarm.learn.batch import LOG_MAX, Batch, BatchView
+from swarm.learn.parts import TrustRegion, log
 
 
 @dataclass(frozen=True)
 class Weighed:
     """What a trust region looks at."""
 
-    view: View
-    trust: Trust
+    view: BatchView
+    trust: TrustRegion
     log_w: Tensor
     """(B, T) or (B, 1)."""
     anchor: Tensor
@@ -47,13 +47,13 @@ class Weighed:
         return ~(((self.sign > 0) & (log_ratio > highest)) | ((self.sign < 0) & (log_ratio < lowest)))
 
 
-def phi(trust: Trust, view: View, batch: Batch, log_w: Tensor, advantage: Tensor) -> Tensor:
+def phi(trust: TrustRegion, view: BatchView, batch: Batch, log_w: Tensor, advantage: Tensor) -> Tensor:
     """(B, T) or (B, 1), at least 0; NaN where nothing can be said, which the caller makes 0."""
     weighed = Weighed(view, trust, log_w, _anchor(trust, view, batch), advantage.sign()[:, None])
     return TRUSTS[trust.kind](weighed) * _vetoed(weighed)
 
 
-def _anchor(trust: Trust, view: View, batch: Batch) -> Tensor:
+def _anchor(trust: TrustRegion, view: BatchView, batch: Batch) -> Tensor:
     """`prox`: the batch's, or the learner's own before this step; `blend`: A-3PO's log-linear mean of sampler
     and learner, whose weight on the sampler is one over the lag in versions (arXiv 2512.06547)."""
     match trust.against:

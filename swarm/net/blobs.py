@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 from swarm.net.fetching import Fetch, digest_of
 from swarm.net.ports import Mail, NetError, Refused
-from swarm.net.shelves import DIGEST, Folder, Memory
-from swarm.net.turns import Turns
+from swarm.net.shelves import DIGEST, Folder, MemoryShelf
+from swarm.net.turns import AnswerTurns
 from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import FRAME_LIMIT, WireError, decode, encode
 
@@ -119,7 +119,7 @@ class Blobs:
         self._keep = keep
         self._rng = rng or random.Random()
         self._on_damage = on_damage
-        self._shelf: Memory | Folder = Folder(folder, on_damage) if folder is not None else Memory()
+        self._shelf: MemoryShelf | Folder = Folder(folder, on_damage) if folder is not None else MemoryShelf()
         self._releases: dict[Digest, Manifest] = {}
         self._begun: dict[Digest, Manifest] = {}
         """Releases of which chunks are here, but not all."""
@@ -131,7 +131,7 @@ class Blobs:
         self._last: Digest | None = None
         """The release that was published last, until a newer one is here: who falls back to an old one has to
         offer it."""
-        self._turns = Turns()
+        self._turns = AnswerTurns()
         self._complained = -AGAIN
         """When, in monotonic seconds, the disk was complained of last."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None

@@ -148,7 +148,7 @@ class Owner(Protocol):
         ...
 
 
-class Board:
+class DhtBoard:
     """The Board port over the DHT of the moment."""
 
     def __init__(self, node: Owner) -> None:

@@ -34,7 +34,7 @@ UNHEARD_SECONDS = 10.0
 """Until something is done about it that nobody listens; then the pause doubles while that does not help."""
 
 
-class Line(Protocol):
+class GossipDaemon(Protocol):
     """What gossip needs of p2pd (swarm.net.p2pd.Daemon)."""
 
     async def publish(self, topic: str, message: bytes) -> None: ...
@@ -47,7 +47,7 @@ class Line(Protocol):
 class PubSub:
     """The Gossip port. `line()` waits for the p2pd of the moment."""
 
-    def __init__(self, me: PeerId, line: Callable[[], Awaitable[Line]]) -> None:
+    def __init__(self, me: PeerId, line: Callable[[], Awaitable[GossipDaemon]]) -> None:
         self._me = me
         self._line = line
         self.published: set[str] = set()

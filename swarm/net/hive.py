@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import base58
 
 from swarm.net import guard, torch_free
-from swarm.net.board import Board, Dht, LoopDHT, alive, meet
+from swarm.net.board import Dht, DhtBoard, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
@@ -110,7 +110,7 @@ class Node:
         self.work = ThreadWork()
         self.gossip = PubSub(self.me, self.line)
         self.mail = StreamMail(run, self.line, self._find, hang_up, self._bug)
-        self.board = Board(self)
+        self.board = DhtBoard(self)
         self._key, self._report = key, report
         self._rules = guard.RecordRules(keyring, guard.allowed_keys(run))
         self._bootstrap: tuple[Address, ...] = ()

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from swarm.config import BatchSize
 from swarm.core.standing import Usual
-from swarm.net.in_memory_rounds import Rounds
+from swarm.net.in_memory_rounds import Meetings
 from swarm.net.ports import BESIDE, Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
-from swarm.net.turns import Turns, no_turn
+from swarm.net.turns import AnswerTurns, no_turn
 from swarm.types import PeerId
 from swarm.wire import FRAME_LIMIT, RECORD_LIMIT
 
@@ -132,10 +132,10 @@ class MemoryNetwork:
         self.rng = rng
         self.links = links
         self.clock = MemoryClock(epoch)
-        self.hosts: dict[PeerId, Host] = {}
+        self.hosts: dict[PeerId, MemoryPeer] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
-        self.rounds = Rounds(links, match, groups)
+        self.rounds = Meetings(links, match, groups)
         self.tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> MemoryNetwork:
@@ -153,7 +153,7 @@ class MemoryNetwork:
         me = PeerId(name)
         if me in self.hosts:
             raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
-        host = self.hosts[me] = Host(self, me)
+        host = self.hosts[me] = MemoryPeer(self, me)
         return Ports(
             clock=self.clock,
             board=MemoryBoard(self, me),
@@ -193,19 +193,19 @@ class MemoryNetwork:
             deliver()
 
 
-class Host:
+class MemoryPeer:
     """One life of a peer: what it answers, and the answers under way."""
 
     def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
         self.network = network
         self.peer = peer
-        self.services: dict[str, tuple[Handler, Turns | None]] = {}
+        self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self.answering: dict[asyncio.Task[None], bool] = {}
         """And whether they are bounded in number: those that have turns are bounded by these."""
         self.coming: dict[tuple[PeerId, str], float] = {}
         """Until when bytes of answers of a service come from a peer, in loop seconds."""
 
-    def answer(self, call: Call, handler: Handler, turns: Turns | None) -> None:
+    def answer(self, call: PendingCall, handler: Handler, turns: AnswerTurns | None) -> None:
         task = self.network.tasks.create_task(
             call.handle(handler, turns), name=f"{self.peer} answers {call.service}"
         )
@@ -216,7 +216,7 @@ class Host:
         del self.answering[task]
 
 
-class Call:
+class PendingCall:
     """One mail and its way back."""
 
     __slots__ = ("answer", "message", "network", "sender", "service", "to")
@@ -250,7 +250,7 @@ class Call:
         else:
             host.answer(self, *served)
 
-    async def handle(self, handler: Handler, turns: Turns | None) -> None:
+    async def handle(self, handler: Handler, turns: AnswerTurns | None) -> None:
         end = no_turn
         try:
             end = await turns.take(self.sender) if turns is not None else no_turn
@@ -285,7 +285,7 @@ class Call:
 
 
 class MemoryMail:
-    def __init__(self, network: MemoryNetwork, host: Host) -> None:
+    def __init__(self, network: MemoryNetwork, host: MemoryPeer) -> None:
         self._network = network
         self._host = host
 
@@ -297,7 +297,7 @@ class MemoryMail:
                 f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs"
                 " does)"
             )
-        call = Call(self._network, self._host.peer, to, service, data)
+        call = PendingCall(self._network, self._host.peer, to, service, data)
         call.start()
         silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
         loop = asyncio.get_running_loop()
@@ -310,7 +310,7 @@ class MemoryMail:
             if quiet is not None:
                 quiet.timer.cancel()
 
-    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         self._host.services[service] = handler, turns
 
 
@@ -318,7 +318,7 @@ class Quiet:
     """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its
     peer."""
 
-    def __init__(self, host: Host, call: Call, idle: float) -> None:
+    def __init__(self, host: MemoryPeer, call: PendingCall, idle: float) -> None:
         self._host, self._call, self._idle = host, call, idle
         self.timer = asyncio.get_running_loop().call_later(idle, self._look)
 

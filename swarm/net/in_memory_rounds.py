@@ -145,7 +145,7 @@ class Meeting:
         self._timer.cancel()
 
 
-class Rounds:
+class Meetings:
     """All meetings of a network."""
 
     def __init__(self, links: _Links, match: float, groups: int) -> None:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from swarm.core.slots import Seat, Slots, deadline, largest
+from swarm.core.slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
-from swarm.net.turns import Turns, no_turn
+from swarm.net.turns import AnswerTurns, no_turn
 from swarm.types import Digest, PeerId
 from swarm.wire import FRAME_LIMIT
 
@@ -70,7 +70,7 @@ BROKEN = (OSError, EOFError)
 CROWDED = b"busy: too many calls at once, try later"
 
 
-class Line(Protocol):
+class MailDaemon(Protocol):
     """What mail needs of p2pd (swarm.net.p2pd.Daemon)."""
 
     async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream: ...
@@ -110,7 +110,7 @@ class StreamMail:
     def __init__(
         self,
         run: Digest,
-        line: Callable[[], Awaitable[Line]],
+        line: Callable[[], Awaitable[MailDaemon]],
         find: Callable[[PeerId, float], Awaitable[None]],
         hang_up: Callable[[asyncio.StreamWriter], None],
         bug: Callable[[str, str], None],
@@ -119,12 +119,12 @@ class StreamMail:
         self._prefix = run[:16]
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
         self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
-        self._services: dict[str, tuple[Handler, Turns | None]] = {}
+        self._services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
         self._closing = False
         self._serving: set[asyncio.Task[None]] = set()
-        self._open_for: dict[Seat, asyncio.StreamWriter] = {}
-        self._slots = Slots()
+        self._open_for: dict[StreamSeat, asyncio.StreamWriter] = {}
+        self._slots = StreamSlots()
 
     # --- addresses ------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class StreamMail:
 
     # --- serving --------------------------------------------------------------------------------------------
 
-    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         self._services[service] = handler, turns
         await self._register(await self._line(), service)
 
@@ -226,12 +226,12 @@ class StreamMail:
         """Peers of which this is true are not kept out by strangers."""
         self._slots.regular = regular
 
-    async def attach(self, line: Line) -> None:
+    async def attach(self, line: MailDaemon) -> None:
         """A new p2pd knows none of the services."""
         for service in self._services:
             await self._register(line, service)
 
-    async def _register(self, line: Line, service: str) -> None:
+    async def _register(self, line: MailDaemon, service: str) -> None:
         async def accept(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._accept(service, peer, reader, writer)
 
@@ -271,11 +271,11 @@ class StreamMail:
             if self._open_for.pop(seat, None) is not None:
                 self._hang_up(writer)
 
-    def _late(self, seat: Seat) -> None:
+    def _late(self, seat: StreamSeat) -> None:
         if seat in self._open_for:  # else it gave way in the same moment
             self._give_way(seat)
 
-    def _give_way(self, *seats: Seat) -> None:
+    def _give_way(self, *seats: StreamSeat) -> None:
         """Close these streams; their tasks see them break."""
         for seat in seats:
             writer = self._open_for.pop(seat)
@@ -283,7 +283,7 @@ class StreamMail:
             self._hang_up(writer)
 
     async def _answer(
-        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
+        self, seat: StreamSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
     ) -> bool:
         """One request. False when the stream must be closed."""
         patience.wait(IDLE_SECONDS)

@@ -29,7 +29,7 @@ from swarm.types import PeerId
 if TYPE_CHECKING:
     import torch
 
-    from swarm.net.turns import Turns
+    from swarm.net.turns import AnswerTurns
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class Mail(Protocol):
         """
         ...
 
-    async def serve(self, service: str, handler: Handler, turns: Turns | None = None) -> None:
+    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         """Answer `service` from now on. Concurrent calls are bounded for each service; beyond that senders
         are told Busy.
 

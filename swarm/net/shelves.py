@@ -20,7 +20,7 @@ from swarm.wire import decode
 DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
-class Memory:
+class MemoryShelf:
     """Blobs in a dictionary."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ LONGEST = 20.0
 """Seconds of a turn. An uplink so slow that eight chunks take longer goes over to more at once."""
 
 
-class Turns:
+class AnswerTurns:
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = at_once
         self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []

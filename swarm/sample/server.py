@@ -34,7 +34,7 @@ import numpy as np
 
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError
-from swarm.sample.vllm import Recipe, Release, completions, spread
+from swarm.sample.vllm import LoadedRelease, Recipe, completions, spread
 from swarm.types import Digest
 
 QUICK = 30.0
@@ -66,7 +66,7 @@ class ServerEngine:
         self._served = ""
         self._life: str | None = None
         """Of the server's process that has the release; None: not known to have it."""
-        self._held: Release | None = None
+        self._held: LoadedRelease | None = None
         self._seen: list[float] = []
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
 
@@ -76,7 +76,7 @@ class ServerEngine:
 
     def load(self, weights: bytes, version: int, digest: Digest) -> None:
         """See Engine."""
-        release, old = Release(self._scratch / f"v{version}", version, digest), self._held
+        release, old = LoadedRelease(self._scratch / f"v{version}", version, digest), self._held
         shutil.rmtree(release.folder, ignore_errors=True)
         self._recipe.write(weights, release.folder)
         try:
@@ -145,7 +145,7 @@ class ServerEngine:
                 f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}"
             )
 
-    def _take(self, release: Release) -> None:
+    def _take(self, release: LoadedRelease) -> None:
         """The server has this release afterwards. Raises EngineError."""
         life = self._process()
         if life != self._life:
@@ -164,7 +164,7 @@ class ServerEngine:
             self._verify(release, known=life == self._life)
         self._life = life
 
-    def _adapt(self, release: Release) -> None:
+    def _adapt(self, release: LoadedRelease) -> None:
         """A name of its own for each version: under a known one the server goes on with what it computed
         before."""
         old, name = self._served, f"{self._adapters}-v{release.version}"
@@ -177,7 +177,7 @@ class ServerEngine:
         if old.startswith(self._adapters) and old != name:
             self._post("/v1/unload_lora_adapter", {"lora_name": old}, QUICK)
 
-    def _verify(self, release: Release, known: bool) -> None:
+    def _verify(self, release: LoadedRelease, known: bool) -> None:
         ids = vllm_process.probe(vllm_process.PROBE, self._recipe.vocabulary)
         told = self._post(
             "/v1/completions",

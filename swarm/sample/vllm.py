@@ -31,7 +31,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from swarm.config import Engine as Settings
+from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, Tokenizer
@@ -81,7 +81,7 @@ class VllmEngine:
         self._recipe = recipe
         self._scratch: Path | None = None
         self._child: Child | None = None
-        self._held: Release | None = None
+        self._held: LoadedRelease | None = None
         self._closed = False
         self._groups, self._tokens, self._seconds, self._starts = 0, 0, 0.0, 0
 
@@ -92,7 +92,7 @@ class VllmEngine:
     def load(self, weights: bytes, version: int, digest: Digest) -> None:
         """See Engine. A release that is not taken leaves the one before in its place."""
         scratch = self._place(len(weights))
-        release = Release(scratch / f"v{version}", version, digest)
+        release = LoadedRelease(scratch / f"v{version}", version, digest)
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
@@ -146,7 +146,7 @@ class VllmEngine:
         assert isinstance(told, vllm_process.Sampled)
         return told
 
-    def _take(self, release: Release) -> None:
+    def _take(self, release: LoadedRelease) -> None:
         """vLLM has these weights afterwards, or is not running."""
         load = vllm_process.Load(
             str(release.folder), release.version, self._held is None or self._held.digest != release.digest
@@ -226,7 +226,7 @@ class StaleWeights(EngineError):
 
 
 @dataclass(frozen=True)
-class Release:
+class LoadedRelease:
     folder: Path
     version: int
     digest: Digest

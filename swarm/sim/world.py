@@ -1,6 +1,6 @@
 """A world: many peers on simulated links under a virtual clock, and the script of what goes wrong.
 
-    Scenario + spawn -> peers (one coroutine each) -- events --> one journal -> Outcome{sha256, ...}
+    Scenario + spawn -> peers (one coroutine each) -- events --> one journal -> SimulationOutcome{sha256, ...}
 
 In come a Scenario and `spawn`, which makes a peer's coroutine from its SimPeer (programs inject it: this
 package knows no roles). Out come every peer's events, in one order, to a journal file and sinks, and their
@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from swarm.config import Config, Engine, Peer
+from swarm.config import Config, EngineSettings, Peer
 from swarm.core.delays import draw
 from swarm.events import Bus, Event, Journal, to_line
 from swarm.net.in_memory import MemoryNetwork
@@ -50,7 +50,7 @@ Spawn = Callable[[SimPeer], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     sha256: str
     """Of the journal's bytes."""
     events: int
@@ -76,13 +76,13 @@ class World:
         self._digest = hashlib.sha256()
         self._events = 0
         self._config = Config(
-            run=scenario.run, peer=Peer(engine=Engine(name="toy", tasks=1), delay=scenario.delay)
+            run=scenario.run, peer=Peer(engine=EngineSettings(name="toy", tasks=1), delay=scenario.delay)
         )
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
         raises."""
         since = time.perf_counter()
@@ -95,7 +95,7 @@ class World:
             if file is not None:
                 self._sinks.remove(file)
                 file.close()
-        return Outcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
+        return SimulationOutcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
 
     async def _live(self) -> float:
         scenario = self._scenario

@@ -118,6 +118,7 @@ BUILT_IN = {
     "toy": "swarm.tasks.toy:Toy",
 }
 """Name -> a factory that takes (seed, options), as those of `swarm.tasks` entry points do."""
+
 PREFIXED = {
     "data": "swarm.tasks.dataset:make",
     "gym": "swarm.tasks.gym:make",
@@ -128,7 +129,7 @@ of a group)."""
 
 
 def source(
-    settings: config.TaskSource,
+    settings: config.TaskSettings,
     seed: int,
     *,
     folder: Path | None = None,
@@ -157,12 +158,12 @@ def source(
     return scored.make(found, named, settings, folder, code) if named else found
 
 
-def named_rewards(settings: config.TaskSource) -> tuple[str, ...]:
+def named_rewards(settings: config.TaskSettings) -> tuple[str, ...]:
     """The reward functions that score completions; none where the source scores them itself."""
     return settings.rewards or (("exact",) if settings.name.startswith("data:") else ())
 
 
-def warm_start(settings: config.TaskSource, seed: int) -> WarmStart:
+def warm_start(settings: config.TaskSettings, seed: int) -> WarmStart:
     """The source from which the embedded policy is made. Raises TaskError for one whose exercises are of any
     characters."""
     word, colon, _ = settings.name.partition(":")
@@ -175,7 +176,7 @@ def warm_start(settings: config.TaskSource, seed: int) -> WarmStart:
     return cast(WarmStart, found)
 
 
-def about(settings: config.TaskSource) -> str:
+def about(settings: config.TaskSettings) -> str:
     """What the source's author says of its options, in one line. Raises TaskError."""
     word, colon, _ = settings.name.partition(":")
     factory: object = _load(PREFIXED[word]) if colon and word in PREFIXED else _factory(settings.name)

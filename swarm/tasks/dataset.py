@@ -28,6 +28,7 @@ PROMPTS = ("prompt", "question", "problem", "instruction", "input")
 ANSWERS = ("answer", "solution", "target", "label")
 """Columns that are taken for the prompt and the answer where the options name none, the first that is
 there."""
+
 DEFAULTS: dict[str, int | float | str | bool] = {
     "split": "",
     "subset": "",
@@ -41,6 +42,7 @@ DEFAULTS: dict[str, int | float | str | bool] = {
 }
 DATA, HELD_OUT = "data.parquet", "held-out.parquet"
 """What a run carries of a data set: files of its task folder."""
+
 HASHES = 1 << 64
 BLOCK = 1000
 """Rows read at a time while they are checked: some megabytes."""
@@ -71,21 +73,21 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
     if folder is not None and (folder / DATA).exists():
         cache = folder.parent / "cache"
         held = (
-            rows.read(rows.Place(str(folder / HELD_OUT), cache=cache), "")
+            rows.read(rows.RowsAt(str(folder / HELD_OUT), cache=cache), "")
             if (folder / HELD_OUT).exists()
             else None
         )
-        return rows.read(rows.Place(str(folder / DATA), cache=cache), ""), held
+        return rows.read(rows.RowsAt(str(folder / DATA), cache=cache), ""), held
     if not name:
         raise TaskError("task source 'data:' names no data: write data:FILE, data:FOLDER or data:HUB-ID")
-    place = rows.Place(name, str(options.get("subset", "")), str(options.get("revision", "")))
+    place = rows.RowsAt(name, str(options.get("subset", "")), str(options.get("revision", "")))
     held_split = str(options.get("held_out_split", ""))
     return rows.read(place, str(options.get("split", ""))), (
         rows.read(place, held_split) if held_split else None
     )
 
 
-class Kept(NamedTuple):
+class KeptRow(NamedTuple):
     """Where a good row is, and the hash of its prompt."""
 
     row: int
@@ -190,7 +192,7 @@ class DataSet:
             )
         return found
 
-    def _good(self, table: Any, say: Say) -> Iterator[Kept]:
+    def _good(self, table: Any, say: Say) -> Iterator[KeptRow]:
         """Rows that can be used; tells how many cannot. Raises TaskError when there are none."""
         wanted = [name for name in dict.fromkeys((self._prompt, self._answer)) if name]
         number = good = 0
@@ -200,7 +202,7 @@ class DataSet:
                 content = _content(_prompt(prompt))
                 if content is not None and (not self._answer or self._right(answer) is not None):
                     good += 1
-                    yield Kept(number, content)
+                    yield KeptRow(number, content)
                 number += 1
         if good < number:
             also = f" or without text in {self._answer!r}" if self._answer else ""

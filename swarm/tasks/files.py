@@ -24,6 +24,7 @@ from swarm.tasks.base import TaskError, check_options
 
 NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
 """All names that task files have; whoever takes them from others refuses every other one."""
+
 LARGEST = 256 << 20
 """Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it."""
 
@@ -31,7 +32,7 @@ LARGEST_CODE = 1 << 20
 """Bytes of a reward file: a thousand times what one usually has."""
 
 
-def pack(settings: config.TaskSource, folder: Path) -> None:
+def pack(settings: config.TaskSettings, folder: Path) -> None:
     """Write the task files of a run that is created with these settings. Raises TaskError."""
     word, _, name = settings.name.partition(":")
     if word == "data":
@@ -50,7 +51,7 @@ def pack(settings: config.TaskSource, folder: Path) -> None:
         shutil.copyfile(path, folder / packed)
 
 
-def pinned(settings: config.TaskSource) -> config.TaskSource:
+def pinned(settings: config.TaskSettings) -> config.TaskSettings:
     """The same settings with a Hub data set's revision as the commit that it is now; as they are when nobody
     can tell."""
     word, _, name = settings.name.partition(":")
@@ -68,7 +69,7 @@ def pinned(settings: config.TaskSource) -> config.TaskSource:
     return msgspec.structs.replace(settings, options={**settings.options, "revision": commit or ""})
 
 
-def _pack_data(name: str, settings: config.TaskSource, folder: Path) -> None:
+def _pack_data(name: str, settings: config.TaskSettings, folder: Path) -> None:
     if not Path(name).expanduser().exists():
         return  # of the Hub, or missing: reading it says so
     from swarm.tasks import dataset

@@ -30,7 +30,7 @@ from swarm.tasks import sandbox
 from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
-LIMITS = sandbox.Limits(memory=1 << 30, files=64, size=8 << 20, processes=32)
+LIMITS = sandbox.ProcessLimits(memory=1 << 30, files=64, size=8 << 20, processes=32)
 """Of one program. What it prints counts as a written file."""
 
 LONGEST = 10.0

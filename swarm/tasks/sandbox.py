@@ -5,8 +5,8 @@ it works here.
 
 Inside: no network (not even the loopback of the machine), no home, no environment, no other process; /usr,
 Python's own folders and this package, read-only; an empty /tmp in memory. A program gets limits on memory,
-processes, files and what it writes (`Limits`), and everything in it dies with the one who started it. Root
-becomes a user that nobody else is, because the kernel does not count root's processes; others get a user
+processes, files and what it writes (`ProcessLimits`), and everything in it dies with the one who started it.
+Root becomes a user that nobody else is, because the kernel does not count root's processes; others get a user
 namespace.
 
 Not handled: limits on time (whoever starts a program ends it), a bug in the kernel that lets a program out,
@@ -47,7 +47,7 @@ class NoSandbox(ValueError):
     """Bubblewrap cannot make a sandbox here. The message says why, and what to do."""
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProcessLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of each process; 0 is none. See `swarm.tasks.limits`."""
 
     memory: int = 0
@@ -61,12 +61,12 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     user: int = 0
 
 
-def limited(command: Sequence[str], limit: Limits) -> list[str]:
+def limited(command: Sequence[str], limit: ProcessLimits) -> list[str]:
     """`command` with limits, seeing all that this process sees."""
     return [sys.executable, "-I", "-S", str(LIMITS), msgspec.json.encode(limit).decode(), *command]
 
 
-def sandboxed(command: Sequence[str], limit: Limits, readable: Sequence[Path] = ()) -> list[str]:
+def sandboxed(command: Sequence[str], limit: ProcessLimits, readable: Sequence[Path] = ()) -> list[str]:
     """`command` in a sandbox that can also read `readable`. Raises NoSandbox. Give it an environment of
     `environment()`."""
     if why := missing():
@@ -101,7 +101,7 @@ def missing() -> str:
             f" and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), {TRUST}"
         )
     try:
-        words = _wrapped([sys.executable, "-I", "-S", "-c", ""], Limits(), ())
+        words = _wrapped([sys.executable, "-I", "-S", "-c", ""], ProcessLimits(), ())
         tried = subprocess.run(words, env=environment(), capture_output=True, timeout=PROBE, check=False)
     except NoSandbox as error:
         return str(error)
@@ -120,7 +120,7 @@ def missing() -> str:
     )
 
 
-def _wrapped(command: Sequence[str], limit: Limits, readable: Sequence[Path]) -> list[str]:
+def _wrapped(command: Sequence[str], limit: ProcessLimits, readable: Sequence[Path]) -> list[str]:
     words = [
         shutil.which("bwrap") or "bwrap",
         "--unshare-ipc",

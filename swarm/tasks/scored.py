@@ -23,24 +23,25 @@ from swarm.types import Task
 
 OURS = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass on: it has arguments of its own for them."""
+
 COMPARES = ("exact", "math")
 """Rewards that need an answer to compare with."""
 
 
 def make(
-    source: Course, names: Sequence[str], settings: config.TaskSource, folder: Path | None, code: Code
-) -> Scored:
+    source: Course, names: Sequence[str], settings: config.TaskSettings, folder: Path | None, code: Code
+) -> ScoredSource:
     """`source` with these rewards; every function is imported here and now. Raises TaskError and
     NoSandbox."""
     try:
-        return Scored(source, _scorer(source, names, settings, folder, code))
+        return ScoredSource(source, _scorer(source, names, settings, folder, code))
     except (TaskError, NoSandbox):
         source.close()
         raise
 
 
 def _scorer(
-    source: Course, names: Sequence[str], settings: config.TaskSource, folder: Path | None, code: Code
+    source: Course, names: Sequence[str], settings: config.TaskSettings, folder: Path | None, code: Code
 ) -> rewards.Scorer:
     comparing = [name for name in names if name in COMPARES]
     if comparing and isinstance(source, DataSet) and not source.answers:
@@ -57,7 +58,7 @@ def _scorer(
         raise TaskError(str(error)) from error
 
 
-class Scored:
+class ScoredSource:
     slow = True
 
     def __init__(self, source: Course, scorer: rewards.Scorer) -> None:

@@ -55,7 +55,7 @@ TAIL = 8192
 SHOWN = 3
 """Lines of it in a message."""
 
-SANDBOX = sandbox.Limits(memory=MEMORY, files=256, size=sandbox.SCRATCH, processes=64)
+SANDBOX = sandbox.ProcessLimits(memory=MEMORY, files=256, size=sandbox.SCRATCH, processes=64)
 """Processes include threads: numpy and a tokenizer start one per core."""
 
 CHUNK = 1 << 16
@@ -332,7 +332,7 @@ class Worker:
             start = [sys.executable, "-P", "-c", "from swarm.tasks.worker_process import main; main()"]
         if self._sandbox:
             return sandbox.sandboxed(start, SANDBOX)
-        return sandbox.limited(start, sandbox.Limits(memory=self._memory, parent=os.getpid()))
+        return sandbox.limited(start, sandbox.ProcessLimits(memory=self._memory, parent=os.getpid()))
 
 
 def _place(function: str) -> str:

@@ -8,24 +8,24 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, Loss, Then, pause
+from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Then, pause
 from swarm.types import Verdict
 
 
 def test_every_verdict_and_every_loss_is_in_the_table_and_every_move_is_used() -> None:
-    assert set(TABLE) == {*Verdict, *Loss}
+    assert set(TABLE) == {*Verdict, *DeliveryLoss}
     assert set(TABLE.values()) == set(Then)
 
 
 def test_a_group_that_may_lie_at_a_learner_goes_to_no_other() -> None:
     assert {what for what, then in TABLE.items() if then is Then.ELSEWHERE} == {
         Verdict.OVER_QUOTA,
-        Loss.REFUSED,
+        DeliveryLoss.REFUSED,
     }
     assert {what for what, then in TABLE.items() if then is Then.AGAIN} == {
-        Loss.UNREACHABLE,
-        Loss.SILENT,
-        Loss.DAMAGED,
+        DeliveryLoss.UNREACHABLE,
+        DeliveryLoss.SILENT,
+        DeliveryLoss.DAMAGED,
     }
 
 

@@ -14,9 +14,9 @@ from swarm.core.slots import (
     SERVICES,
     STREAMS,
     STREAMS_OF_ONE,
-    Phase,
-    Seat,
-    Slots,
+    StreamPhase,
+    StreamSeat,
+    StreamSlots,
     deadline,
 )
 from swarm.types import PeerId
@@ -26,17 +26,17 @@ STRANGERS = [PeerId(f"stranger-{k}") for k in range(40)]
 HONEST, MEMBER = PeerId("honest"), PeerId("member")
 
 
-def slots() -> Slots:
-    return Slots(lambda peer: peer == MEMBER)
+def slots() -> StreamSlots:
+    return StreamSlots(lambda peer: peer == MEMBER)
 
 
-def seat(table: Slots, peer: PeerId, service: str = "groups", now: float = 0.0) -> Seat:
+def seat(table: StreamSlots, peer: PeerId, service: str = "groups", now: float = 0.0) -> StreamSeat:
     arrived, _ = table.arrive(peer, service, now)
     assert arrived is not None
     return arrived
 
 
-def call(table: Slots, peer: PeerId, service: str = "groups") -> bool:
+def call(table: StreamSlots, peer: PeerId, service: str = "groups") -> bool:
     """A stream, a whole message, and whether its handler runs."""
     mine = seat(table, peer, service)
     return table.announce(mine, 100, 0.0) is not None and table.begin(mine, 0.0)
@@ -121,7 +121,7 @@ def test_strangers_leave_half_of_a_services_calls_to_regular_peers() -> None:
 def test_an_ordinary_crowd_with_slow_rewards_is_not_told_busy() -> None:
     """Nine samplers with eight streams each, all of whose groups are being scored."""
     samplers = STRANGERS[:9]
-    table = Slots(lambda peer: peer in samplers)
+    table = StreamSlots(lambda peer: peer in samplers)
     assert all(call(table, peer) for peer in samplers for _ in range(8))
 
 
@@ -164,14 +164,14 @@ def test_the_table_counts_right_whatever_comes_and_goes(steps: list[tuple[int, i
         if what <= 1:
             arrived, gone = table.arrive(peer, ["groups", "history"][what], 0.0)
             seats = [one for one in seats if one is not gone] + ([arrived] if arrived else [])
-        elif mine and what == 2 and mine[-1].phase is Phase.IDLE:
+        elif mine and what == 2 and mine[-1].phase is StreamPhase.IDLE:
             gone_now = table.announce(mine[-1], size, 0.0) or []
             seats = [one for one in seats if one not in gone_now]
-        elif mine and what == 3 and mine[-1].phase is Phase.READING:
+        elif mine and what == 3 and mine[-1].phase is StreamPhase.READING:
             table.begin(mine[-1], 0.0)
-        elif mine and what == 4 and mine[-1].phase in (Phase.READING, Phase.CALLING):
+        elif mine and what == 4 and mine[-1].phase in (StreamPhase.READING, StreamPhase.CALLING):
             table.answer(mine[-1], 0.0)
-        elif mine and what == 5 and mine[-1].phase is Phase.ANSWERING:
+        elif mine and what == 5 and mine[-1].phase is StreamPhase.ANSWERING:
             table.rest(mine[-1], 0.0)
         elif mine and what == 6:
             table.leave(mine[0])
@@ -179,7 +179,7 @@ def test_the_table_counts_right_whatever_comes_and_goes(steps: list[tuple[int, i
             seats.remove(mine[0])
         told = table.statistics()
         assert told["streams_in"] == len(seats) <= STREAMS
-        assert told["calls_in"] == sum(one.phase is Phase.CALLING for one in seats)
+        assert told["calls_in"] == sum(one.phase is StreamPhase.CALLING for one in seats)
         assert told["bytes_in"] == sum(one.size for one in seats) <= BYTES
     for one in seats:
         table.leave(one)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.core.turns import Turns
+from swarm.core.turns import SoloTurns
 from swarm.types import Beat, Digest, Lag, PeerId, Role
 
 ME = (5, PeerId("me"))
@@ -38,8 +38,8 @@ def beats(**states: str) -> dict[PeerId, Beat]:
     }
 
 
-def turns(keep: bool = False) -> Turns:
-    return Turns(ME, timeout=5.0, pause=2.0, keep=keep)
+def turns(keep: bool = False) -> SoloTurns:
+    return SoloTurns(ME, timeout=5.0, pause=2.0, keep=keep)
 
 
 def test_the_oldest_learner_with_a_gradient_is_first_and_the_others_wait_for_as_many_as_are_older() -> None:

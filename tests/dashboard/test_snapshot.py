@@ -124,7 +124,7 @@ def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
 
 def test_a_state_deeper_than_any_stack_is_refused() -> None:
     plain = snapshot._unpack(dump(State()))
-    fields = len(msgspec.structs.fields(snapshot.Kept))
+    fields = len(msgspec.structs.fields(snapshot.SavedState))
     assert plain[:3] == b"\xde" + fields.to_bytes(2, "big")
     deep = b"\xde" + (fields + 1).to_bytes(2, "big") + plain[3:] + b"\xa1x" + b"\x91" * 100_000
     with pytest.raises(SnapshotError):

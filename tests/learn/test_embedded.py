@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm import tasks
-from swarm.config import Run, TaskSource
+from swarm.config import Run, TaskSettings
 from swarm.learn import embedded, model, tokenization, weights
 from swarm.learn.learner import Learner
 from swarm.learn.policy import LanguageModel
@@ -27,7 +27,7 @@ def quiet(line: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policies") / "one"
-    source = tasks.source(TaskSource(name="digit-sums"), 1)
+    source = tasks.source(TaskSettings(name="digit-sums"), 1)
     embedded.make(path, 1, source.characters, source.example, quiet)
     return path
 
@@ -43,14 +43,14 @@ def accuracy(engine: HfEngine, source: tasks.TaskSource, n: int = 512) -> float:
 
 
 def test_the_warm_start_answers_about_a_third(folder: Path) -> None:
-    assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSource(name="digit-sums"), 1)) < 0.5
+    assert 0.25 < accuracy(engine_of(folder), tasks.source(TaskSettings(name="digit-sums"), 1)) < 0.5
 
 
 def test_one_seed_makes_the_same_bytes_and_another_does_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 20)
-    source = tasks.source(TaskSource(name="digit-sums"), 1)
+    source = tasks.source(TaskSettings(name="digit-sums"), 1)
     made = []
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
         torch.manual_seed(len(made))  # the caller's generator must not matter
@@ -88,7 +88,7 @@ def test_every_character_of_a_task_is_a_token_of_its_policy(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "LAST_STEP", 1)
-    source = tasks.source(TaskSource(name=name), 1)
+    source = tasks.source(TaskSettings(name=name), 1)
     embedded.make(tmp_path / name, 1, source.characters, source.example, quiet)
     tokenizer = model.load_tokenizer(tmp_path / name)
     ids = tokenizer(source.characters).input_ids
@@ -99,7 +99,7 @@ def test_every_character_of_a_task_is_a_token_of_its_policy(
 def test_a_character_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="each has to be there once"):
         embedded.make(
-            tmp_path / "policy", 1, "()(", tasks.source(TaskSource(name="brackets"), 1).example, quiet
+            tmp_path / "policy", 1, "()(", tasks.source(TaskSettings(name="brackets"), 1).example, quiet
         )
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
     def interrupted(line: str) -> None:
         raise KeyboardInterrupt
 
-    source = tasks.source(TaskSource(name="digit-sums"), 1)
+    source = tasks.source(TaskSettings(name="digit-sums"), 1)
     with pytest.raises(KeyboardInterrupt):
         embedded.make(tmp_path / "policy", 1, source.characters, source.example, interrupted)
     assert list(tmp_path.iterdir()) == []
@@ -119,7 +119,7 @@ def test_an_interrupted_warm_start_leaves_no_folder(tmp_path: Path) -> None:
 def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int) -> None:
     """Sample, score, learn, step, one after the other; with `lag`, each eight groups use one of the last
     policies at random."""
-    run, source = Run(), tasks.source(TaskSource(name="digit-sums"), seed)
+    run, source = Run(), tasks.source(TaskSettings(name="digit-sums"), seed)
     embedded.make(tmp_path / "policy", seed, source.characters, source.example, quiet)
     learner = Learner(
         LanguageModel(model.load_policy(tmp_path / "policy"), tokenization.load(tmp_path / "policy")), run

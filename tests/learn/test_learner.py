@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from swarm import tasks
-from swarm.config import BatchSize, Objective, Optimizer, Run, TaskSource
+from swarm.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
 from swarm.learn import checkpoint, objectives, weights
-from swarm.learn.learner import Gradient, Learner, Work
+from swarm.learn.learner import Gradient, GradientWork, Learner
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
@@ -61,7 +61,7 @@ def toy(run: Run | None = None, spread: float = 0.5) -> tuple[Learner, ToyEngine
             parameter.copy_(spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)))
     engine = ToyEngine(weights.from_bytes)
     engine.load(learner.weights(), 0, Digest(""))
-    return learner, engine, tasks.source(TaskSource(name="toy"), 1)
+    return learner, engine, tasks.source(TaskSettings(name="toy"), 1)
 
 
 def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gradient:
@@ -70,7 +70,9 @@ def gradient(learner: Learner, batch: Sampled, part: slice = slice(None)) -> Gra
 
 @pytest.mark.parametrize("name", ["gepo", "gepo_paper", "gspo", "dr_grpo"])
 def test_two_learners_weighted_mean_is_one_learners_gradient_on_the_union(name: str) -> None:
-    learner, engine, source = toy(Run(optimizer=RATE, objective=Objective(name=name, options={"kl": 0.01})))
+    learner, engine, source = toy(
+        Run(optimizer=RATE, objective=ObjectiveSettings(name=name, options={"kl": 0.01}))
+    )
     learner.step(torch.randn(learner.size))  # the learner has moved on: ratios are not 1
     batch = sampled(source, engine, range(12))
     union, first, second = (
@@ -94,13 +96,15 @@ def test_micro_batches_do_not_change_the_gradient() -> None:
 @pytest.mark.parametrize("name", ["gepo", "grpo", "ppo_clip", "cispo"])
 def test_a_gradient_tells_the_advantages_and_weights_of_its_first_group(name: str) -> None:
     learner, engine, source = toy(
-        Run(optimizer=RATE, objective=Objective(name=name), batch=BatchSize(micro=3))
+        Run(optimizer=RATE, objective=ObjectiveSettings(name=name), batch=BatchSize(micro=3))
     )
     learner.step(torch.randn(learner.size))
     groups, prompts, rewards = batch = sampled(source, engine, range(7))
     told = gradient(learner, batch)
     whole, _ = learner._batch(
-        Work(groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards))
+        GradientWork(
+            groups, prompts, rewards, objectives.Total.of([group.lengths for group in groups], rewards)
+        )
     )
     advantage, phi = objectives.weights(learner.objective, whole)
     assert told.advantages == pytest.approx(advantage[:8].tolist(), rel=1e-4, abs=1e-6)

@@ -15,7 +15,7 @@ from swarm.learn.trust_region import TRUSTS
 
 OWN = '''
 """Square-root weights: half way between no correction and importance sampling."""
-from swarm.learn.objectives import OBJECTIVES, Advantage, Kl, Objective, Ratio, Trust
+from swarm.learn.objectives import OBJECTIVES, Advantage, Kl, Objective, Ratio, TrustRegion
 from swarm.learn.trust_region import TRUSTS, Weighed
 
 def root(it: Weighed):
@@ -23,11 +23,11 @@ def root(it: Weighed):
     return it.w.sqrt().clamp(max=1 + it.trust.hi)
 
 TRUSTS["NAME-root"] = root
-HALF = Trust("NAME-root", hi=1.0)
+HALF = TrustRegion("NAME-root", hi=1.0)
 OWN_RATIO = Ratio("sequence", "full")
 MINE = Objective("mine", Advantage("leave-one-out"), OWN_RATIO, HALF, "constant", Kl(weight=0.01))
-TYPO = Objective("typo", Advantage("group-mena"), Ratio("token"), Trust("free"), "token-mean")
-SPARE = Objective("spare", Advantage(), Ratio("token"), Trust("soft", constants=(1.0,)), "token-mean")
+TYPO = Objective("typo", Advantage("group-mena"), Ratio("token"), TrustRegion("free"), "token-mean")
+SPARE = Objective("spare", Advantage(), Ratio("token"), TrustRegion("soft", constants=(1.0,)), "token-mean")
 OTHER = {"name": "mine"}
 '''
 names = (f"own_objective_{n}" for n in itertools.count())

@@ -8,7 +8,7 @@ import pytest
 
 from peers.build import base_model, run_folder
 from peers.errors import WrongUsage
-from swarm.config import Model, Optimizer, Run, TaskSource, load
+from swarm.config import Model, Optimizer, Run, TaskSettings, load
 from swarm.learn import tiny
 from swarm.learn.learner import Learner
 from swarm.learn.rates import Unknown, rate, settled
@@ -19,7 +19,7 @@ QWEN = 596_049_920
 
 
 def run(name: str = "embedded", training: str = "full", task: str = "digit-sums") -> Run:
-    return Run(model=Model(name=name, training=training), task=TaskSource(name=task))  # type: ignore[arg-type]
+    return Run(model=Model(name=name, training=training), task=TaskSettings(name=task))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

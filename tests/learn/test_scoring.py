@@ -20,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from swarm.learn.policy import LanguageModel, Scored
+from swarm.learn.policy import LanguageModel, TokenScores
 from swarm.learn.scoring import linear_head, score
 
 SIZES = {
@@ -158,5 +158,5 @@ def test_ragged_rows_of_a_model_score_as_its_whole_logits_do(kind: str, tied: bo
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
-def _total(scored: Scored) -> torch.Tensor:
+def _total(scored: TokenScores) -> torch.Tensor:
     return (scored.logp * torch.arange(1, 5))[scored.mask].sum()

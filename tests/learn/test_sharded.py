@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from swarm.config import BatchSize, Model, Objective, Optimizer, Run, Training
+from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
 from swarm.core.belief import objection
 from swarm.learn import tiny, tokenization, weights
 from swarm.learn.fsdp.driver import RankLost
@@ -130,7 +130,7 @@ def test_what_is_not_believed_is_left_out_as_in_one_process(both: tuple[ShardedL
 
 
 def test_ranks_take_in_the_batches_of_other_learners(folder: Path) -> None:
-    run = msgspec.structs.replace(RUN, objective=Objective(name="ppo_clip"))
+    run = msgspec.structs.replace(RUN, objective=ObjectiveSettings(name="ppo_clip"))
     completions, means = Moments(count=9, mean=3.0, square=70.0), Moments(count=3, mean=3.0, square=20.0)
     others = (Closed(live=9, completions=completions, groups=means),)
     pair, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)

@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.config import BatchSize, Optimizer, Run, Sampling
-from swarm.config import Objective as Chosen
+from swarm.config import ObjectiveSettings as Chosen
 from swarm.learn.batch import moments, together
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.objectives import OBJECTIVES, Total
 from swarm.learn.parts import OF_ROUND, REDUCTIONS, SCALES
-from swarm.learn.policy import Scored
+from swarm.learn.policy import TokenScores
 from swarm.learn.tabular import Tabular
 from swarm.types import Array, Digest, Group, PeerId, Times
 
 LONGEST, SIZE = 12, 4
 SHARES = {2: (3, 9), 5: (2, 7, 1, 4, 3)}
 """Learners -> groups of each."""
+
 Options = dict[str, float | str | bool]
 METHODS: list[tuple[str, Options]] = [
     (name, {"kl_against": "sampler"} if OBJECTIVES[name].kl.against == "ref" else {})
@@ -36,7 +37,9 @@ Batch = tuple[list[Group], list[str], list[tuple[float, ...]]]
 class Ragged(Tabular):
     """A table whose completions may be shorter than it."""
 
-    def logprobs(self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float) -> Scored:
+    def logprobs(
+        self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
+    ) -> TokenScores:
         scored = super().logprobs(prompts, [[*row, *[0] * (LONGEST - len(row))] for row in rows], temperature)
         return scored._replace(mask=torch.arange(LONGEST) < torch.tensor([len(row) for row in rows])[:, None])
 

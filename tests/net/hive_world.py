@@ -11,7 +11,7 @@ from pathlib import Path
 
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
-from swarm.net.board import Board
+from swarm.net.board import DhtBoard
 from swarm.net.gossip import PubSub
 from swarm.net.hive import Node, ThreadWork, WallClock
 from swarm.net.mail import StreamMail
@@ -36,7 +36,7 @@ class HivePorts:
         return self.node.clock
 
     @property
-    def board(self) -> Board:
+    def board(self) -> DhtBoard:
         return self.node.board
 
     @property

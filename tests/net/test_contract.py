@@ -21,7 +21,7 @@ from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs, digest_of
 from swarm.net.in_memory import CONCURRENT, QUEUE, MemoryNetwork
 from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
-from swarm.net.turns import Turns
+from swarm.net.turns import AnswerTurns
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
@@ -249,7 +249,7 @@ def test_answers_that_have_turns_are_made_so_many_at_a_time(world: Any) -> None:
             working[0] -= 1
             return message
 
-        await two.mail.serve("turns", work, Turns(2))
+        await two.mail.serve("turns", work, AnswerTurns(2))
         messages = [b"%d" % k for k in range(6)]
         assert (
             await asyncio.gather(*(one.mail.send(two.me, "turns", message) for message in messages))

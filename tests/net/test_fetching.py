@@ -16,7 +16,7 @@ from swarm.config import DelayLaw
 from swarm.net.blobs import CHUNK, Blobs, digest_of
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Busy, NetError, Ports
-from swarm.net.turns import FROM_ONE, LONGEST, Turns
+from swarm.net.turns import FROM_ONE, LONGEST, AnswerTurns
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release
@@ -301,7 +301,7 @@ def test_of_releases_that_were_only_begun_no_more_are_held_than_of_whole_ones() 
 
 def test_a_turn_is_waited_for_in_order_and_not_for_long() -> None:
     async def main() -> None:
-        turns, order = Turns(at_once=1), list[str]()
+        turns, order = AnswerTurns(at_once=1), list[str]()
         end = await turns.take(PeerId("first"))
 
         async def take(name: str) -> None:
@@ -326,7 +326,7 @@ def test_a_turn_is_waited_for_in_order_and_not_for_long() -> None:
 
 def test_one_peer_does_not_have_all_turns() -> None:
     async def main() -> None:
-        turns = Turns()
+        turns = AnswerTurns()
         for _ in range(FROM_ONE):
             await turns.take(PeerId("greedy"))
         with pytest.raises(Busy, match="too many"):

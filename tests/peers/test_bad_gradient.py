@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peers.commands import sim
-from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSource
+from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Run, Sampling, TaskSettings
 from swarm.events import Averaged, Event, Trained
 from swarm.net.in_memory import MemoryAverager
 from swarm.sim.scenario import Scenario
@@ -32,7 +32,7 @@ def played(versions: int, monkeypatch: pytest.MonkeyPatch, times: float) -> list
     monkeypatch.setattr(MemoryAverager, "average", average)
     run = Run(
         name="bad",
-        task=TaskSource(name="toy"),
+        task=TaskSettings(name="toy"),
         sampling=Sampling(group_size=4, max_tokens=4),
         optimizer=Optimizer(lr=0.3),
         batch=BatchSize(groups=16, close_after=3.0),

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from peers.commands import sim
-from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSource
+from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.events import Event, Heard, Trained
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
@@ -22,7 +22,7 @@ def told_with(delay: Delay) -> tuple[Lag, float]:
     """The last mean of the samplers' causes, and the mean age of the groups trained meanwhile."""
     settings = Run(
         name="causes",
-        task=TaskSource(name="toy"),
+        task=TaskSettings(name="toy"),
         sampling=Sampling(group_size=4, max_tokens=4),
         optimizer=Optimizer(lr=0.01),
         batch=BatchSize(groups=8, close_after=3.0),

@@ -152,7 +152,7 @@ def test_words_are_read_as_what_the_key_wants() -> None:
 
 runs = st.builds(
     lambda seed, lr, options: Run(
-        seed=seed, optimizer=config.Optimizer(lr=lr), objective=config.Objective(options=options)
+        seed=seed, optimizer=config.Optimizer(lr=lr), objective=config.ObjectiveSettings(options=options)
     ),
     st.integers(0, 2**62),
     st.floats(1e-9, 10),
@@ -179,7 +179,7 @@ def test_what_is_dumped_can_be_loaded(run: Run) -> None:
 
 def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:
     one, two = ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0})
-    runs = [Run(objective=config.Objective(options=options)) for options in (one, two)]
+    runs = [Run(objective=config.ObjectiveSettings(options=options)) for options in (one, two)]
     assert msgspec.msgpack.encode(config.run_dict(runs[0])) == msgspec.msgpack.encode(
         config.run_dict(runs[1])
     )

@@ -20,7 +20,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, Loss, Outcome, Then
+from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Outcome, Then
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
@@ -138,22 +138,22 @@ def once(outcome: Outcome) -> Callable[[Group], Awaitable[bytes]]:
         if met[group.id] > 1:
             return receipt(Verdict.ADMIT)
         match outcome:
-            case Loss.REFUSED:
+            case DeliveryLoss.REFUSED:
                 raise Refused("busy: too many calls at once, try later")
-            case Loss.SILENT:
+            case DeliveryLoss.SILENT:
                 await asyncio.sleep(60.0)
-            case Loss.DAMAGED:
+            case DeliveryLoss.DAMAGED:
                 return b"no receipt"
         return receipt(Verdict(outcome))
 
     return answer
 
 
-@pytest.mark.parametrize("outcome", [*Verdict, *Loss])
+@pytest.mark.parametrize("outcome", [*Verdict, *DeliveryLoss])
 def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(outcome: Outcome) -> None:
     async def play(site: Site) -> None:
-        group = group_of(1, tokens=1_000_000 if outcome is Loss.TOO_LARGE else 4)
-        if outcome is Loss.UNREACHABLE:
+        group = group_of(1, tokens=1_000_000 if outcome is DeliveryLoss.TOO_LARGE else 4)
+        if outcome is DeliveryLoss.UNREACHABLE:
             site.heard(NEAR, 64)  # it is heard, and nobody is there until later
             soon = LINK + SHORTEST / 2
             asyncio.get_running_loop().call_later(
@@ -166,13 +166,15 @@ def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(o
         await site.learner(FAR, takes)
         await delivery
         went, then = [peer for peer, _, _ in site.sent], TABLE[outcome]
-        nowhere = outcome in (Loss.UNREACHABLE, Loss.TOO_LARGE)
+        nowhere = outcome in (DeliveryLoss.UNREACHABLE, DeliveryLoss.TOO_LARGE)
         expected = {Then.DONE: [], Then.DROPPED: [], Then.AGAIN: [NEAR], Then.ELSEWHERE: [FAR]}[then]
         assert went == ([] if nowhere else [NEAR]) + expected
         assert site.host.status.refused == (then is Then.DROPPED)
         assert site.host.roster.beat(NEAR) and site.host.roster._known[NEAR].in_flight == 0
         notes = [event.text for event in site.told if isinstance(event, events.Noted)]
-        assert len(notes) == (then in (Then.AGAIN, Then.ELSEWHERE) or outcome is Loss.TOO_LARGE), notes
+        assert len(notes) == (then in (Then.AGAIN, Then.ELSEWHERE) or outcome is DeliveryLoss.TOO_LARGE), (
+            notes
+        )
         assert all(str(outcome.value) in note or "does not fit" in note for note in notes)
         if not nowhere and expected:
             assert site.sent[1][2] - site.sent[0][2] >= 0.75 * SHORTEST, "not before a pause"

@@ -46,7 +46,7 @@ def test_the_known_trap_of_numpy_is_found(monkeypatch: pytest.MonkeyPatch, versi
 
 
 def test_a_missing_package_is_named() -> None:
-    finding = doctor.package(doctor.Need("no-such-package-here", (1,), (2,), ""))
+    finding = doctor.package(doctor.NeededPackage("no-such-package-here", (1,), (2,), ""))
     assert (finding.level, finding.todo) == ("fail", "pip install 'no-such-package-here>=1,<2'")
 
 

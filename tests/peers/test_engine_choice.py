@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peers.build.engine_choice import Choice, Seen, choose
+from peers.build.engine_choice import EngineChoice, EngineFacts, choose
 from peers.errors import CannotHere, WrongUsage
 from peers.fit.hardware import Gpu
-from swarm.config import Engine
+from swarm.config import EngineSettings
 
 GIB = 1 << 30
 H100 = Gpu("H100", 80 * GIB, 79 * GIB)
@@ -17,61 +17,69 @@ BILLION = 1_000_000_000
 
 def seen(
     vllm: bool = True, gpus: tuple[Gpu, ...] = (H100,), parameters: int = 8 * BILLION, quantize: str = "none"
-) -> Seen:
-    return Seen(vllm, gpus, parameters, quantize)
+) -> EngineFacts:
+    return EngineFacts(vllm, gpus, parameters, quantize)
 
 
 def test_a_gpu_with_room_and_vllm_give_vllm() -> None:
-    assert choose(Engine(), seen()) == Choice("vllm", "vLLM is installed, and the H100 has room for it")
+    assert choose(EngineSettings(), seen()) == EngineChoice(
+        "vllm", "vLLM is installed, and the H100 has room for it"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "here", "reason"),
     [
-        (Engine(), seen(gpus=()), "there is no GPU, where vLLM has to be asked for: peer.engine.name = vllm"),
-        (Engine(), seen(vllm=False, gpus=()), "there is no GPU"),
         (
-            Engine(),
+            EngineSettings(),
+            seen(gpus=()),
+            "there is no GPU, where vLLM has to be asked for: peer.engine.name = vllm",
+        ),
+        (EngineSettings(), seen(vllm=False, gpus=()), "there is no GPU"),
+        (
+            EngineSettings(),
             seen(vllm=False),
             "vLLM is not installed; pip install 'gepo-swarm[vllm]' samples faster on this GPU",
         ),
         (
-            Engine(device="cpu"),
+            EngineSettings(device="cpu"),
             seen(),
             "peer.engine.device is cpu, where vLLM has to be asked for: peer.engine.name = vllm",
         ),
         (
-            Engine(),
+            EngineSettings(),
             seen(gpus=(SMALL,)),
             "the model needs 19.4 GB in vLLM, which may take 10.2 GB of the RTX 3060",
         ),
-        (Engine(memory=0.3), seen(quantize="int8"), "vLLM cannot quantize to int8 while it loads"),
+        (EngineSettings(memory=0.3), seen(quantize="int8"), "vLLM cannot quantize to int8 while it loads"),
         (
-            Engine(),
+            EngineSettings(),
             seen(gpus=(H100._replace(free=40 * GIB),)),
             "vLLM would take 68.0 GB of the H100, 40.0 GB are free: lower peer.engine.memory",
         ),
     ],
 )
-def test_else_auto_is_transformers_and_says_why(settings: Engine, here: Seen, reason: str) -> None:
-    assert choose(settings, here) == Choice("hf", reason)
+def test_else_auto_is_transformers_and_says_why(
+    settings: EngineSettings, here: EngineFacts, reason: str
+) -> None:
+    assert choose(settings, here) == EngineChoice("hf", reason)
 
 
 def test_a_share_of_a_busy_gpu_is_enough_where_it_is_asked_for() -> None:
     busy = H100._replace(free=40 * GIB)
-    assert choose(Engine(memory=0.4), seen(gpus=(busy,))).name == "vllm"
-    assert choose(Engine(device="cuda:1"), seen(gpus=(busy, H100))).name == "vllm"
+    assert choose(EngineSettings(memory=0.4), seen(gpus=(busy,))).name == "vllm"
+    assert choose(EngineSettings(device="cuda:1"), seen(gpus=(busy, H100))).name == "vllm"
 
 
 def test_four_bits_make_room() -> None:
-    assert choose(Engine(), seen(gpus=(SMALL,), quantize="nf4")).name == "vllm"
+    assert choose(EngineSettings(), seen(gpus=(SMALL,), quantize="nf4")).name == "vllm"
 
 
 def test_what_is_asked_for_is_given() -> None:
-    assert choose(Engine(name="hf"), seen()).name == "hf"
-    assert choose(Engine(name="vllm"), seen(gpus=())).name == "vllm"
+    assert choose(EngineSettings(name="hf"), seen()).name == "hf"
+    assert choose(EngineSettings(name="vllm"), seen(gpus=())).name == "vllm"
     assert (
-        choose(Engine(name="vllm-server", url="http://127.0.0.1:8000"), seen(vllm=False)).name
+        choose(EngineSettings(name="vllm-server", url="http://127.0.0.1:8000"), seen(vllm=False)).name
         == "vllm-server"
     )
 
@@ -80,34 +88,34 @@ def test_what_is_asked_for_is_given() -> None:
     ("settings", "here", "error", "words"),
     [
         (
-            Engine(name="vllm"),
+            EngineSettings(name="vllm"),
             seen(vllm=False),
             CannotHere,
             r"not installed here: pip install 'gepo-swarm\[vllm\]'",
         ),
-        (Engine(name="vllm"), seen(quantize="int8"), WrongUsage, "cannot quantize to int8"),
+        (EngineSettings(name="vllm"), seen(quantize="int8"), WrongUsage, "cannot quantize to int8"),
         (
-            Engine(name="vllm"),
+            EngineSettings(name="vllm"),
             seen(gpus=(), quantize="nf4"),
             WrongUsage,
             "on GPUs only: set peer.engine.name to hf",
         ),
-        (Engine(name="vllm-server"), seen(), WrongUsage, "set peer.engine.url too"),
+        (EngineSettings(name="vllm-server"), seen(), WrongUsage, "set peer.engine.url too"),
         (
-            Engine(name="vllm-server", url="http://127.0.0.1:8000"),
+            EngineSettings(name="vllm-server", url="http://127.0.0.1:8000"),
             seen(quantize="nf4"),
             WrongUsage,
             "set peer.engine.name to hf",
         ),
-        (Engine(name="toy"), seen(), WrongUsage, "for simulations"),
+        (EngineSettings(name="toy"), seen(), WrongUsage, "for simulations"),
     ],
 )
 def test_what_cannot_be_had_says_what_to_do(
-    settings: Engine, here: Seen, error: type[Exception], words: str
+    settings: EngineSettings, here: EngineFacts, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         choose(settings, here)
 
 
 def test_the_sentence_names_the_engine() -> None:
-    assert str(choose(Engine(), seen(gpus=()))).startswith("engine hf: there is no GPU")
+    assert str(choose(EngineSettings(), seen(gpus=()))).startswith("engine hf: there is no GPU")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peers.commands import sim
-from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource
+from swarm.config import BatchSize, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSettings
 from swarm.events import Adopted, Evaluated, Event, Faulted, Heard, Judged, Noted, Recovered, Sampled
 from swarm.learn.weights import from_bytes
 from swarm.sample.base import Completions, EngineError
@@ -61,7 +61,7 @@ def played(
     """Events of a small swarm in which one peer's engine is ill."""
     run = Run(
         name="faults",
-        task=TaskSource(name="toy"),
+        task=TaskSettings(name="toy"),
         sampling=Sampling(group_size=4, max_tokens=4),
         optimizer=Optimizer(lr=0.1),
         batch=BatchSize(groups=4, close_after=3.0),

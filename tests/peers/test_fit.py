@@ -21,7 +21,7 @@ from peers.errors import CannotHere
 from peers.fit import estimates, hardware
 from peers.fit import fits as fit
 from peers.fit.calibration import Corrections
-from peers.fit.estimates import Ask, Speed
+from peers.fit.estimates import RunShape, Speed
 from peers.fit.fits import Case
 from peers.fit.hardware import Gpu, Machine
 from peers.fit.model_shape import examine
@@ -102,7 +102,7 @@ def test_the_size_of_an_adapter_is_predicted_exactly(
 ) -> None:
     config = settings("run.model.training=lora", f"run.lora.targets={targets}", "run.lora.rank=3")
     found = examine(models[family], targets)
-    assert estimates.trained(found, Ask.of(config)) == factory.size(models[family], config.run)
+    assert estimates.trained(found, RunShape.of(config)) == factory.size(models[family], config.run)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

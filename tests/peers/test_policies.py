@@ -17,7 +17,7 @@ from huggingface_hub.utils import close_session
 
 from peers.build import base_model, factory, run_folder
 from peers.errors import CannotHere, UserError, WrongUsage
-from swarm.config import Config, Engine, Model, Optimizer, Peer, Run, Sampling
+from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
 from swarm.learn import tiny, weights
 from swarm.learn.model import load_policy
 from swarm.sample.hf import HfEngine
@@ -212,7 +212,7 @@ def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -> None:
-    peer = Peer(engine=Engine(quantize=kind))
+    peer = Peer(engine=EngineSettings(quantize=kind))
     with pytest.raises(
         WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"
     ):

@@ -35,6 +35,7 @@ QWEN3 = {
     "Qwen/Qwen3-8B": (4096, 12288, 36, 32, False),
 }
 """As their configs on the Hub have them: width, width inside, layers, heads, tied embeddings."""
+
 PRESETS = ("gsm8k-0.6b", "math-1.7b-lora", "reason-8b-qlora", "paper-delay64")
 FAMILY = {
     "Qwen/Qwen3-0.6B": "qwen3",
@@ -54,6 +55,7 @@ ROWS = {
     ],
 }
 """Of each data set: its columns, and answers as it writes them."""
+
 HERE = ("split", "subset", "held_out_split", "revision")
 """Options that name a part of a Hub data set."""
 

@@ -25,7 +25,7 @@ from swarm.config import (
     Releasing,
     Run,
     Sampling,
-    TaskSource,
+    TaskSettings,
     Window,
 )
 from swarm.core.admission import group_id
@@ -70,7 +70,7 @@ def scenario(
     """A seed, `peers` = (learners, samplers), and a table that learns in some twenty versions."""
     settings: dict[str, Any] = {
         "name": "roles",
-        "task": TaskSource(name="toy"),
+        "task": TaskSettings(name="toy"),
         "sampling": Sampling(group_size=4, max_tokens=4),
         "optimizer": Optimizer(lr=0.1),
         "batch": BatchSize(groups=8, close_after=3.0),

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from peers.commands import sim
 from peers.roles.batch_closing import Closing, closed_of
-from swarm.config import Averaging, BatchSize, DelayLaw, Objective, Optimizer, Run, Sampling, TaskSource
+from swarm.config import (
+    Averaging,
+    BatchSize,
+    DelayLaw,
+    ObjectiveSettings,
+    Optimizer,
+    Run,
+    Sampling,
+    TaskSettings,
+)
 from swarm.events import Event, Noted, Trained
 from swarm.learn.learner import Gradient, Learner
 from swarm.sim.scenario import Fault, Scenario
@@ -52,12 +61,12 @@ class Watched:
         monkeypatch.setattr(sim, "Learner", Shown)
         run = Run(
             name="union",
-            task=TaskSource(name="toy"),
+            task=TaskSettings(name="toy"),
             sampling=Sampling(group_size=4, max_tokens=4),
             optimizer=Optimizer(lr=0.1),
             batch=BatchSize(groups=12, close_after=3.0),
             averaging=Averaging(match=2.0, deadline=6.0, chunk=3.0, alone=alone),
-            objective=Objective(name=method),
+            objective=ObjectiveSettings(name=method),
         )
         prices = {
             "sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3),

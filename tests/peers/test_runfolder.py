@@ -20,7 +20,7 @@ from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
 from swarm import wire
-from swarm.config import Model, Run, TaskSource
+from swarm.config import Model, Run, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.learn import adapters, tiny, weights
@@ -166,7 +166,7 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
         "def short(prompts, completions, **_):\n    return [1.0 for _ in completions]\n"
     )
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 8)
-    task = TaskSource(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
+    task = TaskSettings(name=f"data:{tmp_path / 'data.jsonl'}", rewards=(f"{tmp_path / 'mine.py'}:short",))
     run = run_folder.create(tmp_path / "run", Run(task=task), policy)
     assert set(run.spec.task) == {"data.parquet", "rewards-0.py"}
     for name, digest in run.spec.task.items():

@@ -20,7 +20,17 @@ from peers.runtime.faults import AGAIN
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
-from swarm.config import BatchSize, Config, DelayLaw, Evaluation, Optimizer, Run, Sampling, TaskSource, Window
+from swarm.config import (
+    BatchSize,
+    Config,
+    DelayLaw,
+    Evaluation,
+    Optimizer,
+    Run,
+    Sampling,
+    TaskSettings,
+    Window,
+)
 from swarm.core.admission import group_id
 from swarm.core.membership import Trust
 from swarm.net.hive import ThreadWork
@@ -103,7 +113,7 @@ class Told:
             prices={kind: DelayLaw(law="constant", seconds=seconds) for kind, seconds in prices.items()},
             run=Run(
                 name="scoring",
-                task=TaskSource(name="toy"),
+                task=TaskSettings(name="toy"),
                 sampling=Sampling(group_size=4, max_tokens=4),
                 optimizer=Optimizer(lr=0.2),
                 batch=BatchSize(groups=8, close_after=3.0),

@@ -125,7 +125,7 @@ class Breaks(Post):
         whole = self.handlers["good"]
 
         async def breaks(sender: PeerId, data: bytes) -> bytes:
-            ask = wire.decode(data, spec_transfer.Ask)
+            ask = wire.decode(data, spec_transfer.FileRequest)
             if ask.file == "model.safetensors":
                 self.asked.append(ask.offset)
                 self.left -= 1
@@ -239,7 +239,7 @@ def test_only_who_knows_the_run_gets_only_its_files(
 ) -> None:
     run = origin(tmp_path / "run")
     post = served(run)
-    ask = msgspec.structs.replace(spec_transfer.Ask(run=run.digest, file="", offset=0), **changes)
+    ask = msgspec.structs.replace(spec_transfer.FileRequest(run=run.digest, file="", offset=0), **changes)
     with pytest.raises(Refused, match=why):
         asyncio.run(post.send(PeerId("good"), "spec", wire.encode(ask)))
     with pytest.raises(Refused):
@@ -251,7 +251,7 @@ def test_an_offset_beyond_the_end_or_before_the_start_is_harmless(tmp_path: Path
     post = served(run)
     spec = (run.path / "spec").read_bytes()
     for offset, answer in ((-5, spec), (len(spec), b""), (1 << 60, b"")):
-        ask = spec_transfer.Ask(run=run.digest, file="", offset=offset)
+        ask = spec_transfer.FileRequest(run=run.digest, file="", offset=offset)
         assert asyncio.run(post.send(PeerId("good"), "spec", wire.encode(ask))) == answer
 
 

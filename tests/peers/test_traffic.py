@@ -15,7 +15,7 @@ from peers.commands import sim
 from peers.runtime.frames import Frames
 from peers.runtime.traffic import ANSWERED, LATELY, LINKS, SMALL, CountedMail, Traffic
 from swarm import events, wire
-from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSource
+from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
 from swarm.net.ports import Ports, Refused, Unreachable
 from swarm.sim.clock import run
@@ -164,7 +164,7 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
 def told_by(minutes: float, *faults: Fault, delay: Delay | None = None) -> list[events.Event]:
     settings = Run(
         name="traffic",
-        task=TaskSource(name="toy"),
+        task=TaskSettings(name="toy"),
         sampling=Sampling(group_size=4, max_tokens=4),
         optimizer=Optimizer(lr=0.1),
         batch=BatchSize(groups=8, close_after=3.0),

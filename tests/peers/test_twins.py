@@ -15,7 +15,7 @@ from peers.roles import state_transfer
 from peers.roles.state_transfer import HELD, StateTransfer
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from swarm.config import Config, DelayLaw, Engine, Peer, Run
+from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
 from swarm.core.membership import Trust
 from swarm.events import Bus
 from swarm.net import blobs
@@ -50,7 +50,7 @@ class Learner:
     ) -> None:
         ports, config = (
             network.ports(name, price),
-            Config(run=Run(name="twins"), peer=Peer(engine=Engine(name="toy", tasks=1))),
+            Config(run=Run(name="twins"), peer=Peer(engine=EngineSettings(name="toy", tasks=1))),
         )
         who = PeerInfo(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
         trust = Trust("twins", b"owner", False, lambda key, data, signature: True)

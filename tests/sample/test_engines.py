@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from swarm.config import Lora, TaskSource
+from swarm.config import Lora, TaskSettings
 from swarm.learn import adapters, embedded, model, quantized, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.tabular import Tabular
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         # a high-entropy policy with some end tokens is what these tests want
         patch.setattr(embedded, "LAST_STEP", 12)
-        source = tasks.source(TaskSource(name="digit-sums"), 1)
+        source = tasks.source(TaskSettings(name="digit-sums"), 1)
         embedded.make(path, 1, source.characters, source.example, lambda line: None)
     return path
 

@@ -10,12 +10,12 @@ import pytest
 from peers.commands import sim
 from swarm.events import Trained
 from swarm.sim import report, scenario
-from swarm.sim.world import Outcome, World
+from swarm.sim.world import SimulationOutcome, World
 
 FILE = Path(__file__).parents[2] / "configs" / "scenarios" / "paper-delay.toml"
 
 
-def day() -> tuple[Outcome, report.Summary, list[Trained]]:
+def day() -> tuple[SimulationOutcome, report.Summary, list[Trained]]:
     summary, steps = report.Summary(), []
     outcome = World(
         scenario.load(FILE),

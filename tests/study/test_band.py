@@ -7,13 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from peers.studies.band import LAGS, Seen, believing, binned, figures, honest, liars, measure, suffer, write
+from peers.studies.band import (
+    LAGS,
+    TakenGroup,
+    believing,
+    binned,
+    figures,
+    honest,
+    liars,
+    measure,
+    suffer,
+    write,
+)
 from peers.studies.experiments import key
 from swarm.core import belief
 
 
-def seen(lag: int, drift: float = -0.5, evidence: float = 1.0) -> Seen:
-    return Seen(lag=lag, drift=drift, evidence=evidence, lowest=-2.0, highest=1.0)
+def seen(lag: int, drift: float = -0.5, evidence: float = 1.0) -> TakenGroup:
+    return TakenGroup(lag=lag, drift=drift, evidence=evidence, lowest=-2.0, highest=1.0)
 
 
 def test_groups_are_binned_by_lag_up_to_the_window() -> None:

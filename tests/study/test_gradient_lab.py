@@ -14,7 +14,7 @@ import torch
 from peers.errors import WrongUsage
 from peers.studies import gradient, mdp
 from peers.studies.experiments import Row
-from peers.studies.gradient_report import Record, Setting, derived, gather, interval, table, verdict
+from peers.studies.gradient_report import LabSetting, MethodRecord, derived, gather, interval, table, verdict
 from peers.studies.intervals import student
 from swarm.learn.objectives import OBJECTIVES, Batch, loss
 
@@ -22,15 +22,15 @@ TINY = ("rloo", "grpo", "gepo", "seq_is")
 GOLDEN = Path(__file__).with_name("golden-gradient.csv")
 
 
-def cell(kl: float, methods: Sequence[str], instance: int = 0) -> gradient.Cell:
-    return gradient.Cell(
+def cell(kl: float, methods: Sequence[str], instance: int = 0) -> gradient.GradientCell:
+    return gradient.GradientCell(
         kl=kl, group=8, horizon=4, instance=instance, groups=1024, methods=tuple(methods), defined=""
     )
 
 
-def records(kl: float, methods: Sequence[str], instances: int = 8) -> dict[str, Record]:
+def records(kl: float, methods: Sequence[str], instances: int = 8) -> dict[str, MethodRecord]:
     rows = [gradient.measure(cell(kl, methods, seed)) for seed in range(instances)]
-    return {record.label: record for record in gather([Setting(kl, 8, 4)] * instances, rows)}
+    return {record.label: record for record in gather([LabSetting(kl, 8, 4)] * instances, rows)}
 
 
 @pytest.mark.parametrize("kl", [0.0, 0.03, 0.3])
@@ -165,7 +165,7 @@ def test_a_label_that_names_nothing_is_refused(label: str, tmp_path: Path) -> No
 def test_figures_of_a_tiny_plan_are_golden() -> None:
     """To renew after a change that is meant: write `table(...)` below to the file."""
     rows = [gradient.measure(cell(0.03, TINY, seed)) for seed in range(3)]
-    now = list(csv.reader(table(gather([Setting(0.03, 8, 4)] * 3, rows)).decode().splitlines()))
+    now = list(csv.reader(table(gather([LabSetting(0.03, 8, 4)] * 3, rows)).decode().splitlines()))
     golden = list(csv.reader(GOLDEN.read_text().splitlines()))
     assert now[0] == golden[0] and [line[0] for line in now] == [line[0] for line in golden]
     for mine, theirs in zip(now[1:], golden[1:], strict=True):
@@ -177,11 +177,11 @@ def test_figures_of_a_tiny_plan_are_golden() -> None:
 def test_a_study_writes_its_report_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.Cell]:
+    def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.GradientCell]:
         small = [(0.0, 8, 3), (0.1, 8, 3), (0.1, 2, 3), (0.1, 8, 2)]
         settings = [(*one, seed) for seed in (first, first + 1) for one in small]
         return [
-            gradient.Cell(
+            gradient.GradientCell(
                 kl=kl, group=g, horizon=t, instance=seed, groups=64, methods=tuple(methods), defined=""
             )
             for kl, g, t, seed in settings

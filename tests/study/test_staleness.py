@@ -18,9 +18,9 @@ from peers.studies import staleness, trainings
 from peers.studies.experiments import Row, key
 from peers.studies.intervals import chance, holm
 from peers.studies.method_names import defined
-from peers.studies.report import Account, Done, Section, pooled, spread, table, text
+from peers.studies.report import Account, FinishedCell, StageResults, pooled, spread, table, text
 from peers.studies.staleness import Plan, Stage, Study, best, grid, searched
-from peers.studies.trainings import Cell, Figures, scenario, train
+from peers.studies.trainings import Figures, TrainingCell, scenario, train
 from swarm.core.delays import draw
 from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
@@ -34,9 +34,11 @@ TINY = Plan(
 )
 
 
-def cell(method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, **others: object) -> Cell:
+def cell(
+    method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, **others: object
+) -> TrainingCell:
     made = {"domain": "toy", "versions": 10, "defined": defined([method]), **others}
-    return Cell(method=method, delay=delay, seed=seed, lr=lr, **made)  # type: ignore[arg-type]
+    return TrainingCell(method=method, delay=delay, seed=seed, lr=lr, **made)  # type: ignore[arg-type]
 
 
 def row(auc: float, last: float = 0.5) -> Row:
@@ -157,11 +159,11 @@ def test_a_plan_has_only_methods_that_exist_and_always_gepo() -> None:
 
 def account(**areas: tuple[float, ...]) -> Account:
     done = [
-        Done(cell(method, seed=seed), row(area))
+        FinishedCell(cell(method, seed=seed), row(area))
         for method, at in areas.items()
         for seed, area in enumerate(at)
     ]
-    section = Section("core", "delay", "toy", tuple(areas), 9, done)
+    section = StageResults("core", "delay", "toy", tuple(areas), 9, done)
     return Account(
         "swarm bench staleness", (0, 1, 2), (101,), 64, done[:1], {("gepo", "toy"): 0.1}, [section]
     )
@@ -195,10 +197,10 @@ def test_what_was_left_out_is_said() -> None:
 
 
 def test_a_sections_own_value_comes_from_another_section() -> None:
-    one, other = Done(cell(), row(0.5)), Done(cell(law="weibull"), row(0.4))
+    one, other = FinishedCell(cell(), row(0.5)), FinishedCell(cell(law="weibull"), row(0.4))
     core, laws = (
-        Section("core", "delay", "toy", ("gepo",), 1, [one]),
-        Section("laws", "law", "toy", ("gepo",), 1, [other]),
+        StageResults("core", "delay", "toy", ("gepo",), 1, [one]),
+        StageResults("laws", "law", "toy", ("gepo",), 1, [other]),
     )
     both = Account("", (1,), (101,), 64, [], {}, [core, laws])
     assert pooled(both, laws) == [one, other] and pooled(both, core) == [one]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
-from swarm.config import TaskSource
+from swarm.config import TaskSettings
 from swarm.tasks.brackets import PAIRS, Brackets
 
 SOURCE = Brackets(1, {})
@@ -117,4 +117,4 @@ def test_partial_credit_counts_what_was_closed_before_the_first_mistake() -> Non
 )
 def test_options_that_contradict_each_other_are_refused(options: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        tasks.source(TaskSource(name="brackets", options=options), 1)
+        tasks.source(TaskSettings(name="brackets", options=options), 1)

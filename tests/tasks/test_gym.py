@@ -56,7 +56,7 @@ def test_an_unknown_name_is_refused_before_a_run_begins() -> None:
         TaskError,
         match=r"gym:chain_sums: reasoning-gym has no exercise 'chain_sums' \(did you mean 'chain_sum'",
     ):
-        tasks.source(config.TaskSource(name="gym:chain_sums"), 1)
+        tasks.source(config.TaskSettings(name="gym:chain_sums"), 1)
     assert not children() - before
 
 
@@ -68,7 +68,7 @@ def test_own_options_are_checked_at_once() -> None:
 def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
     code = (
         "import sys\nfrom swarm import config, tasks\n"
-        "s = tasks.source(config.TaskSource(name='gym:chain_sum'), 1)\n"
+        "s = tasks.source(config.TaskSettings(name='gym:chain_sum'), 1)\n"
         "assert s.environment == 'gym:chain_sum' and s.slow\n"
         "assert not {'reasoning_gym', 'torch'} & set(sys.modules)\n"
     )
@@ -78,7 +78,7 @@ def test_it_is_found_by_its_name_and_imports_nothing_slow_here() -> None:
 
 @pytest.mark.slow
 def test_other_rewards_can_be_named_for_it() -> None:
-    source = tasks.source(config.TaskSource(name="gym:chain_sum", rewards=("math",)), 1)
+    source = tasks.source(config.TaskSettings(name="gym:chain_sum", rewards=("math",)), 1)
     task = source.task(0)
     assert source.rewards(task, [f"\\boxed{{{task.answer}}}", "no"]) == [1.0, 0.0]
     source.close()

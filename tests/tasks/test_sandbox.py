@@ -259,7 +259,7 @@ def test_where_bubblewrap_does_not_work_it_refuses_and_quotes_it(
         with pytest.raises(
             sandbox.NoSandbox, match=r"No permissions to create .*user namespaces.*rewards.code=trust"
         ):
-            sandbox.sandboxed(["/bin/true"], sandbox.Limits())
+            sandbox.sandboxed(["/bin/true"], sandbox.ProcessLimits())
     finally:
         sandbox.missing.cache_clear()
 

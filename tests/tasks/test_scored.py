@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from swarm.config import TaskSource
+from swarm.config import TaskSettings
 from swarm.tasks import base as tasks
 from swarm.tasks.base import RewardError, TaskError
 
@@ -106,7 +106,7 @@ def source(
 ) -> tasks.TaskSource:
     rewards = tuple(f"{here}/mine.py:{name}" if name not in ("exact", "math") else name for name in names)
     return tasks.source(
-        TaskSource(
+        TaskSettings(
             name=f"data:{here}/{data}.jsonl",
             rewards=rewards,
             weights=weights,
@@ -155,7 +155,8 @@ def test_the_default_reward_of_data_is_exact(here: Path) -> None:
 
 def test_a_built_in_task_can_have_other_rewards_than_its_own(here: Path) -> None:
     scored = tasks.source(
-        TaskSource(name="digit-sums", rewards=("exact", f"{here}/mine.py:reward_len"), weights=(1.0, 0.0)), 1
+        TaskSettings(name="digit-sums", rewards=("exact", f"{here}/mine.py:reward_len"), weights=(1.0, 0.0)),
+        1,
     )
     task = scored.task(0)
     assert scored.rewards(task, [task.answer, "0"]) == [1.0, 0.0]
@@ -190,14 +191,14 @@ def test_a_function_that_hangs_costs_its_group_and_not_the_next(here: Path) -> N
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (TaskSource(name="digit-sums", rewards=("exat",)), "no reward 'exat' .did you mean 'exact'"),
-        (TaskSource(name="digit-sums", rewards=("no_such_file.py:f",)), "no_such_file.py"),
-        (TaskSource(name="digit-sums", rewards=("exact",), weights=(1.0, 2.0)), "1 rewards and 2 weights"),
-        (TaskSource(name="digit-sums", rewards=("swarm.tasks.rewards:exacty",)), "no function 'exacty'"),
+        (TaskSettings(name="digit-sums", rewards=("exat",)), "no reward 'exat' .did you mean 'exact'"),
+        (TaskSettings(name="digit-sums", rewards=("no_such_file.py:f",)), "no_such_file.py"),
+        (TaskSettings(name="digit-sums", rewards=("exact",), weights=(1.0, 2.0)), "1 rewards and 2 weights"),
+        (TaskSettings(name="digit-sums", rewards=("swarm.tasks.rewards:exacty",)), "no function 'exacty'"),
     ],
 )
 def test_rewards_that_cannot_be_had_are_refused_before_anything_begins(
-    settings: TaskSource, says: str
+    settings: TaskSettings, says: str
 ) -> None:
     with pytest.raises(TaskError, match=says):
         tasks.source(settings, 1)
@@ -205,9 +206,9 @@ def test_rewards_that_cannot_be_had_are_refused_before_anything_begins(
 
 def test_data_without_an_answer_needs_a_reward_that_asks_for_none(here: Path, tmp_path: Path) -> None:
     (tmp_path / "bare.jsonl").write_text('{"prompt": "write a poem"}\n')
-    settings = TaskSource(name=f"data:{tmp_path}/bare.jsonl")
+    settings = TaskSettings(name=f"data:{tmp_path}/bare.jsonl")
     with pytest.raises(TaskError, match=r"exact compares with an answer.*run\.task\.options\.answer"):
         tasks.source(settings, 1)
-    free = tasks.source(TaskSource(name=settings.name, rewards=(f"{here}/mine.py:reward_len",)), 1)
+    free = tasks.source(TaskSettings(name=settings.name, rewards=(f"{here}/mine.py:reward_len",)), 1)
     assert free.rewards(free.task(0), ["x" * 20]) == [0.0]
     free.close()

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import tasks
-from swarm.config import TaskSource
+from swarm.config import TaskSettings
 from swarm.tasks import base
 from swarm.tasks.toy import Toy
 
 
 @pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
-    one, two, other = (tasks.source(TaskSource(name=name), seed) for seed in (5, 5, 6))
+    one, two, other = (tasks.source(TaskSettings(name=name), seed) for seed in (5, 5, 6))
     assert [one.task(i) for i in range(50)] == [two.task(i) for i in reversed(range(50))][::-1]
     assert one.held_out(9) == two.held_out(20)[:9]
     assert [one.task(i) for i in range(50)] != [other.task(i) for i in range(50)]
@@ -26,7 +26,7 @@ def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str) -> None:
-    source = tasks.source(TaskSource(name=name), 1)
+    source = tasks.source(TaskSettings(name=name), 1)
     seen = {source.task(i).prompt for i in range(5000)} | {source.example(i)[0] for i in range(5000)}
     assert not seen & {task.prompt for task in source.held_out(500)}
     assert all(task.index < 0 for task in source.held_out(5))
@@ -34,7 +34,7 @@ def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str
 
 @pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -> None:
-    source = tasks.source(TaskSource(name=name), 2)
+    source = tasks.source(TaskSettings(name=name), 2)
     for task in [source.task(3), *source.held_out(3)]:
         assert source.reward(task, task.answer) == 1.0
         assert source.reward(task, "") == 0.0
@@ -42,7 +42,7 @@ def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -
 
 @pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
 def test_prompts_and_answers_are_made_of_the_sources_characters(name: str) -> None:
-    source = tasks.source(TaskSource(name=name), 3)
+    source = tasks.source(TaskSettings(name=name), 3)
     exercises = [*map(source.task, range(300)), *source.held_out(100)]
     words = [
         *(task.prompt + task.answer for task in exercises),
@@ -55,7 +55,7 @@ def test_prompts_and_answers_are_made_of_the_sources_characters(name: str) -> No
 def test_digit_sums_are_running_sums_modulo_ten() -> None:
     task = next(
         t
-        for t in map(tasks.source(TaskSource(name="digit-sums"), 1).task, range(100))
+        for t in map(tasks.source(TaskSettings(name="digit-sums"), 1).task, range(100))
         if len(set(t.prompt)) == 6
     )
     digits = [int(c) for c in task.prompt[:-1]]
@@ -64,13 +64,13 @@ def test_digit_sums_are_running_sums_modulo_ten() -> None:
 
 @given(st.text(max_size=8))
 def test_only_the_exact_answer_is_worth_anything(text: str) -> None:
-    source = tasks.source(TaskSource(name="digit-sums"), 1)
+    source = tasks.source(TaskSettings(name="digit-sums"), 1)
     task = source.task(0)
     assert source.reward(task, text) == float(text == task.answer)
 
 
 def test_partial_credit_is_an_option() -> None:
-    source = tasks.source(TaskSource(name="digit-sums", options={"partial": True}), 1)
+    source = tasks.source(TaskSettings(name="digit-sums", options={"partial": True}), 1)
     task = source.task(0)
     assert source.reward(task, task.answer[:4] + "x") == 0.8
     assert source.reward(task, task.answer + "00000") == 0.5
@@ -89,7 +89,7 @@ def test_a_wrong_source_or_option_is_refused_with_the_nearest_right_one(
     name: str, options: dict, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        tasks.source(TaskSource(name=name, options=options), 1)
+        tasks.source(TaskSettings(name=name, options=options), 1)
 
 
 class Mine(Toy):
@@ -112,14 +112,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_source_is_found_by_its_name_and_among_the_nearest() -> None:
-    assert tasks.source(TaskSource(name="mine", options={"letters": 2}), 1).task(0).answer
+    assert tasks.source(TaskSettings(name="mine", options={"letters": 2}), 1).task(0).answer
     with pytest.raises(ValueError, match=r"did you mean 'mine'.*known:.*data:, .*mine"):
-        tasks.source(TaskSource(name="mines"), 1)
+        tasks.source(TaskSettings(name="mines"), 1)
     with pytest.raises(ValueError, match=r"installed as no_such_package:Source but cannot be imported"):
-        tasks.source(TaskSource(name="broken"), 1)
+        tasks.source(TaskSettings(name="broken"), 1)
 
 
 @pytest.mark.parametrize("name", ["data:x.jsonl", "gym:leg_counting"])
 def test_the_embedded_model_is_made_for_built_in_tasks_alone(name: str) -> None:
     with pytest.raises(ValueError, match="name a model"):
-        tasks.warm_start(TaskSource(name=name), 1)
+        tasks.warm_start(TaskSettings(name=name), 1)

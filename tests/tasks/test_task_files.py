@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import pytest
 
-from swarm.config import TaskSource
+from swarm.config import TaskSettings
 from swarm.tasks import base as tasks
 from swarm.tasks import files
 from swarm.tasks.base import TaskError
@@ -23,7 +23,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
 
 
-def here(folder: Path) -> TaskSource:
+def here(folder: Path) -> TaskSettings:
     """A data set with two splits and two reward functions in one file and one in another, all in `folder`."""
     (folder / "data").mkdir(parents=True)
     for split, count in (("train", 40), ("test", 5)):
@@ -32,7 +32,7 @@ def here(folder: Path) -> TaskSource:
     worth = "def {}(completions, **_):\n    return [{}] * len(completions)\n\n\n"
     (folder / "one.py").write_text(worth.format("f", 1.0) + worth.format("g", 10.0))
     (folder / "two.py").write_text(worth.format("f", 100.0))
-    return TaskSource(
+    return TaskSettings(
         name=f"data:{folder}/data",
         options={"held_out_split": "test"},
         rewards=(f"{folder}/one.py:f", "exact", f"{folder}/two.py:f", f"{folder}/one.py:g"),
@@ -58,7 +58,7 @@ def test_a_joiner_has_the_same_tasks_and_rewards_without_the_owners_disk(tmp_pat
 
 
 def test_a_built_in_task_has_no_files(tmp_path: Path) -> None:
-    files.pack(TaskSource(), tmp_path / "task")
+    files.pack(TaskSettings(), tmp_path / "task")
     assert not (tmp_path / "task").exists()
 
 
@@ -83,10 +83,10 @@ def test_a_hub_data_set_is_pinned_to_its_commit_and_local_ones_are_left_alone(
         return SimpleNamespace(sha="c0ffee")
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
-    settings = TaskSource(name="data:org/set", options={"split": "train"})
+    settings = TaskSettings(name="data:org/set", options={"split": "train"})
     assert files.pinned(settings).options == {"split": "train", "revision": "c0ffee"}
     local = here(tmp_path / "owner")
-    assert files.pinned(local) is local and files.pinned(TaskSource()).name == "digit-sums"
+    assert files.pinned(local) is local and files.pinned(TaskSettings()).name == "digit-sums"
     assert asked == [("org/set", None)]
 
 
@@ -95,7 +95,7 @@ def test_without_a_network_the_revision_stays_open(monkeypatch: pytest.MonkeyPat
         raise ConnectionError("no route")
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
-    settings = TaskSource(name="data:org/set")
+    settings = TaskSettings(name="data:org/set")
     assert files.pinned(settings) is settings
 
 

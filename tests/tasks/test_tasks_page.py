@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from peers.cli import parser
-from swarm.config import TaskSource
+from swarm.config import TaskSettings
 from swarm.tasks import base, rewards
 from swarm.tasks.dataset import ANSWERS, DEFAULTS, PROMPTS
 from swarm.tasks.files import LARGEST
@@ -28,7 +28,7 @@ def test_the_rewards_of_the_page_are_scored(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "my_rewards.py").write_text(PYTHON[0])
     monkeypatch.chdir(tmp_path)
     source = base.source(
-        TaskSource(name="digit-sums", rewards=("my_rewards.py:short", "my_rewards.py:boxed")), 1
+        TaskSettings(name="digit-sums", rewards=("my_rewards.py:short", "my_rewards.py:boxed")), 1
     )
     task = source.task(0)
     assert source.rewards(task, [f"\\boxed{{{task.answer}}}", "no"]) == pytest.approx([1.0 - 0.013, -0.002])
@@ -48,7 +48,7 @@ def test_the_pages_settings_are_settings() -> None:
     for block in TOML:
         settings = tomllib.loads(block)
         if "run" in settings:
-            chosen = msgspec.convert(settings["run"]["task"], TaskSource)
+            chosen = msgspec.convert(settings["run"]["task"], TaskSettings)
             base.check_options("data", chosen.options, DEFAULTS)
             assert len(chosen.weights) in (0, len(chosen.rewards))
 

@@ -114,7 +114,7 @@ def test_a_task_that_hangs_costs_a_group_and_the_next_is_scored(sums: Verifier) 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_system_prompt_makes_a_conversation(packages: None) -> None:
-    source = tasks.source(config.TaskSource(name="verifiers:tiny-sums", options={"system": True}), 1)
+    source = tasks.source(config.TaskSettings(name="verifiers:tiny-sums", options={"system": True}), 1)
     task = source.task(0)
     assert [(turn.role, turn.content) for turn in task.messages] == [
         ("system", "Add."),
@@ -140,7 +140,7 @@ def test_what_cannot_be_used_is_refused_at_the_start(
     packages: None, name: str, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(TaskError, match=says):
-        tasks.source(config.TaskSource(name=f"verifiers:{name}", options=options), 1)
+        tasks.source(config.TaskSettings(name=f"verifiers:{name}", options=options), 1)
 
 
 def test_a_file_of_the_peer_is_no_system_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,4 +167,4 @@ def test_an_interpreter_that_is_none_is_refused_and_one_that_lacks_msgspec_told(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     with pytest.raises(TaskError, match=r"No module named 'msgspec': .*python -m pip install msgspec"):
-        tasks.source(config.TaskSource(name="verifiers:tiny-sums"), 1)
+        tasks.source(config.TaskSettings(name="verifiers:tiny-sums"), 1)

@@ -57,10 +57,10 @@ from swarm.learn.fsdp.messages import (
     Write,
     frame,
 )
-from swarm.learn.learner import Work, batch_of
+from swarm.learn.learner import GradientWork, batch_of
 from swarm.learn.model import load_policy
 from swarm.learn.optimizers import MasterOptimizer
-from swarm.learn.policy import LanguageModel, Policy, Scored
+from swarm.learn.policy import LanguageModel, Policy, TokenScores
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -90,11 +90,11 @@ class Whole(nn.Module):
         self.module = policy.module
         self._policy = policy
 
-    def forward(self, job: Callable[[], Scored]) -> Scored:
+    def forward(self, job: Callable[[], TokenScores]) -> TokenScores:
         return job()
 
-    def logprobs(self, *args: Any) -> Scored:
-        scored: Scored = self(lambda: self._policy.logprobs(*args))
+    def logprobs(self, *args: Any) -> TokenScores:
+        scored: TokenScores = self(lambda: self._policy.logprobs(*args))
         return scored
 
 
@@ -193,7 +193,7 @@ class Rank:
 
     def _pass(self, share: Share, total: objectives.Total, version: int) -> Part:
         batch, odds = batch_of(
-            self._whole, self._run, Work(share.groups, share.prompts, share.rewards, total), version
+            self._whole, self._run, GradientWork(share.groups, share.prompts, share.rewards, total), version
         )
         part = objectives.loss(self._objective, batch)
         part.value.backward()
