@@ -76,7 +76,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     )
     supervision = asyncio.create_task(node.supervise())
     learner, released = _learner(node, keyring, config, model, folder), time.time()
-    learner.host.releases.hear(release_of(learner.host.ports.me, released), b"")
+    learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
     taking = asyncio.create_task(_take(learner))
     await node.mail.serve("groups", learner.intake.receive)
     await node.mail.serve("acknowledge", _acknowledge)

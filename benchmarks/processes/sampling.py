@@ -197,7 +197,8 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         async with asyncio.TaskGroup() as tasks:
             host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
             engine, source = await node.work.run("load", parts, setup, config)
-            await host.announce(_release(host, (Path(setup["model"]) / "model.safetensors").read_bytes()))
+            weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
+            await host.releases.publish(weights, 0, learners=1)
             taker = tasks.create_task(_taker_beats(host, PeerId(setup["taker"].rsplit("/p2p/", 1)[1])))
             gate = Gate(engine)
             from peers.roles.sampler import Sampler
@@ -214,25 +215,6 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
     finally:
         supervision.cancel()
         await node.close()
-
-
-def _release(host: Any, data: bytes) -> Any:
-    from swarm.net.blobs import digest_of
-    from swarm.types import Release
-
-    weights = digest_of(data)
-    manifest, address = host.blobs.publish(data, 0, weights)
-    return Release(
-        version=0,
-        weights=weights,
-        manifest=address,
-        size=manifest.size,
-        parent=weights,
-        publisher=host.ports.me,
-        learners=1,
-        groups=0,
-        released=host.now(),
-    )
 
 
 async def _taker_beats(host: Any, taker: PeerId) -> None:

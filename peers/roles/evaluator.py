@@ -45,7 +45,7 @@ class Evaluator:
 
     async def _turn(self, every: int) -> bool:
         host, evaluation = self.host, self.host.config.run.evaluation
-        if (found := await host.obtain(() if self._last is None else (self._last + every,))) is None:
+        if (found := await host.releases.obtain(() if self._last is None else (self._last + every,))) is None:
             return False
         host.status.state = "evaluating"
         newest, weights = found

@@ -38,7 +38,6 @@ from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.microbatch import OutOfMemory
-from swarm.net.blobs import Cut, cut
 from swarm.net.ports import NetError, RoundLost
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest, PeerId, Release
@@ -141,7 +140,7 @@ class LearnerPeer:
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
             if self._ahead():
                 return
-            await self.host.ask_newest([peer for peer, _ in self.host.roster])
+            await self.host.releases.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
 
     # --- the round ------------------------------------------------------------------------------------------
@@ -433,25 +432,15 @@ class LearnerPeer:
         self.closing.forget()
 
     async def _take_stock(self, groups: int = 0) -> None:
-        """My weights as bytes: their digest, their chunks for others, the release that I would sign."""
-        host, version = self.host, self.learner.version
-        manifest, address = host.blobs.hold(await host.ports.work.run("pack", self._pack, version))
-        self._weights = manifest.weights
-        self._mine = Release(
-            version=version,
-            weights=self._weights,
-            manifest=address,
-            size=manifest.size,
+        """Hold my weights for others, as the release that I would announce."""
+        self._mine = await self.host.releases.prepare(
+            self.learner.weights,
+            self.learner.version,
             parent=self._parent,
-            publisher=host.ports.me,
             learners=len(self._members),
             groups=groups,
-            released=host.now(),
         )
-
-    def _pack(self, version: int) -> Cut:
-        """Off the loop: a large model's bytes take seconds to hash."""
-        return cut(self.learner.weights(), version)
+        self._weights = self._mine.weights
 
     async def publish(self) -> Cause:
         host = self.host
@@ -464,7 +453,7 @@ class LearnerPeer:
         if self.company.turns.fresh(self.company.coming(self.learner.version)):
             return Cause.TIMEOUT
         try:
-            await host.announce(self._mine)
+            await host.releases.announce(self._mine)
         except NetError as error:
             host.emit(
                 events.Noted,

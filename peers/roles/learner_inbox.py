@@ -154,7 +154,7 @@ class LearnerInbox:
         if judgement.unheard:
             # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed
             # me by.
-            await host.ask_release(sender, group.version, group.weights, group.times.released)
+            await host.releases.ask_release(sender, group.version, group.weights, group.times.released)
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
             self._senders[sender] = now

@@ -33,7 +33,7 @@ class Arrivals:
         return ready or self.awaited(above) is not None
 
     def awaited(self, above: tuple[Any, ...]) -> Release | None:
-        return self._host.releases.awaited(above, self._host.now())
+        return self._host.releases.awaited(above)
 
     async def run(self) -> None:
         """For ever, beside the round: what the round waits for, or anything better than mine while there is
@@ -44,10 +44,10 @@ class Arrivals:
             if self._ready is not None and rank(self._ready[0]) <= above:
                 self._ready = None  # the learner is beyond it by now
             if self._ready is None and (self._waited or (self._idle() and self.awaited(above) is None)):
-                if (found := await host.obtain(above)) is not None:
+                if (found := await host.releases.obtain(above)) is not None:
                     self._ready = found
                     host.move()
-                pause = min(pause, host.lull(above))
+                pause = min(pause, host.releases.retry_after(above))
             await host.changed(pause)
 
     async def wait(self) -> tuple[Release, bytes] | None:

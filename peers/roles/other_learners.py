@@ -64,7 +64,7 @@ class Company:
         return {
             peer
             for peer, beat in beats
-            if beat is not None and beat.version >= version and not self._host.heard_of(beat)
+            if beat is not None and beat.version >= version and not self._host.releases.heard_of(beat)
         }
 
     def incarnation(self, peer: PeerId) -> int:

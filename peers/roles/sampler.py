@@ -107,8 +107,8 @@ class Sampler:
         host = self.host
         while True:
             above = self._above()
-            if (found := await host.obtain(above)) is None:
-                await host.changed(host.lull(above))
+            if (found := await host.releases.obtain(above)) is None:
+                await host.changed(host.releases.retry_after(above))
                 continue
             await host.ports.clock.sleep(draw(host.config.peer.delay.policy, host.rng))
             self._ready = (*found, host.now())

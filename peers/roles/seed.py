@@ -15,7 +15,6 @@ from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.core.releases import rank
 from swarm.durable import write_durably
-from swarm.net.blobs import digest_of
 from swarm.types import Digest, Release
 
 FAREWELL = 5.0
@@ -40,7 +39,10 @@ class Seed:
             if not await self._hold():
                 held = self.host.releases.held
                 await self.host.changed(
-                    min(self.host.config.run.pace.beat, self.host.lull(rank(held) if held else ()))
+                    min(
+                        self.host.config.run.pace.beat,
+                        self.host.releases.retry_after(rank(held) if held else ()),
+                    )
                 )
 
     async def _begin(self) -> None:
@@ -50,20 +52,7 @@ class Seed:
         if (held := host.releases.held) is not None:
             self._settle(held)
         elif self._genesis is not None:
-            weights = digest_of(self._genesis)
-            manifest, address = host.blobs.publish(self._genesis, 0, weights)
-            release = Release(
-                version=0,
-                weights=weights,
-                manifest=address,
-                size=manifest.size,
-                parent=weights,
-                publisher=host.ports.me,
-                learners=0,
-                groups=0,
-                released=host.now(),
-            )
-            await host.announce(release)
+            release = await host.releases.publish(self._genesis, 0)
             self._keep(release)
             self._settle(release)
         self._genesis = None
@@ -72,7 +61,7 @@ class Seed:
     def _remember(self) -> None:
         """Hear of the releases that the disk has the word of; a word that is damaged is told and gone."""
         for path in sorted((self.folder / RELEASES).glob("*")) if self.folder is not None else ():
-            if not self.host.remember(path.read_bytes()):
+            if not self.host.releases.remember(path.read_bytes()):
                 self._warn(
                     f"{path} is damaged: its release is left out until a peer that holds it tells of it"
                 )
@@ -80,7 +69,7 @@ class Seed:
 
     def _tell_what_is_missing(self) -> None:
         host, held = self.host, self.host.releases.held
-        lost = host.releases.awaited(rank(held) if held is not None else (), host.now())
+        lost = host.releases.awaited(rank(held) if held is not None else ())
         offered = f"version {held.version} is offered" if held is not None else "nothing can be offered"
         if lost is not None:
             self._warn(
@@ -94,7 +83,7 @@ class Seed:
         """Fetch a better release for others. False when there is none to be had now."""
         host = self.host
         held = host.releases.held
-        if (found := await host.obtain(rank(held) if held is not None else ())) is None:
+        if (found := await host.releases.obtain(rank(held) if held is not None else ())) is None:
             return False
         release, _ = found
         self._keep(release)
@@ -110,7 +99,7 @@ class Seed:
         try:
             write_durably(words / release.manifest, host.releases.sealed(release))
             for path in words.iterdir():
-                if host.blobs.get(Digest(path.name)) is None:
+                if not host.releases.has_manifest(Digest(path.name)):
                     path.unlink()
         except OSError as error:
             host.emit(

@@ -1,18 +1,13 @@
-"""What every peer of a run does whatever its role: be heard, hear others, know the newest release, serve its
-bytes.
+"""What every peer of a run does whatever its role: send and hear heartbeats and events, exchange releases.
 
          gossip beat, beat/sampler, release, event
-    in   -> unseal -> trust -> Roster / Releases / bus
+    in   -> unseal -> trust -> Roster / ReleaseExchange / bus
     out  <- seal   <- PeerStatus, own events (bundled)
 
-         mail newest, release, blobs
-    answers  <- newest that is held, one that is sought, chunks
-
-A role is a coroutine over a Host; it reads `roster` and `releases`, writes `vitals`, emits events, and waits
-with `changed(timeout)` for anything above to move. `stop` asks it to finish the group or step at hand and
-leave. Frames that cannot be believed become Rejected events; nothing a peer sends can end a loop here. What
-is announced is not had: `obtain` brings a release here, others are told of releases that are here, and who
-lacks one looks for it at samplers too, whose heartbeats only observers hear otherwise.
+A role is a coroutine over a Host; it reads `roster`, exchanges policies through `releases`, writes `status`,
+emits events, and waits with `changed(timeout)` for anything above to move. `stop` asks it to finish the group
+or step at hand and leave. Frames that cannot be believed become Rejected events; nothing a peer sends can end
+a loop here. Not handled here: releases (peers.runtime.releases).
 """
 
 from __future__ import annotations
@@ -29,29 +24,21 @@ from typing import Any
 import msgspec
 
 from peers.runtime.frames import Frames
+from peers.runtime.releases import ReleaseExchange
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
 from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
-from swarm.core.releases import Releases
 from swarm.core.roster import Roster
-from swarm.net.blobs import Blobs
-from swarm.net.ports import NetError, Ports, Refused
-from swarm.types import Beat, Digest, Membership, PeerId, Release, Role, Sought
+from swarm.net.ports import NetError, Ports
+from swarm.types import Beat, Digest, Membership, PeerId, Role
 
 BUNDLE_EVERY = 0.25
 """Seconds between two bundles of events: four pictures a second is what a page can show."""
 
 POSTED = 120.0
 """Seconds that a heartbeat stays on the board, refreshed at a third of it."""
-
-RELEASES = 64
-"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
-them."""
-
-ASK = 5.0
-"""Seconds for an answer of less than a kilobyte."""
 
 EVENTS_KEPT = 256
 """Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all."""
@@ -62,11 +49,6 @@ DELIVERED = 1024
 TRAFFIC_EVERY = 5
 """Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it
 as long as two beats."""
-
-ASKED = 8
-"""Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and
-is silent for 5 s."""
-
 
 Dialable = Callable[[PeerId, tuple[str, ...]], None]
 """Where a peer can be dialled, as its heartbeat says: the node keeps it."""
@@ -105,21 +87,11 @@ class Host:
         self.traffic = Traffic(ports.clock.now())
         self.ports = self.traffic.counted(ports)
         self.who, self.config, self.bus, self.trust = who, config, bus, trust
-        self.releases = Releases(max(RELEASES, config.run.window.versions + 1), config.run.pace.patience)
         self.status = PeerStatus()
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
-        self.blobs = Blobs(
-            self.ports.mail,
-            folder=shelf,
-            keep=config.run.release.keep,
-            on_bad=self._blame,
-            rng=self.rng,
-            on_damage=self._mourn,
-        )
         self.roster = Roster(config.run.pace.patience, self.rng)
-        self._lacks = False
-        """A release that I wait for could not be had at once."""
+        self.releases = ReleaseExchange(self, shelf)
         self._moved = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._seq = 0
@@ -185,100 +157,6 @@ class Host:
         """Does this frame show that the run's owner vouches for its sender in `role`?"""
         return self.trust.invited(opened.sender, role, opened.membership, self.now())
 
-    async def announce(self, release: Release) -> None:
-        """Tell everybody of a release of mine."""
-        sealed = self.seal(release, wire.RELEASE_LIMIT)
-        await self.ports.gossip.publish(self.topic("release"), sealed)
-        # not before: what nobody was told is not released, and its publisher tries again
-        self._keep(release, sealed)
-
-    def heard_of(self, beat: Beat) -> bool:
-        """Was the release that this heartbeat names announced to me?"""
-        return bool(self.releases.known(beat.version, beat.weights))
-
-    async def ask_newest(self, peers: list[PeerId]) -> None:
-        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
-        have passed me by."""
-        for peer in self.rng.sample(peers, min(ASKED, len(peers))):
-            try:
-                sealed = await self.ports.mail.send(peer, "newest", b"", timeout=ASK)
-            except NetError:
-                continue
-            if sealed and self.remember(sealed):
-                return
-
-    def sealed_newest(self) -> bytes:
-        """The newest release that is held here, as its publisher signed it; empty when there is none."""
-        while (held := self.releases.held) is not None and not self.blobs.holds(held):
-            self.releases.lose(held)
-        return self.releases.sealed(held) if held is not None else b""
-
-    async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
-        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
-        it."""
-        question = wire.encode(Sought(version=version, weights=weights, released=released))
-        try:
-            sealed = await self.ports.mail.send(peer, "release", question, timeout=ASK)
-        except NetError:
-            return
-        if sealed:
-            self.remember(sealed)
-
-    def remember(self, sealed: bytes) -> bool:
-        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an
-        event, no release."""
-        try:
-            return self._hear_release(sealed)
-        except wire.WireError as error:
-            self.emit(events.Rejected, sender=self.ports.me, kind="release", reason=str(error))
-            return False
-
-    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
-        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be
-        had now.
-
-        One try: `lull` tells when the next one is due.
-        """
-        for release in self.releases.given_up(self.now()):
-            text = (
-                f"nobody gave release {release.version} of {release.publisher} for"
-                f" {self.config.run.pace.patience:g} s"
-            )
-            self.emit(
-                events.Noted,
-                level="warning",
-                text=f"{text}: going on without it, it is tried again now and then",
-            )
-        self._lacks = self.releases.lacking(above, self.now())
-        if (wanted := self.releases.wanted(above, self.now())) is None:
-            return None
-        try:
-            weights = await self.fetch(wanted)
-        except NetError as error:
-            self.releases.failed(wanted, self.now())
-            self._lacks = self.releases.lacking(above, self.now())
-            if self._lacks or self.releases.held is None:
-                self.emit(
-                    events.Noted,
-                    level="warning",
-                    text=f"release {wanted.version} could not be fetched: {error}",
-                )
-            self.move()
-            return None
-        self.releases.hold(wanted)
-        return wanted, weights
-
-    def lull(self, above: tuple[Any, ...]) -> float:
-        """Seconds until `obtain` has something to try, as far as the clock alone tells."""
-        return min(self.releases.pause(above, self.now()), self.config.run.pace.patience)
-
-    async def fetch(self, release: Release) -> bytes:
-        """The weights' bytes, from here or whoever has them. Raises NetError naming who failed how."""
-        holders = [peer for peer in self.roster.holders(release.version) if peer != self.ports.me]
-        if release.publisher != self.ports.me and release.publisher not in holders:
-            holders.append(release.publisher)
-        return await self.blobs.fetch_release(release, holders)
-
     def topic(self, name: str) -> str:
         return wire.topic(self.who.run, name)
 
@@ -286,9 +164,7 @@ class Host:
 
     async def run(self, role: Callable[[], Any]) -> None:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
-        await self.blobs.serve()
-        await self.ports.mail.serve("newest", self._answer_newest)
-        await self.ports.mail.serve("release", self._answer_release)
+        await self.releases.serve()
         async with asyncio.TaskGroup() as tasks:
             self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
             services = [tasks.create_task(service) for service in self._services()]
@@ -318,19 +194,23 @@ class Host:
         takers = {
             "beat": self._hear_beat,
             "beat/sampler": self._hear_beat,
-            "release": self._hear_release,
+            "release": self.releases.hear,
             "event": self._hear_events,
         }
         always = (
             self._beat_forever,
             self._expire_forever,
             self._bundle_forever,
-            self._ask_forever,
+            self.releases.ask_forever,
             self._post_forever,
             self._tell_traffic_forever,
-            self._look_forever,
+            self.releases.look_for_holders_forever,
         )
         return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
+
+    async def hear_samplers(self) -> None:
+        """Listen to samplers' heartbeats, which only observers do otherwise, until cancelled."""
+        await self._listen("beat/sampler", self._hear_beat)
 
     async def _listen(self, name: str, take: Callable[[bytes], object]) -> None:
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
@@ -356,7 +236,7 @@ class Host:
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
         if before is None or before.weights != beat.weights:
-            self.releases.found(beat.version, beat.weights)
+            self.releases.candidates.found(beat.version, beat.weights)
         self._dialable(opened.sender, beat.addresses)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
@@ -365,28 +245,6 @@ class Host:
         if beat.role is Role.SEED and beat.state == "complete":
             self.leave()
         self.move()
-
-    def _hear_release(self, data: bytes) -> bool:
-        opened = self.open(data, wire.RELEASE_LIMIT)
-        release = wire.decode(opened.body, Release)
-        role = Role.SEED if release.version == 0 else Role.LEARNER
-        if (why := self.distrust(opened, role)) is not None or release.publisher != opened.sender:
-            raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
-        if release.version == 0 and self.who.genesis not in (None, release.weights):
-            raise wire.WireError(
-                f"release 0 has the weights {release.weights}, the run began with {self.who.genesis}"
-            )
-        return self._keep(release, data)
-
-    def _keep(self, release: Release, sealed: bytes) -> bool:
-        """True when it is news."""
-        news = self.releases.hear(release, sealed)
-        if self.blobs.holds(release):
-            self.releases.hold(release)
-        if news and (release.publisher == self.ports.me or self.who.observes):
-            self.emit(events.Released, release=release)
-        self.move()
-        return news
 
     def _hear_events(self, data: bytes) -> None:
         opened = self.open(data, wire.EVENT_LIMIT)
@@ -402,12 +260,6 @@ class Host:
                 self.bus.emit(event)
         self.move()
 
-    def _blame(self, holder: PeerId, reason: str) -> None:
-        self.emit(events.Rejected, sender=holder, kind="blobs", reason=reason)
-
-    def _mourn(self, reason: str) -> None:
-        self.emit(events.Faulted, part="disk", detail=reason)
-
     async def _tell_traffic_forever(self) -> None:
         while True:
             await self.ports.clock.sleep(self.config.run.pace.beat * TRAFFIC_EVERY)
@@ -416,19 +268,6 @@ class Host:
     def _tell_traffic(self) -> None:
         if passed := self.traffic.told(self.now(), self.ports.relayed()):
             self.emit(events.Transferred, **passed)
-
-    async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
-        return self.sealed_newest()
-
-    async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
-        """The release that is sought as its publisher signed it; empty when it is not known here."""
-        try:
-            sought = wire.decode(question, Sought)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
-        known = self.releases.known(sought.version, sought.weights)
-        found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
-        return self.releases.sealed(found) if found else b""
 
     def _collect(self, event: events.Event) -> None:
         if event.peer == self.ports.me and isinstance(event, events.GOSSIPED):
@@ -505,10 +344,10 @@ class Host:
         while True:
             if self.who.role not in (Role.SAMPLER, Role.OBSERVER):
                 await self.ports.board.put(self.topic("member"), self._seal_beat(self._beat()), ttl=POSTED)
-                if sealed := self.sealed_newest():
+                if sealed := self.releases.sealed_newest():
                     await self.ports.board.put(self.topic("newest"), sealed, ttl=POSTED)
             if not self.roster.learners():
-                for name, take in (("member", self._hear_beat), ("newest", self._hear_release)):
+                for name, take in (("member", self._hear_beat), ("newest", self.releases.hear)):
                     for sender, sealed in (await self.ports.board.get(self.topic(name))).items():
                         self._take(take, name, sender, sealed)
             await self.ports.clock.sleep(POSTED / 3)
@@ -521,39 +360,6 @@ class Host:
             except wire.WireError:
                 beat = msgspec.structs.replace(beat, addresses=beat.addresses[:-1])
         return self.seal(beat, wire.BEAT_LIMIT)
-
-    async def _ask_forever(self) -> None:
-        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
-        is asked."""
-        looked: set[PeerId] = set()
-        while True:
-            held = self.releases.held
-            mine = held.version if held else -1
-            unheard = [peer for peer, beat in self.roster if beat.version > mine and not self.heard_of(beat)]
-            if due := [peer for peer in unheard if held is None or peer in looked]:
-                await self.ask_newest(due)
-            looked = set(unheard)
-            await (
-                self.changed(self.config.run.pace.beat)
-                if held is None
-                else self.ports.clock.sleep(self.config.run.pace.beat)
-            )
-
-    async def _look_forever(self) -> None:
-        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
-        while."""
-        if self.who.observes:
-            return  # it hears them always
-        patience, lacked = self.config.run.pace.patience, self.now()
-        while True:
-            if self._lacks or (self.releases.held is None and self.now() - lacked >= patience):
-                async with asyncio.TaskGroup() as tasks:
-                    listening = tasks.create_task(self._listen("beat/sampler", self._hear_beat))
-                    await self.ports.clock.sleep(2 * patience)
-                    listening.cancel()
-                for peer in [peer for peer, beat in self.roster if beat.role is Role.SAMPLER]:
-                    self.roster.forget(peer)  # nobody listens any more: its silence means nothing
-            await self.changed(self.config.run.pace.beat)
 
     async def _expire_forever(self) -> None:
         while True:

@@ -37,7 +37,7 @@ class Liar(sim.LearnerPeer):
     async def tell(self, at: float, release: Callable[[], Release]) -> None:
         """Announce it at this virtual second."""
         await self.host.ports.clock.sleep(EPOCH + at - self.host.now())
-        await self.host.announce(release())
+        await self.host.releases.announce(release())
 
     def newest(self) -> int:
         return max(beat.version for _, beat in self.host.roster)
@@ -47,7 +47,7 @@ class Liar(sim.LearnerPeer):
         weights, manifest, size = Digest("1" * 64), Digest("2" * 64), len(data) or 1000
         if data:
             weights = digest(data)
-            manifest = self.host.blobs.publish(data, version, weights)[1]
+            manifest = self.host.releases.blobs.publish(data, version, weights)[1]
         return Release(
             version=version,
             weights=weights,
@@ -87,7 +87,7 @@ class Mortal(sim.LearnerPeer):
         if not self.died and self.host.now() > EPOCH + 18.0:
             assert self._mine is not None
             self.died.append(self._mine)
-            self.host.blobs.keep(0)
+            self.host.releases.blobs.keep(0)
             await asyncio.Event().wait()
         return cause
 

@@ -268,7 +268,7 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
             host = Host(
                 who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True)
             )
-            host.releases.hear(
+            host.releases.candidates.hear(
                 Release(
                     version=0,
                     weights=Digest(""),

@@ -24,7 +24,7 @@ from swarm.net.blobs import CHUNK, digest_of
 from swarm.net.in_memory import MemoryNetwork
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer
-from swarm.types import Digest, Release, Role
+from swarm.types import Digest, Role
 
 GENESIS = b"version 0"
 
@@ -72,20 +72,8 @@ class House:
             ]
             await self._until(lambda: self.host.status.state == "serving")
             for version in versions:
-                data = weights(version)
-                manifest, address = self.learner.blobs.publish(data, version, digest_of(data))
-                await self.learner.announce(
-                    Release(
-                        version=version,
-                        weights=manifest.weights,
-                        manifest=address,
-                        size=manifest.size,
-                        parent=Digest("0" * 64),
-                        publisher=self.learner.ports.me,
-                        learners=1,
-                        groups=1,
-                        released=self.learner.now(),
-                    )
+                await self.learner.releases.publish(
+                    weights(version), version, parent=Digest("0" * 64), learners=1, groups=1
                 )
                 await self._until(lambda version=version: self.host.status.version == version)  # type: ignore[misc]
             await asyncio.sleep(0.1)
@@ -100,12 +88,12 @@ class House:
     @property
     def offers(self) -> int | None:
         """The version that it answers with, whose bytes it has."""
-        if not self.host.sealed_newest():
+        if not self.host.releases.sealed_newest():
             return None
         held = self.host.releases.held
         assert held is not None
-        manifest = self.host.blobs._releases[held.manifest]
-        assert b"".join(self.host.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(
+        manifest = self.host.releases.blobs._releases[held.manifest]
+        assert b"".join(self.host.releases.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(
             held.version
         )
         return held.version
@@ -203,7 +191,7 @@ def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
         chunk(folder, 5).write_bytes(b"")
         if damage == "gone":
             chunk(folder, 5).unlink()
-        assert house.host.blobs.get(digest_of(weights(5)[:CHUNK])) is None
+        assert house.host.releases.blobs.get(digest_of(weights(5)[:CHUNK])) is None
         assert house.offers == 4
 
     house = lived(folder, look=look)

@@ -31,7 +31,7 @@ class Fabricator(Sampler):
         host, run = self.host, self.host.config.run
         while not host.stop.is_set():
             await host.ports.clock.sleep(EVERY)
-            if (release := host.releases.wanted((), host.now())) is None:
+            if (release := host.releases.candidates.wanted((), host.now())) is None:
                 continue
             drawn = self.curriculum.next()
             task, size = self.source.task(drawn.task), run.sampling.group_size

@@ -86,12 +86,14 @@ class Learner:
                 at=0.0,
             )
             assert self.host.roster.hear(other, beat, self.host.now())
-        await self.host.blobs.serve()
+        await self.host.releases.blobs.serve()
         await self.transfer.serve()
 
     def release(self) -> Release:
         weights = self.model.weights()
-        manifest, address = self.host.blobs.publish(weights, self.model.version, blobs.digest_of(weights))
+        manifest, address = self.host.releases.blobs.publish(
+            weights, self.model.version, blobs.digest_of(weights)
+        )
         return Release(
             version=self.model.version,
             weights=manifest.weights,
@@ -163,9 +165,9 @@ def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(
 def test_a_state_is_not_on_the_releases_shelf_and_does_not_stay() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
         release = old.release()
-        shelves = [peer.host.blobs.statistics() for peer in (old, new)]
+        shelves = [peer.host.releases.blobs.statistics() for peer in (old, new)]
         assert await new.transfer.take(release)
-        assert [peer.host.blobs.statistics() for peer in (old, new)] == shelves
+        assert [peer.host.releases.blobs.statistics() for peer in (old, new)] == shelves
         assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
         await asyncio.sleep(2 * HELD)
         assert old.transfer._states.statistics() == {"releases": 0, "blobs": 0}

@@ -1,0 +1,320 @@
+"""Releases between this peer and the swarm: the one way by which a policy leaves a role and reaches one.
+
+    a learner's step                  everybody else's policy
+         |                                 ^
+      prepare   cut and hold its bytes     | obtain   the best release that can be had, and its bytes
+         |                                 |
+      announce  topic "release"  ------> hear    topic "release", services "newest" and "release", board, disk
+                                           |
+                                         fetch   chunks from holders and the publisher   (swarm.net.blobs)
+                                           |
+                                         hold --> serve: chunks, the newest one held, one that is sought
+
+`publish` is prepare and announce in one. Which release is the truth and which one is worth a try is decided
+in swarm.core.releases. Invariants: others are told only of releases whose bytes are here; a release counts
+only with its publisher's signature, as a member whose role may publish. Whoever lacks a release looks for
+holders among samplers too, whose heartbeats only observers hear otherwise. Not handled here: what the bytes
+mean (swarm.learn.weights), how chunks travel (swarm.net.blobs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swarm import events, wire
+from swarm.core.releases import Releases
+from swarm.net.blobs import Blobs, Cut, cut
+from swarm.net.ports import NetError, Refused
+from swarm.types import Beat, Digest, PeerId, Release, Role, Sought
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+REMEMBERED = 64
+"""Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
+them."""
+
+ASK_TIMEOUT = 5.0
+"""Seconds for an answer of less than a kilobyte."""
+
+ASKED = 8
+"""Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and
+is silent for 5 s."""
+
+
+class ReleaseExchange:
+    """Announce, hear, obtain, hold and serve the releases of one run as one peer."""
+
+    def __init__(self, host: Host, folder: Path | None) -> None:
+        """Releases' bytes are held in `folder`, or in memory."""
+        run = host.config.run
+        self._host = host
+        self.candidates = Releases(max(REMEMBERED, run.window.versions + 1), run.pace.patience)
+        """What was announced, and what is known of its bytes."""
+        self.blobs = Blobs(
+            host.ports.mail,
+            folder=folder,
+            keep=run.release.keep,
+            on_bad=self._bad_holder,
+            rng=host.rng,
+            on_damage=self._damaged,
+        )
+        self._lacks = False
+        """A release that I wait for could not be had at once."""
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, weights: Callable[[], bytes], version: int, *, parent: Digest, learners: int, groups: int
+    ) -> Release:
+        """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
+        that I would announce."""
+        parts = await self._host.ports.work.run("pack", lambda: cut(weights(), version))
+        return self._offer(parts, parent, learners, groups)
+
+    async def publish(
+        self,
+        weights: bytes,
+        version: int,
+        *,
+        parent: Digest | None = None,
+        learners: int = 0,
+        groups: int = 0,
+    ) -> Release:
+        """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
+        release = self._offer(cut(weights, version), parent, learners, groups)
+        await self.announce(release)
+        return release
+
+    def _offer(self, parts: Cut, parent: Digest | None, learners: int, groups: int) -> Release:
+        manifest, address = self.blobs.hold(parts)
+        return Release(
+            version=manifest.version,
+            weights=manifest.weights,
+            manifest=address,
+            size=manifest.size,
+            parent=manifest.weights if parent is None else parent,
+            publisher=self._host.ports.me,
+            learners=learners,
+            groups=groups,
+            released=self._host.now(),
+        )
+
+    async def announce(self, release: Release) -> None:
+        """Tell everybody of a release of mine. Raises NetError."""
+        sealed = self._host.seal(release, wire.RELEASE_LIMIT)
+        await self._host.ports.gossip.publish(self._host.topic("release"), sealed)
+        # not before: what nobody was told is not released, and its publisher tries again
+        self._keep(release, sealed)
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def hear(self, sealed: bytes) -> bool:
+        """Take an announcement. True when it is news. Raises WireError for one that cannot be believed."""
+        host = self._host
+        opened = host.open(sealed, wire.RELEASE_LIMIT)
+        release = wire.decode(opened.body, Release)
+        role = Role.SEED if release.version == 0 else Role.LEARNER
+        if (why := host.distrust(opened, role)) is not None or release.publisher != opened.sender:
+            raise wire.WireError(f"release {release.version}: {why or 'not signed by its publisher'}")
+        if release.version == 0 and host.who.genesis not in (None, release.weights):
+            raise wire.WireError(
+                f"release 0 has the weights {release.weights}, the run began with {host.who.genesis}"
+            )
+        return self._keep(release, sealed)
+
+    def _keep(self, release: Release, sealed: bytes) -> bool:
+        """True when it is news."""
+        news = self.candidates.hear(release, sealed)
+        if self.blobs.holds(release):
+            self.candidates.hold(release)
+        if news and (release.publisher == self._host.ports.me or self._host.who.observes):
+            self._host.emit(events.Released, release=release)
+        self._host.move()
+        return news
+
+    def remember(self, sealed: bytes) -> bool:
+        """Take a sealed release that somebody (or the disk) kept. False when it is no news, or, with an
+        event, no release."""
+        try:
+            return self.hear(sealed)
+        except wire.WireError as error:
+            self._host.emit(events.Rejected, sender=self._host.ports.me, kind="release", reason=str(error))
+            return False
+
+    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
+        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be
+        had now.
+
+        One try: `retry_after` tells when the next one is due.
+        """
+        host = self._host
+        self._note_given_up()
+        self._lacks = self.candidates.lacking(above, host.now())
+        if (wanted := self.candidates.wanted(above, host.now())) is None:
+            return None
+        try:
+            weights = await self.fetch(wanted)
+        except NetError as error:
+            self.candidates.failed(wanted, host.now())
+            self._lacks = self.candidates.lacking(above, host.now())
+            if self._lacks or self.candidates.held is None:
+                self._warn(f"release {wanted.version} could not be fetched: {error}")
+            host.move()
+            return None
+        self.candidates.hold(wanted)
+        return wanted, weights
+
+    def _note_given_up(self) -> None:
+        for release in self.candidates.given_up(self._host.now()):
+            seconds = self._host.config.run.pace.patience
+            self._warn(
+                f"nobody gave release {release.version} of {release.publisher} for {seconds:g} s: going on"
+                " without it, it is tried again now and then"
+            )
+
+    def retry_after(self, above: tuple[Any, ...]) -> float:
+        """Seconds until `obtain` has something to try, as far as the clock alone tells."""
+        pause = self.candidates.pause(above, self._host.now())
+        return min(pause, self._host.config.run.pace.patience)
+
+    async def fetch(self, release: Release) -> bytes:
+        """The weights' bytes, from here or whoever has them. Raises NetError naming who failed how."""
+        me = self._host.ports.me
+        holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
+        if release.publisher != me and release.publisher not in holders:
+            holders.append(release.publisher)
+        return await self.blobs.fetch_release(release, holders)
+
+    # --- what is known ------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Release | None:
+        """The best release whose bytes are here: what others are told of."""
+        return self.candidates.held
+
+    def awaited(self, above: tuple[Any, ...]) -> Release | None:
+        """The best release above `above` that is here or worth waiting for."""
+        return self.candidates.awaited(above, self._host.now())
+
+    def named(self, version: int, weights: Digest) -> Release | None:
+        """The best announcement of these weights."""
+        return self.candidates.named(version, weights)
+
+    def known(self, version: int, weights: Digest) -> list[Release]:
+        """All announcements of these weights."""
+        return self.candidates.known(version, weights)
+
+    def heard_of(self, beat: Beat) -> bool:
+        """Was the release that this heartbeat names announced to me?"""
+        return bool(self.known(beat.version, beat.weights))
+
+    def sealed(self, release: Release) -> bytes:
+        """As its publisher signed it; empty when it is not known."""
+        return self.candidates.sealed(release)
+
+    def sealed_newest(self) -> bytes:
+        """The newest release that is held here, as its publisher signed it; empty when there is none."""
+        while (held := self.held) is not None and not self.blobs.holds(held):
+            self.candidates.lose(held)
+        return self.sealed(held) if held is not None else b""
+
+    def has_manifest(self, manifest: Digest) -> bool:
+        """Is the manifest of this digest held here?"""
+        return self.blobs.get(manifest) is not None
+
+    def hold(self, release: Release) -> None:
+        """Its bytes are here."""
+        self.candidates.hold(release)
+
+    def refuse(self, release: Release) -> None:
+        """Its bytes are of no use: it is not held, and not wanted again."""
+        self.candidates.refuse(release)
+
+    # --- asking others ------------------------------------------------------------------------------------
+
+    async def ask_newest(self, peers: list[PeerId]) -> None:
+        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
+        have passed me by."""
+        for peer in self._host.rng.sample(peers, min(ASKED, len(peers))):
+            if self._remember_answer(await self._ask(peer, "newest", b"")):
+                return
+
+    async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
+        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
+        it."""
+        question = wire.encode(Sought(version=version, weights=weights, released=released))
+        self._remember_answer(await self._ask(peer, "release", question))
+
+    async def _ask(self, peer: PeerId, service: str, question: bytes) -> bytes:
+        """A sealed release; empty when there is none, or no answer."""
+        try:
+            return await self._host.ports.mail.send(peer, service, question, timeout=ASK_TIMEOUT)
+        except NetError:
+            return b""
+
+    def _remember_answer(self, sealed: bytes) -> bool:
+        return bool(sealed) and self.remember(sealed)
+
+    async def ask_forever(self) -> None:
+        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
+        is asked."""
+        host, beat_seconds = self._host, self._host.config.run.pace.beat
+        looked: set[PeerId] = set()
+        while True:
+            held = self.held
+            mine = held.version if held else -1
+            unheard = [peer for peer, beat in host.roster if beat.version > mine and not self.heard_of(beat)]
+            if due := [peer for peer in unheard if held is None or peer in looked]:
+                await self.ask_newest(due)
+            looked = set(unheard)
+            await (host.changed(beat_seconds) if held is None else host.ports.clock.sleep(beat_seconds))
+
+    async def look_for_holders_forever(self) -> None:
+        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
+        while."""
+        host = self._host
+        if host.who.observes:
+            return  # it hears them always
+        patience, lacked = host.config.run.pace.patience, host.now()
+        while True:
+            if self._lacks or (self.held is None and host.now() - lacked >= patience):
+                async with asyncio.TaskGroup() as tasks:
+                    listening = tasks.create_task(host.hear_samplers())
+                    await host.ports.clock.sleep(2 * patience)
+                    listening.cancel()
+                for peer in [peer for peer, beat in host.roster if beat.role is Role.SAMPLER]:
+                    host.roster.forget(peer)  # nobody listens any more: its silence means nothing
+            await host.changed(host.config.run.pace.beat)
+
+    # --- answering others ---------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        await self.blobs.serve()
+        await self._host.ports.mail.serve("newest", self._answer_newest)
+        await self._host.ports.mail.serve("release", self._answer_release)
+
+    async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
+        return self.sealed_newest()
+
+    async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
+        """The release that is sought as its publisher signed it; empty when it is not known here."""
+        try:
+            sought = wire.decode(question, Sought)
+        except wire.WireError as error:
+            raise Refused(str(error)) from error
+        known = self.known(sought.version, sought.weights)
+        found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
+        return self.sealed(found) if found else b""
+
+    def _bad_holder(self, holder: PeerId, reason: str) -> None:
+        self._host.emit(events.Rejected, sender=holder, kind="blobs", reason=reason)
+
+    def _damaged(self, reason: str) -> None:
+        self._host.emit(events.Faulted, part="disk", detail=reason)
+
+    def _warn(self, text: str) -> None:
+        self._host.emit(events.Noted, level="warning", text=text)
