@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +19,21 @@ DOCS = Path(__file__).parent.parent / "docs"
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 
 
-def test_an_objective_of_ones_own_is_what_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the page's code goes; what it adds to the house is gone afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    known = dict(TRUSTS)
+    yield tmp_path / "my_objectives.py"
+    sys.modules.pop("my_objectives", None)
+    TRUSTS.clear()
+    TRUSTS.update(known)
+
+
+def test_an_objective_of_ones_own_is_what_the_page_shows(own_module: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(code.splitlines()) <= 20
-    (tmp_path / "my_objectives.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    # and what the page's code adds is gone again afterwards
-    monkeypatch.delitem(TRUSTS, "root", raising=False)
+    own_module.write_text(code)
     assert objective("my_objectives:MINE").trust.kind == "root"
 
 

@@ -74,6 +74,9 @@ class Letters:
         return "".join(chr(ord("a") + token) for token in tokens)
 
 
+Playing = Sampler | LearnerPeer | Evaluator | Seed
+
+
 class PolicyParts(NamedTuple):
     """What roles work with."""
 
@@ -92,8 +95,11 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     return live(peer, kit(peer.config))
 
 
-def live(peer: SimPeer, kit: PolicyParts) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life, with what it is given."""
+def live(
+    peer: SimPeer, kit: PolicyParts, role: Callable[[Host, PolicyParts], Playing] | None = None
+) -> Coroutine[Any, Any, None]:
+    """A simulated peer's whole life, with what it is given; `role` makes what it plays, `role_of` unless
+    given."""
     run = peer.config.run
     who = PeerInfo(
         name=peer.name,
@@ -108,22 +114,25 @@ def live(peer: SimPeer, kit: PolicyParts) -> Coroutine[Any, Any, None]:
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
-    return host.run(_role(host, kit))
+    return host.run((role or role_of)(host, kit).run)
 
 
-def _role(host: Host, kit: PolicyParts) -> Callable[[], Coroutine[Any, Any, None]]:
+def role_of(host: Host, kit: PolicyParts, source: tasks.TaskSource | None = None) -> Playing:
+    """What a simulated peer of this host's role plays. Tasks come from `source`, or else from the run's
+    settings."""
     run = host.config.run
-    source = tasks.source(run.task, run.seed)
+    if source is None:
+        source = tasks.source(run.task, run.seed)
     match host.who.role:
         case Role.SAMPLER:
-            return Sampler(host, kit.engine(), source).run
+            return Sampler(host, kit.engine(), source)
         case Role.LEARNER:
             learner, decoder = kit.learner()
-            return LearnerPeer(host, learner, source, decoder, None).run
+            return LearnerPeer(host, learner, source, decoder, None)
         case Role.EVALUATOR:
-            return Evaluator(host, kit.engine(), source).run
+            return Evaluator(host, kit.engine(), source)
         case Role.SEED:
-            return Seed(host, kit.learner()[0].weights(), None).run
+            return Seed(host, kit.learner()[0].weights(), None)
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 

@@ -14,6 +14,7 @@ import torch
 
 from peers.commands import sim
 from peers.roles.evaluator import GIVE_UP
+from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import Scorer
 from peers.runtime.faults import AGAIN
@@ -78,31 +79,21 @@ class Told:
     def __init__(
         self,
         source: Callable[[Role], Flawed],
-        monkeypatch: pytest.MonkeyPatch,
         minutes: float = 0.8,
         right: float = 1.0,
         **prices: float,
     ) -> None:
         self.all: list[events.Event] = []
-        self.learners: list[sim.LearnerPeer] = []
-        told = self
+        self.learners: list[LearnerPeer] = []
 
-        class Watched(sim.LearnerPeer):
-            def __init__(self, *rest: Any) -> None:
-                super().__init__(*rest)
-                told.learners.append(self)
+        def role(host: Host, kit: sim.PolicyParts) -> sim.Playing:
+            played = sim.role_of(host, kit, source(host.who.role))
+            if isinstance(played, LearnerPeer):
+                self.learners.append(played)
+            return played
 
-        role_of = sim._role
-        with monkeypatch.context() as patch:
-
-            def role(host: Host, kit: sim.PolicyParts) -> Any:
-                patch.setattr(sim.tasks, "source", lambda *words: source(host.who.role))
-                return role_of(host, kit)
-
-            patch.setattr(sim, "LearnerPeer", Watched)
-            patch.setattr(sim, "_role", role)
-            played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
-            World(played, sim.spawn, sinks=[self.all.append]).run()
+        played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
+        World(played, lambda peer: sim.live(peer, sim.kit(peer.config), role), sinks=[self.all.append]).run()
 
     def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
         return Scenario(
@@ -125,10 +116,8 @@ class Told:
         return [event for event in self.all if isinstance(event, kind) and event.peer.startswith(peer)]
 
 
-def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = Told(lambda role: Flawed(tenth), monkeypatch, minutes=1.2)
+def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() -> None:
+    told = Told(lambda role: Flawed(tenth), minutes=1.2)
     faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
     assert abs(len(faults) - len(mended)) <= 3
@@ -139,10 +128,8 @@ def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told(
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained_on(
-    slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told(lambda role: Flawed(tenth if role is Role.LEARNER else never, slow), monkeypatch)
+def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained_on(slow: bool) -> None:
+    told = Told(lambda role: Flawed(tenth if role is Role.LEARNER else never, slow))
     judged = {event.group: event for event in told.of(events.Judged)}
     lost = {group for group, event in judged.items() if event.verdict is Verdict.UNSCORED}
     unscored = {event.task for event in told.of(events.Sampled) if event.group in lost}
@@ -162,9 +149,9 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     assert set(intake._exercises) == held and intake.batcher.scoring.total() <= 1
 
 
-def test_slow_rewards_do_not_keep_the_engine_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = Told(lambda role: Flawed(never), monkeypatch, sample=1.0)
-    slow = Told(lambda role: Flawed(never, slow=role is Role.SAMPLER), monkeypatch, sample=1.0, score=0.9)
+def test_slow_rewards_do_not_keep_the_engine_waiting() -> None:
+    quick = Told(lambda role: Flawed(never), sample=1.0)
+    slow = Told(lambda role: Flawed(never, slow=role is Role.SAMPLER), sample=1.0, score=0.9)
     sampled = [len(told.of(events.Sampled)) for told in (quick, slow)]
     assert sampled[1] > 0.9 * sampled[0]
     assert min(event.seconds for event in slow.of(events.Sampled)) >= 1.9, (
@@ -172,10 +159,8 @@ def test_slow_rewards_do_not_keep_the_engine_waiting(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(
-        lambda role: Flawed(lambda task: role is Role.EVALUATOR and task.index in (-2, -5)), monkeypatch
-    )
+def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so() -> None:
+    told = Told(lambda role: Flawed(lambda task: role is Role.EVALUATOR and task.index in (-2, -5)))
     judged = told.of(events.Evaluated)
     assert len(judged) > 3 and {event.tasks for event in judged} == {14}
     assert judged[-1].accuracy > judged[0].accuracy, "of those that could be scored"
@@ -186,21 +171,19 @@ def test_an_evaluator_leaves_out_what_it_cannot_score_and_says_so(monkeypatch: p
 
 
 @pytest.mark.parametrize(("right", "expected"), [(0.0, 1.0), (2.0, 0.0)])
-def test_an_answer_counts_as_right_from_the_reward_that_the_run_says(
-    right: float, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told(lambda role: Flawed(never), monkeypatch, minutes=0.4, right=right)
+def test_an_answer_counts_as_right_from_the_reward_that_the_run_says(right: float, expected: float) -> None:
+    told = Told(lambda role: Flawed(never), minutes=0.4, right=right)
     assert {event.accuracy for event in told.of(events.Evaluated)} == {expected}
 
 
-def test_an_evaluator_that_can_score_nothing_tells_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluator_that_can_score_nothing_tells_no_accuracy() -> None:
     asked: list[Task] = []
 
     def fails(task: Task) -> bool:
         asked.append(task)
         return True
 
-    told = Told(lambda role: Flawed(fails if role is Role.EVALUATOR else never), monkeypatch, minutes=0.5)
+    told = Told(lambda role: Flawed(fails if role is Role.EVALUATOR else never), minutes=0.5)
     assert not told.of(events.Evaluated) and told.of(events.Trained)
     notes = [event.text for event in told.of(events.Noted, "evaluator")]
     assert notes and "has no accuracy: 16 of 16" in notes[0]

@@ -20,8 +20,8 @@ from swarm.wire import topic
 BEGIN = """
 import asyncio, sys
 from pathlib import Path
-from swarm.net import slim
-slim.enter()
+from swarm.net import torch_free
+torch_free.enter()
 from swarm.config import Listen
 from swarm.identity import open_key
 from swarm.net import hive
@@ -138,8 +138,8 @@ async def check(node, run):
 
 def test_msgpack_is_bounded_without_torch() -> None:
     script = """
-from swarm.net import slim
-slim.enter()
+from swarm.net import torch_free
+torch_free.enter()
 from swarm.net import guard
 guard.install()
 from hivemind.utils import MSGPackSerializer

@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import asyncio, fcntl, signal, sys, termios
-from peers import departure, errors
+from peers import errors
+from peers.runtime import signals
 
 proof, begun = sys.argv[1:]
 for number in (signal.SIGHUP, signal.SIGINT):  # as a terminal begins it, whatever these tests were started by
@@ -30,7 +31,7 @@ async def program(leaving):
     await left.wait()
     open(proof, "w").write("left in order")
 
-sys.exit(errors.guarded(lambda: departure.run_until_signalled(program)))
+sys.exit(errors.guarded(lambda: signals.run_until_signalled(program)))
 """
 
 

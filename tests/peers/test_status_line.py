@@ -105,15 +105,15 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
 PROGRAM = """
 import asyncio, sys
 sys.path.insert(0, "tests/peers")
-from test_line import host
+from test_status_line import host
 from peers.runtime.status_line import living
 
 async def main():
     mine = host()
     async with living(mine):
-        mine.vitals.state = "waiting for a policy"
+        mine.status.state = "waiting for a policy"
         await asyncio.sleep(1.5)
-        mine.vitals.version, mine.vitals.state = 12, "sampling"
+        mine.status.version, mine.status.state = 12, "sampling"
         print("said meanwhile", file=sys.stderr)
         await asyncio.sleep(1.5)
 

@@ -32,9 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Run this in the place of vLLM's process, after `from swarm.sample import child`."""
+    """Run this in the place of vLLM's process, after `from swarm.sample import vllm_process`."""
     monkeypatch.setattr(
-        vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import child; {code}")
+        vllm, "COMMAND", (sys.executable, "-c", f"import sys; from swarm.sample import vllm_process; {code}")
     )
 
 
@@ -48,7 +48,7 @@ def failure(engine: VllmEngine, versions: Versions) -> str:
 
 def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # what Python puts there for a missing one
-    program(monkeypatch, "sys.modules['vllm'] = None; child.main(sys.argv[1])")
+    program(monkeypatch, "sys.modules['vllm'] = None; vllm_process.main(sys.argv[1])")
     said = failure(VllmEngine(recipe(folder)), Versions(folder))
     assert "vLLM cannot be imported" in said and "pip install 'gepo-swarm[vllm]'" in said
 
@@ -97,7 +97,7 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
 
 
 def test_ctrl_c_is_left_to_the_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, child.Loaded(0.5)))[1]"
+    pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, vllm_process.Loaded(0.5)))[1]"
     program(
         monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
     )
