@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers.commands import arguments
+from peers.commands import arguments, shipped
 from peers.errors import USAGE, CannotHere, WrongUsage, guarded
 
 ROLES = ("auto", "sampler", "learner", "evaluator")
@@ -150,9 +150,10 @@ def invite_(args: argparse.Namespace) -> int:
 
 
 def simulate(args: argparse.Namespace) -> int:
+    path = shipped.scenario(args.scenario)  # before torch is imported
     from peers.commands import sim as program
 
-    return program.simulate(args.scenario, args.seed, args.out)
+    return program.simulate(path, args.seed, args.out)
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -257,9 +258,11 @@ def config_schema(args: argparse.Namespace) -> int:
 
 # --- the parser ---------------------------------------------------------------------------------------------
 
+CONFIG = "a TOML file, or the name of one that ships, such as demo"
+
 EXAMPLE = """examples:
-  swarm up configs/demo.toml                     a whole swarm on this machine, to see it work
-  swarm start configs/private-lab.toml           begin a run that others can join; prints how
+  swarm up demo                                  a whole swarm on this machine, to see it work
+  swarm start private-lab                        begin a run that others can join; prints how
   swarm join swarm1...                           help with a run
   swarm status --watch                           what the swarm is doing
 
@@ -296,11 +299,11 @@ def _add_running(commands: Any) -> None:
             "up",
             up,
             "run a whole swarm on this machine until it is complete",
-            "swarm up configs/demo.toml",
+            "swarm up demo",
         )
     )
     about = "begin a run, be its seed, print how to join"
-    it = _command(commands, "start", start, about, "swarm start configs/private-lab.toml")
+    it = _command(commands, "start", start, about, "swarm start private-lab")
     _config(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
     it = _command(
@@ -315,8 +318,13 @@ def _add_running(commands: Any) -> None:
     about = "let the peers of a run on this machine finish and leave"
     _command(commands, "leave", leave, about, "swarm leave --folder ./demo-run")
     about = "simulate a swarm in virtual time"
-    it = _command(commands, "sim", simulate, about, "swarm sim configs/scenarios/paper-delay.toml --seed 7")
-    it.add_argument("scenario", metavar="SCENARIO", type=Path, help="a scenario file")
+    it = _command(commands, "sim", simulate, about, "swarm sim paper-delay --seed 7")
+    it.add_argument(
+        "scenario",
+        metavar="SCENARIO",
+        type=Path,
+        help="a TOML file, or the name of one that ships, such as quick",
+    )
     it.add_argument(
         "--seed",
         type=int,
@@ -368,7 +376,7 @@ def _add_reading(commands: Any) -> None:
     it.add_argument(
         "model_or_config",
         metavar="MODEL",
-        help="a Hub id, a folder, or a config such as configs/gsm8k-0.6b.toml",
+        help="a Hub id, a folder, or a config such as gsm8k-0.6b.toml",
     )
     it.add_argument("--no-measure", action="store_true", help="predict only: seconds instead of minutes")
     about = "list the learning objectives, or show the parts of one"
@@ -470,19 +478,17 @@ def _add_task(commands: Any) -> None:
 
 def _add_config(commands: Any) -> None:
     about = "show, check or explain settings"
-    example = "swarm config show configs/demo.toml --set run.seed=3"
+    example = "swarm config show demo --set run.seed=3"
     outer = commands.add_parser(
         "config", help=about, description=_sentence(about), epilog=f"example: {example}"
     )
     outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
     it = _command(inner, "show", config_show, "print every setting with its origin", example)
-    it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="a file; without it, the defaults")
-    _config(
-        _command(
-            inner, "check", config_check, "say whether a file is good", "swarm config check configs/demo.toml"
-        )
+    it.add_argument(
+        "config", metavar="CONFIG", type=Path, nargs="?", help=f"{CONFIG}; without it, the defaults"
     )
+    _config(_command(inner, "check", config_check, "say whether a file is good", "swarm config check demo"))
     about = "print every key, its default, what it accepts and means"
     _command(inner, "schema", config_schema, about, "swarm config schema")
 
@@ -509,7 +515,7 @@ def _command(commands: Any, name: str, function: Any, about: str, example: str) 
 
 
 def _config(it: argparse.ArgumentParser) -> None:
-    it.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file, such as configs/demo.toml")
+    it.add_argument("config", metavar="CONFIG", type=Path, help=CONFIG)
 
 
 def _sentence(about: str) -> str:

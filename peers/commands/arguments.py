@@ -1,7 +1,7 @@
 """From a command's words to what it works on: settings, an invite that can be read, a run's folder.
 
 All of it is offline, and wrong words end the command before anything slow is imported. Not handled here:
-which words there are (peers.cli).
+which words there are (peers.cli), where settings lie (peers.commands.shipped).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peers.commands import shipped
 from peers.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ COMPLETION = 512
 def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
     from swarm import config
 
+    path = None if path is None else shipped.settings(path)
     sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
     return config.load(path, sets, os.environ)
 

@@ -1,0 +1,40 @@
+"""Settings and scenarios that come with the program: a bare name finds one from any folder.
+
+    demo              ./demo, ./demo.toml, then demo.toml of the program
+    demo.toml         ./demo.toml, then demo.toml of the program
+    mine/demo.toml    that file alone
+
+In comes what somebody typed, out goes a file that exists. Not handled here: what is in it
+(swarm.config, swarm.sim.scenario).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peers.errors import WrongUsage
+
+PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
+"""The build puts `configs/` into the package `peers`; in a checkout it lies beside the packages."""
+
+
+def settings(asked: Path) -> Path:
+    """The settings that `asked` names: a file, or the name of one that ships. Raises WrongUsage."""
+    return _find(asked, "", "settings")
+
+
+def scenario(asked: Path) -> Path:
+    """The scenario of `swarm sim` that `asked` names: a file, or the name of one that ships. Raises
+    WrongUsage."""
+    return _find(asked, "scenarios", "scenarios")
+
+
+def _find(asked: Path, below: str, kind: str) -> Path:
+    names = [asked] if asked.suffix == ".toml" else [asked, asked.with_name(f"{asked.name}.toml")]
+    if len(asked.parts) == 1:
+        names += [place / below / names[-1] for place in PLACES]
+    # Anything but a folder: a pipe is as good as a file.
+    if found := next((name for name in names if name.exists() and not name.is_dir()), None):
+        return found
+    ours = sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})
+    raise WrongUsage(f"cannot read {asked}: No such file; name one, or {kind} that ship: {', '.join(ours)}")

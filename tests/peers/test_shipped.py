@@ -1,0 +1,56 @@
+"""Settings and scenarios by name: those of the current folder come first, then those that ship; a path is
+that path alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peers import cli
+from peers.commands import shipped
+from peers.errors import WrongUsage
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_config_is_found_by_its_name_from_any_folder(path: Path) -> None:
+    assert shipped.settings(Path(path.stem)).samefile(path)
+    assert shipped.settings(Path(path.name)).samefile(path)
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "scenarios").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_scenario_is_found_by_its_name_from_any_folder(path: Path) -> None:
+    assert shipped.scenario(Path(path.stem)).samefile(path)
+
+
+def test_a_file_of_the_current_folder_comes_first_and_a_folder_of_that_name_is_none(elsewhere: Path) -> None:
+    (elsewhere / "demo").mkdir()
+    assert shipped.settings(Path("demo")).parent.samefile(CONFIGS)
+    (elsewhere / "demo.toml").write_text("")
+    assert shipped.settings(Path("demo")) == shipped.settings(Path("demo.toml")) == Path("demo.toml")
+
+
+def test_a_path_is_that_path_alone(elsewhere: Path) -> None:
+    for path in (Path("configs/demo.toml"), elsewhere / "demo.toml"):
+        with pytest.raises(WrongUsage, match="cannot read"):
+            shipped.settings(path)
+
+
+def test_an_unknown_name_is_refused_with_those_that_ship() -> None:
+    with pytest.raises(WrongUsage, match=r"cannot read dmeo: .* settings that ship: demo, gsm8k"):
+        shipped.settings(Path("dmeo"))
+    with pytest.raises(WrongUsage, match=r"scenarios that ship: faults, paper-delay, quick$"):
+        shipped.scenario(Path("demo"))
+
+
+def test_commands_take_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["config", "check", "private-lab"]) == 0
+    assert "private-lab: good" in capsys.readouterr().out
