@@ -16,6 +16,7 @@ from test_roles_swarm import Told, scenario
 
 from peers.commands import sim
 from peers.runtime.host import Host
+from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, Pace, Releasing
 from swarm.events import Judged, Moved, Trained
 from swarm.learn.learner import Learner
@@ -78,7 +79,7 @@ class Watched:
         self.trained: list[str] = []
         self.announced: list[Release] = []
         self._peers: list[sim.LearnerPeer] = []
-        account, announce, peers = sim.LearnerPeer._account, Host.announce, self._peers
+        account, announce, peers = sim.LearnerPeer._account, ReleaseExchange.announce, self._peers
 
         class Kept(sim.LearnerPeer):
             def __init__(self, *rest: Any) -> None:
@@ -89,13 +90,13 @@ class Watched:
             self.trained.extend(item.group.id for item in peer._batch)
             account(peer, *rest)
 
-        async def announces(host: Host, release: Release) -> None:
+        async def announces(releases: ReleaseExchange, release: Release) -> None:
             self.announced.append(release)
-            await announce(host, release)
+            await announce(releases, release)
 
         patch.setattr(sim.LearnerPeer, "_account", accounts)
         patch.setattr(sim, "LearnerPeer", Kept)
-        patch.setattr(Host, "announce", announces)
+        patch.setattr(ReleaseExchange, "announce", announces)
 
     def several(self) -> dict[int, int]:
         """Versions of which more than one release was announced, with their number."""
