@@ -17,12 +17,8 @@ starts in a session of their own.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,9 +28,22 @@ from typing import Any
 
 import msgspec
 
-from swarm.tasks import sandbox, worker_process
+from swarm.process import Child, Hung, Lost, environment, wait
+from swarm.tasks import sandbox
 from swarm.tasks.base import RewardError
-from swarm.tasks.worker_process import Answer, Ask, Call, Failed, Ready, Reply, Row, Setup, Source, Unusable
+from swarm.tasks.worker_process import (
+    Answer,
+    Ask,
+    Call,
+    Failed,
+    Ready,
+    Reply,
+    Request,
+    Row,
+    Setup,
+    Source,
+    Unusable,
+)
 
 START = 120.0
 """Seconds for Python and the imports of functions: torch takes ten on a busy machine."""
@@ -49,152 +58,29 @@ QUESTION = 64 << 20
 ANSWER = 16 << 20
 """Bytes of one frame from the child: numbers, or the exercises of a whole gym."""
 
-TAIL = 8192
-"""Characters of standard error that are kept."""
-
-SHOWN = 3
-"""Lines of it in a message."""
-
 SANDBOX = sandbox.ProcessLimits(memory=MEMORY, files=256, size=sandbox.SCRATCH, processes=64)
 """Processes include threads: numpy and a tokenizer start one per core."""
 
-CHUNK = 1 << 16
 ENVIRON = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
 }
-"""One order of sets on all peers; what is printed is there at once."""
+"""One order of sets on all peers; what is printed is there at once. A user's threads are for the models."""
+
+INSIDE = "from swarm.tasks.worker_process import main; main()"
+
+FOREIGN = f"""
+import sys, types
+for name, folder in zip(("swarm", "swarm.tasks"), sys.argv[1:]):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+{INSIDE}
+"""
+"""Under another interpreter: this package's folders, and not the packages that are installed beside it."""
 
 _replies = msgspec.msgpack.Decoder(Reply)
-
-
-class Lost(Exception):
-    """The child hung, died or answered nonsense; it is to be ended. Continues a sentence that begins with a
-    function's name."""
-
-
-class Child:
-    """One process, seen from its parent."""
-
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        pipe = subprocess.PIPE
-        # A session of its own: a Ctrl-C at the peer is none of its business, and all that it starts is ended
-        # with it.
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ, start_new_session=True
-        )
-        assert (
-            self._process.stdin is not None
-            and self._process.stdout is not None
-            and self._process.stderr is not None
-        )
-        self._pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._in, self._out, self._errors = (pipe.fileno() for pipe in self._pipes)
-        for end in (self._in, self._out, self._errors):
-            os.set_blocking(end, False)
-        self._buffer = bytearray()
-        self._tail = ""
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def said(self) -> str:
-        self._listen()
-        return self._tail
-
-    def exchange(
-        self, frame: worker_process.Frame, replies: int, seconds: float, answered: list[Reply]
-    ) -> None:
-        """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed.
-        Raises Lost."""
-        data = msgspec.msgpack.encode(frame)
-        if len(data) > QUESTION:
-            raise RewardError(
-                f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or"
-                " columns"
-            )
-        unsent = memoryview(len(data).to_bytes(worker_process.HEADER, "big") + data)
-        deadline = time.monotonic() + seconds
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._in, selectors.EVENT_WRITE)
-            ready.register(self._out, selectors.EVENT_READ)
-            ready.register(self._errors, selectors.EVENT_READ)
-            while len(answered) < replies and not (answered and isinstance(answered[-1], Failed)):
-                if (left := deadline - time.monotonic()) <= 0:
-                    raise Lost(f"did not answer within {seconds:g} s")
-                for key, _ in ready.select(left):
-                    if key.fd == self._in:
-                        unsent = unsent[self._write(unsent) :]
-                        if not unsent:
-                            ready.unregister(self._in)
-                    elif key.fd == self._out:
-                        self._read(answered)
-                    elif not self._listen():
-                        ready.unregister(self._errors)
-
-    def _write(self, data: memoryview) -> int:
-        try:
-            return os.write(self._in, data[:CHUNK])
-        except BlockingIOError:
-            return 0
-        except BrokenPipeError:
-            raise Lost(self._died()) from None
-
-    def _read(self, answered: list[Reply]) -> None:
-        data = os.read(self._out, CHUNK)
-        if not data:
-            raise Lost(self._died())
-        self._buffer += data
-        while len(self._buffer) >= worker_process.HEADER:
-            end = worker_process.HEADER + int.from_bytes(self._buffer[: worker_process.HEADER], "big")
-            if end > ANSWER:
-                raise Lost(f"answered with {end} bytes, the limit is {ANSWER}")
-            if len(self._buffer) < end:
-                return
-            try:
-                answered.append(_replies.decode(self._buffer[worker_process.HEADER : end]))
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise Lost(f"answered with something that is no answer ({error})") from None
-            del self._buffer[:end]
-
-    def _listen(self) -> bool:
-        """Keep the end of what it printed; False when it can print no more."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._errors, CHUNK):
-                self._tail = (self._tail + data.decode(errors="replace"))[-TAIL:]
-            return False
-        return True
-
-    def _died(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # its pipe ends a moment before it does
-        code = self._process.poll()
-        if code is None:
-            return "closed its end of the pipe"
-        number = -code if code < 0 else code - 128  # bubblewrap says it like a shell
-        died = (
-            f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
-        )
-        lines = [line.strip() for line in self.said().splitlines() if line.strip()][-SHOWN:]
-        return f"ended its process with {died}" + (
-            f", after printing: {' / '.join(lines)[-worker_process.SAYS :]}" if lines else ""
-        )
-
-    def kill(self) -> None:
-        """SIGKILL to it and to all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Nothing of it is left afterwards."""
-        self.kill()
-        self._process.wait()
-        for pipe in self._pipes:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
 
 
 class Worker:
@@ -286,7 +172,7 @@ class Worker:
                 raise RewardError(str(error)) from error
             answered: list[Reply] = []
             try:
-                child.exchange(frame, len(names), frame.seconds, answered)
+                _exchange(child, frame, len(names), frame.seconds, answered)
             except Lost as lost:
                 self._end()
                 raise RewardError(f"{names[len(answered)]} {lost}") from None
@@ -303,12 +189,11 @@ class Worker:
         if self._closed:
             raise ValueError(f"{', '.join(self._functions)}: the worker is closed")
         self._end()
-        child = Child(
-            self._command(), {**(sandbox.environment() if self._sandbox else os.environ), **ENVIRON}
-        )
+        inherited = sandbox.environment() if self._sandbox else None
+        child = Child(self._command(), environment(ENVIRON, inherited), ANSWER)
         answered: list[Reply] = []
         try:
-            child.exchange(Setup(self._functions, self._sources), 1, START, answered)
+            _exchange(child, Setup(self._functions, self._sources), 1, START, answered)
         except Lost as lost:
             child.end()
             raise ValueError(f"the process for {', '.join(self._functions)} {lost}") from None
@@ -327,12 +212,32 @@ class Worker:
 
     def _command(self) -> list[str]:
         if self._python:
-            start = [self._python, "-P", worker_process.__file__]
+            start = [self._python, "-P", "-c", FOREIGN, str(sandbox.PACKAGE), str(sandbox.PACKAGE / "tasks")]
         else:
-            start = [sys.executable, "-P", "-c", "from swarm.tasks.worker_process import main; main()"]
+            start = [sys.executable, "-P", "-c", INSIDE]
         if self._sandbox:
             return sandbox.sandboxed(start, SANDBOX)
         return sandbox.limited(start, sandbox.ProcessLimits(memory=self._memory, parent=os.getpid()))
+
+
+def _exchange(child: Child, frame: Request, replies: int, seconds: float, answered: list[Reply]) -> None:
+    """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed. Raises
+    Lost."""
+    data = msgspec.msgpack.encode(frame)
+    if len(data) > QUESTION:
+        raise RewardError(
+            f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or"
+            " columns"
+        )
+    child.send(data)
+    deadline = time.monotonic() + seconds
+    while len(answered) < replies and not (answered and isinstance(answered[-1], Failed)):
+        if not wait([child], deadline):
+            raise Hung(seconds)
+        try:
+            answered.append(_replies.decode(child.take()))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise Lost(f"answered with something that is no answer ({error})") from None
 
 
 def _place(function: str) -> str:

@@ -3,14 +3,13 @@
     Setup -> Ready | Unusable        Ask -> Answer | Failed
     Call -> Row per function, up to the first Failed
 
-Frames are four bytes of length and that much msgpack, on what were standard input and output when the process
-began: from then on what a function prints goes to standard error, and it reads nothing. Functions are called
-on the main thread, where `signal.alarm` works, and awaited when they are asynchronous, all on one loop.
-Invariant: whatever a function raises becomes a frame that names the line of its file. Not handled here: a
-hang, the death of the process, numbers that are no rewards; the other end (swarm.tasks.worker) sees to them.
+Frames (swarm.process) hold msgpack. Functions are called on the main thread, where `signal.alarm` works, and
+awaited when they are asynchronous, all on one loop. Invariant: whatever a function raises becomes a frame
+that names the line of its file. Not handled here: a hang, the death of the process, numbers that are no
+rewards; the other end (swarm.tasks.worker) sees to them.
 
-Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: it imports
-nothing of swarm.
+Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: of swarm it
+imports swarm.process alone.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from types import ModuleType, TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-HEADER = 4
+from swarm.process import Pipe
+
 SAYS = 500
 """Characters of an exception's message: its first sentences."""
 
@@ -111,29 +111,17 @@ def seconds_left(otherwise: float) -> float:
 
 
 def main() -> None:
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    pipe = Pipe()
     decoder, encoder = msgspec.msgpack.Decoder(Request), msgspec.msgpack.Encoder()
     functions: dict[str, Function] = {}
-    while (frame := _read(requests)) is not None:
-        request = decoder.decode(frame)
-        for reply in _answers(request, functions):
+    while (frame := pipe.receive()) is not None:
+        for reply in _answers(decoder.decode(frame), functions):
             try:
                 data = encoder.encode(reply)
             except (TypeError, OverflowError, msgspec.ValidationError) as error:
                 data = encoder.encode(Failed(f"the answer cannot be sent: {error}"))
-            replies.write(len(data).to_bytes(HEADER, "big") + data)
-            replies.flush()
+            pipe.send(data)
     os._exit(0)  # threads that functions began shall not keep it
-
-
-def _read(requests: BinaryIO) -> bytes | None:
-    """The next frame, or None when the other end is gone."""
-    head = requests.read(HEADER)
-    size = int.from_bytes(head, "big")
-    data = requests.read(size) if len(head) == HEADER else b""
-    return data if len(head) == HEADER and len(data) == size else None
 
 
 def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply]:
@@ -300,7 +288,3 @@ def _where(trace: TracebackType | None, file: str) -> str:
         if frames
         else ""
     )
-
-
-if __name__ == "__main__":
-    main()

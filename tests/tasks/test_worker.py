@@ -357,6 +357,20 @@ def test_nothing_heavy_is_imported_and_state_is_kept_between_calls(make: Make, f
     worker.close()
 
 
+def test_another_interpreter_needs_no_package_but_msgspec(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    file.with_name("other.py").write_text(
+        "import sys\ndef f():\n    return [name for name in sys.modules if name.startswith('swarm.')]\n"
+    )
+    worker = Worker(
+        {"f": "other.py:f"}, {"other.py": file.with_name("other.py")}, False, 5.0, python=sys.executable
+    )
+    assert worker.ask("f", {}) == ["swarm.tasks", "swarm.process", "swarm.tasks.worker_process"]
+    worker.close()
+
+
 def test_closing_ends_a_call_that_another_thread_waits_for(make: Make) -> None:
     before = children()
     worker = make("hangs", timeout=60.0)
@@ -383,7 +397,7 @@ def test_a_worker_ends_with_its_parent(file: Path) -> None:
     code = (
         "import os, sys, time\nfrom pathlib import Path\nfrom swarm.tasks.worker import Worker\n"
         f"w = Worker({{'f': 'mine.py:hangs'}}, {{'mine.py': Path({str(file)!r})}}, False, 60.0)\n"
-        "w.check()\nprint(w._child._process.pid, flush=True)\nw.call([''], ['hang'], {})\n"
+        "w.check()\nprint(w._child.pid, flush=True)\nw.call([''], ['hang'], {})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
