@@ -34,10 +34,10 @@ from swarm.types import (
 )
 
 LAGS = 1024
-"""Distinct lags of one count; a learner tells fewer at a time (peers.roles.learner_inbox)."""
+"""Distinct lags of one count; a learner sends fewer at a time (peers.roles.learner_inbox)."""
 
 PEERS = 256
-"""Named in one event: an id has 53 bytes, and an event 16 KiB."""
+"""Peers named in one event: an id has 53 bytes, and an event 16 KiB."""
 
 BUNDLED = 128
 """Events in one gossiped message: one has at least 90 bytes, so that a message of 4 KiB holds about forty,
@@ -125,7 +125,8 @@ class Shown(Event):
     prompt: Text
     answer: Text
     completions: Annotated[tuple[Text, ...], Meta(max_length=COMPLETIONS)]
-    """Of a large group the first ones, so that the event stays small; the figures are those of the same."""
+    """The group's first completions, as many as keep the event small; rewards, advantages and weights are
+    those of the same completions."""
     rewards: Figures
     advantages: Figures = ()
     weights: Figures = ()
@@ -146,7 +147,7 @@ class Averaged(Event):
     members: Annotated[tuple[PeerId, ...], Meta(max_length=PEERS)]
     seconds: Finite
     scaled: Annotated[dict[PeerId, Finite], Meta(max_length=PEERS)] = {}
-    """The share that counted of each gradient that was scaled down, for a norm far beyond what is usual."""
+    """Learner -> factor, for each gradient that was scaled down because its norm is far beyond the usual."""
 
 
 class RoundBroke(Event):
@@ -218,7 +219,7 @@ class Transferred(Event):
     `gossip`, `other`."""
 
     seconds: Finite
-    """In which they passed: since the peer last looked."""
+    """Seconds in which they passed: since the peer's last Transferred."""
     sent: Sums
     received: Sums
     links: Annotated[dict[PeerId, Link], Meta(max_length=PEERS)]
@@ -306,8 +307,8 @@ Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]
 """One message of gossip."""
 
 TOLD = 2000
-"""Bytes of a text in an event of ours: a person reads no more of it, and it fits into a message of gossip
-with all that is around."""
+"""Bytes of a text in an event: a person reads no more, and with the rest of the event it fits into a message
+of gossip."""
 
 _BLOCK = 64 << 10
 """Bytes read at a time while looking for a journal's last whole line: many times the longest event."""
@@ -344,7 +345,7 @@ class Journal:
         self._size = _whole_lines(self._file)
         self._file.truncate(self._size)
         self._torn = False
-        """A part of a line may be in the file, and would run into the next event."""
+        """The file may end in a part of a line, which would run into the next event."""
         self.lost = 0
 
     def __call__(self, event: Event) -> None:
@@ -373,14 +374,15 @@ class Journal:
 
 
 def cut(text: str, size: int = TOLD) -> str:
-    """At most `size` bytes of it, whole characters; what is no character becomes a question mark."""
+    """The text's first `size` bytes at most, cut between characters; what is no character becomes a question
+    mark."""
     if text.isascii():
         return text[:size]
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _whole_lines(file: IO[bytes]) -> int:
-    """Bytes up to the last line's end: what a killed writer left after it would run into the next event."""
+    """Bytes up to the end of the last whole line; a killed writer may have left a part of one after it."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - _BLOCK)

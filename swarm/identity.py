@@ -28,8 +28,7 @@ _ID_LENGTH = 52
 the length."""
 
 KNOWN = 4096
-"""Ids whose keys are kept, about 1 MB: a peer says many things, and base58 takes as long as half a
-signature's check."""
+"""Ids whose decoded keys are kept, about 1 MB: base58 takes as long as half a signature's check."""
 
 
 class IdentityError(Exception):

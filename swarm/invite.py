@@ -47,7 +47,7 @@ _TEXT_LIMIT = 4096
 """Longest text that is looked at: whole pasted lines, not files."""
 
 _ROLES = (None, Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
-"""By number on the wire: append only. None lets the newcomer choose."""
+"""Roles by their number on the wire: append only. None lets the newcomer choose."""
 
 _DELEGATED, _FINAL = 0x80, 0x40
 _IP4, _IP6, _DNS4, _DNS6, _DNS = 1, 2, 3, 4, 5
@@ -103,8 +103,8 @@ def make(
     expires: int = FOREVER,
     delegate: Delegate | None = None,
 ) -> str:
-    """The word. Raises ValueError for what cannot be written: no or too many addresses, one without a peer
-    id, a wrong digest."""
+    """Write an invite as its word. Raises ValueError for what cannot be written: no or too many addresses,
+    one without a peer id, a wrong digest."""
     if not 1 <= len(addresses) <= ADDRESSES:
         raise ValueError(f"an invite names 1 to {ADDRESSES} addresses, not {len(addresses)}")
     digest = bytes.fromhex(run)
@@ -133,7 +133,7 @@ def make(
 
 
 def read(text: str, now: float) -> Invite:
-    """A pasted text -> Invite. `swarm join` before the word, line breaks and capitals in it do not matter.
+    """Read a pasted text. `swarm join` before the word, line breaks and capitals in it do not matter.
     Raises InviteError."""
     body = _body(text)
     reader = _Reader(body)
@@ -193,7 +193,7 @@ def delegate(
 
 
 def admit(delegate: Delegate, peer: PeerId) -> Membership:
-    """The delegate's word that `peer` may act in the delegation's role."""
+    """Sign a membership: `peer` may act in the delegation's role."""
     signature = keyring(delegate.seed).sign(membership.membership_bytes(peer, delegate.delegation))
     return Membership(peer=peer, delegation=delegate.delegation, signature=signature)
 
@@ -203,7 +203,7 @@ def keyring(seed: bytes) -> identity.Keyring:
 
 
 def _body(text: str) -> bytes:
-    """The bytes under the checksum. Raises InviteError."""
+    """Decode a word to its bytes, with the checksum verified and cut off. Raises InviteError."""
     word = text[:_TEXT_LIMIT].partition(" --")[0]  # `swarm join swarm1... --as learner`, pasted whole
     joined = re.sub(r"""[\s`'"<>$]+""", "", word).lower().removeprefix("swarmjoin")
     if not joined.startswith(WORD):

@@ -61,7 +61,7 @@ class Schema:
                 self.keys[path] = field
 
     def full(self, key: str) -> str:
-        """`objective.name` -> `run.objective.name`; every other key as it is."""
+        """The full name of a key: `objective.name` -> `run.objective.name`."""
         first, dot, rest = key.partition(".")
         return self._short.get(first, first) + dot + rest
 
@@ -206,8 +206,7 @@ def _word(schema: Schema, key: str, text: str, origin: str) -> tuple[str, Settin
 
 
 def _parse(kind: Any, text: str) -> Any:
-    """A word of the command line as a value: text is text without quotes, everything else is what TOML makes
-    of it."""
+    """Parse a command-line word: text needs no quotes, everything else is parsed as TOML."""
     shape = shapes.type_info(kind)
     if isinstance(shape, shapes.StrType | shapes.LiteralType):
         return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
@@ -254,7 +253,7 @@ def _check(schema: Schema, key: str, setting: Setting) -> None:
 
 
 def describe(kind: Any) -> str:
-    """What a key wants, in words: `a whole number of at least 1`."""
+    """The values that a key accepts, in words: `a whole number of at least 1`."""
     shape = shapes.type_info(kind)
     match shape:
         case shapes.LiteralType():

@@ -1,4 +1,4 @@
-"""The nouns: one frozen type each, in one place.
+"""The types that peers exchange and modules share: frozen records, each defined once, here.
 
 Everything here is plain data. What travels between peers (Group, Beat, Release, Record) is a msgspec struct,
 so that the wire format is the type: keyed, unknown fields ignored, missing fields refused. Times are unix
@@ -24,13 +24,13 @@ Word = Annotated[str, Meta(max_length=512)]
 """A name, an id, a state of one word or two, a file, an address."""
 
 Text = Annotated[str, Meta(max_length=16 << 10)]
-"""What somebody reads or a model does: at most what an event holds."""
+"""A text for people or for a model: at most what an event holds."""
 
 COMPLETIONS = 4096
-"""Of one group at most: the published methods take 4 to 64 of a task."""
+"""Completions of one group at most: the published methods take 4 to 64 of a task."""
 
 CHUNKS = 64_000
-"""Named by one Manifest: 67 bytes each, which fit into a mail of 4 MiB."""
+"""Chunks of one Manifest: 67 bytes each, which fit into a mail of 4 MiB."""
 
 BLOB = 16 << 20
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
@@ -90,7 +90,8 @@ class Task(Struct):
     prompt: str
     answer: str
     messages: tuple[Message, ...] = ()
-    """Of conversational data; `prompt` is then its last turn, or what the chat template made of them."""
+    """The conversation, for conversational data; `prompt` is then its last turn, or the rendered chat
+    template."""
 
 
 class Times(Struct):
@@ -168,7 +169,7 @@ class Release(Struct, tag="release"):
 
 
 class Sought(Struct, tag="sought"):
-    """The release that a group names: who sampled from it is asked to show it."""
+    """Asks for the release that a group names: its sampler is asked to show it."""
 
     version: int
     weights: Digest
@@ -196,7 +197,7 @@ class Lag(Struct):
 
 
 Sums = Annotated[dict[Word, int], Meta(max_length=16)]
-"""By purpose or verdict, of which there are fewer than ten."""
+"""Purpose or verdict -> count; there are fewer than ten of each."""
 
 
 class Link(Struct):
@@ -210,8 +211,8 @@ class Link(Struct):
 
 
 class Moments(Struct):
-    """Of some numbers that do not travel themselves: the moments of several sets together follow from each
-    set's."""
+    """Count, mean and spread of numbers that do not travel themselves; moments of several sets can be
+    merged."""
 
     count: int
     mean: Finite
@@ -226,9 +227,9 @@ class Closed(Struct):
     live: int
     """Completions whose group's rewards differ."""
     completions: Moments
-    """Of their rewards."""
+    """Moments of their rewards."""
     groups: Moments
-    """Of their mean rewards."""
+    """Moments of the groups' mean rewards."""
 
 
 class Beat(Struct, tag="beat"):
@@ -263,8 +264,8 @@ class Beat(Struct, tag="beat"):
     hardware: Word
     at: Finite
     closed: Closed | None = None
-    """Of a learner that has closed its batch for `version`, where the objective takes something over the
-    whole round's."""
+    """Set by a learner that has closed its batch for `version`, where the objective needs the whole round's
+    rewards."""
 
 
 class Record(Struct):

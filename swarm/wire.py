@@ -26,7 +26,7 @@ SCHEMA = 1
 
 
 class Limit(NamedTuple):
-    """What a frame of one kind may have."""
+    """Size limits of one kind of frame."""
 
     sealed: int
     """Bytes on the network."""
@@ -44,7 +44,7 @@ RECORD_LIMIT = 1024
 record we have."""
 
 HEAD = 4 << 10
-"""What a frame has besides its numbers: envelope, membership, ids, digests and times need half of it."""
+"""Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""
 
 BEAT_LIMIT = Limit(1024, 4 << 10)
 RELEASE_LIMIT = Limit(1024, 4 << 10)
@@ -52,10 +52,10 @@ EVENT_LIMIT = Limit(4096, 16 << 10)
 """Text and names compress three to four times; an envelope that grows further is no honest one."""
 
 MAIL_LIMIT = Limit(FRAME_LIMIT, BLOB)
-"""The largest of any kind; what arrives is held to the limit of its kind, as group_limit."""
+"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
 
 COMPRESS_ABOVE = 1024
-"""Bytes: below it there is little to win."""
+"""Bytes: compressing a smaller frame saves little."""
 
 PIECE = 64 << 10
 """Bytes inflated at a time."""
@@ -111,8 +111,8 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def group_limit(completions: int, tokens: int) -> Limit:
-    """Of groups of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 a completion's length
-    and reward."""
+    """The limit of a group of `completions` with up to `tokens` tokens each: 8 bytes a token, 16 for a
+    completion's length and reward."""
     inflated = min(HEAD + completions * (16 + 8 * tokens), MAIL_LIMIT.inflated)
     return Limit(min(inflated, FRAME_LIMIT), inflated)
 
@@ -120,7 +120,7 @@ def group_limit(completions: int, tokens: int) -> Limit:
 def seal(
     noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: Limit = MAIL_LIMIT
 ) -> bytes:
-    """A noun -> signed bytes. Raises WireError when the result would be larger than `limit`."""
+    """Encode and sign a noun. Raises WireError when the result would be larger than `limit`."""
     body = encode(noun)
     proof = encode(membership) if membership is not None else b""
     envelope = Envelope(
@@ -142,7 +142,7 @@ def seal(
 
 
 def unseal(data: bytes, run: str, keyring: Signs, limit: Limit = MAIL_LIMIT) -> Opened:
-    """Signed bytes -> who says it, and the undecoded body. Raises WireError."""
+    """Check signed bytes -> sender, membership and the undecoded body. Raises WireError."""
     if not 1 < len(data) <= limit.sealed:
         raise WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")
     flag, payload = data[0], data[1:]
@@ -187,7 +187,7 @@ def _inflate(data: bytes, most: int) -> bytes:
 
 
 def _pieces(reader: zstandard.ZstdDecompressionReader, most: int) -> Iterator[bytes]:
-    """The whole content, or just more than the budget."""
+    """The inflated content in pieces, until `most` bytes are exceeded."""
     size = 0
     while size <= most and (piece := reader.read(min(PIECE, most + 1 - size))):
         size += len(piece)

@@ -1,1 +1,1 @@
-"""Decides. Plain Python without I/O: `now` and `rng` are arguments, a decision is the return value."""
+"""Decisions: plain Python without I/O: `now` and `rng` are arguments, a decision is the return value."""

@@ -39,27 +39,27 @@ class ClosedBatch(NamedTuple):
 
 
 class Room(NamedTuple):
-    """For how many more groups of one sampler, and what to tell it when there is none."""
+    """How many more groups of one sampler are taken, and what to tell it when none is."""
 
     groups: int
     why: str
 
 
 class BatchLimits(NamedTuple):
-    """Of the next batch, of what waits."""
+    """How the next batch may be filled from the groups that wait."""
 
     there: int
-    """Groups that it would have."""
+    """Groups that the batch would have."""
     first: int
-    """Of these, what is within everybody's share."""
+    """Those of them that are within everybody's share."""
     one: int
     """One sampler's share: more only where others leave places."""
     most: dict[PeerId, int]
-    """By sampler."""
+    """Groups at most, by sampler that is bound."""
     newcomers: int
-    """All of them together."""
+    """Groups at most of all newcomers together."""
     bind: bool
-    """Somebody who waits is bound."""
+    """A quota binds a sampler whose groups wait."""
 
 
 class Batcher:
@@ -69,11 +69,10 @@ class Batcher:
         self._counts: Counter[PeerId] = Counter()
         """Groups that wait, by sampler."""
         self._taken = -math.inf
-        """When a batch was taken last."""
+        """Time of the last batch."""
         self.quotas = Quotas(size)
         self.scoring: Counter[PeerId] = Counter()
-        """Groups that were admitted and are being scored, by sampler: they take room as those that wait
-        do."""
+        """Groups that are admitted and being scored, by sampler: they take room like those that wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -92,8 +91,8 @@ class Batcher:
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: int, now: float) -> Room:
-        """What is still taken of a sampler: beyond the buffer, since several may spend a credit at once, and
-        since the heartbeat that told it may be older than the last receipt."""
+        """How many more groups of a sampler are taken: more than the buffer holds, since several may spend a
+        credit at once, and since the heartbeat that announced it may be older than the last receipt."""
         quota, buffer = self.quotas.at(self.share(learners), now), self._buffer(learners)
         free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
         part = math.ceil((ALPHA * free - mine) / (1 + ALPHA))
@@ -129,8 +128,8 @@ class Batcher:
         return min(len(senders), known + 1)
 
     def due(self, learners: int, now: float) -> float | None:
-        """Seconds until the batch closes: 0 when it is full or its time has come, None while nothing is there
-        for it."""
+        """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
+        group for it."""
         limits = self._limits(self.share(learners), now)
         if limits.there == 0:
             return None
@@ -188,8 +187,8 @@ class Batcher:
         return late
 
     def _limits(self, groups: int, now: float) -> BatchLimits:
-        """Who may have how many of what waits: groups of others let the bound have more, until nothing
-        moves."""
+        """How many of the waiting groups each may have: groups of others let a bound sampler have more, so
+        this iterates until nothing changes."""
         quota = self.quotas.at(groups, now)
         bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}

@@ -1,4 +1,4 @@
-"""What a learner makes of the log-probabilities that a sampler claims.
+"""How far a learner believes the log-probabilities that a sampler claims.
 
 x = log p - log q for each token: p the learner's, q as the sampler says. However far the two policies are
 apart, an honest sampler drew its tokens from q, so the ratio p/q has expectation 1 under it: over a token,
@@ -35,23 +35,24 @@ DOUBT = 14.0
 """Nats: an honest group is refused with a probability of at most exp(-14) = 8e-7."""
 
 SUSPICION = 20.0
-"""Nats over a sampler's groups: at most exp(-20) = 2e-9 for each of them."""
+"""Nats, summed over a sampler's groups: an honest one is suspected with a probability of at most exp(-20) =
+2e-9."""
 
 AVERTED = 600.0
-"""Seconds for which a sampler's word is not taken: a liar loses most of its time, and an engine that was at
-fault may be mended."""
+"""Seconds for which a suspected sampler's claims are not believed: a liar loses most of its time, and an
+engine that was at fault may be mended."""
 
 REMEMBERED = 4096
-"""Samplers with evidence against them."""
+"""Samplers whose evidence is remembered."""
 
 
 class Odds(Struct):
     """A group's log ratios."""
 
     drift: float
-    """Mean of x over its tokens, nats."""
+    """Mean of x over the group's tokens, nats."""
     evidence: float
-    """Nats against its sampler's word; -inf to inf."""
+    """Nats against the sampler's claim; -inf to inf."""
 
 
 def objection(odds: Odds, drift: float) -> str | None:
@@ -71,14 +72,14 @@ def objection(odds: Odds, drift: float) -> str | None:
 
 
 class Credence:
-    """What the groups of each sampler have said of its word so far."""
+    """The evidence of each sampler's groups so far."""
 
     def __init__(self) -> None:
         self._against: OrderedDict[PeerId, float] = OrderedDict()
         self._until: OrderedDict[PeerId, float] = OrderedDict()
 
     def weigh(self, sampler: PeerId, evidence: float, now: float) -> bool:
-        """Take a group of it into account, once. True when its word is not taken any more, for AVERTED
+        """Count one group's evidence. True when the sampler's claims are not believed any more, for AVERTED
         seconds from `now`."""
         against = max(0.0, self._against.pop(sampler, 0.0) + evidence)
         if against > SUSPICION:
@@ -89,7 +90,7 @@ class Credence:
         return False
 
     def objection(self, sampler: PeerId, now: float) -> str | None:
-        """Why its groups are not taken now, or None."""
+        """Why the sampler's groups are refused now, or None."""
         left = self._until.get(sampler, now) - now
         return (
             f"its log-probabilities were not true: its groups are refused for another {left:.0f} s"

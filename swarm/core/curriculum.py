@@ -12,8 +12,8 @@ from typing import NamedTuple
 from swarm.types import PeerId
 
 INDEX_BITS = 48
-"""Fits every integer on the way (msgpack, JSON in a browser, numpy) and repeats by chance once in 16 million
-tasks."""
+"""Bits of an index: it fits every integer on the way (msgpack, JSON in a browser, numpy) and repeats by
+chance once in 16 million tasks."""
 
 
 class Draw(NamedTuple):

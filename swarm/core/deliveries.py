@@ -1,4 +1,4 @@
-"""What can come of sending a group to a learner, and what the sampler does then, as a table.
+"""Outcomes of sending a group to a learner, and what the sampler does next, as a table.
 
     (a receipt's verdict | no receipt, and why) -> done, dropped, again to the same learner, or to another one
 
@@ -24,13 +24,13 @@ class DeliveryLoss(StrEnum):
     """Why there is no receipt."""
 
     REFUSED = "refused"
-    """It answered: no. Nothing was judged: it is busy, or what judges groups there broke."""
+    """The learner refused to judge it: it is busy, or its judging broke."""
     UNREACHABLE = "unreachable"
     SILENT = "silent"
     DAMAGED = "damaged receipt"
-    """It answered what is no receipt."""
+    """Its answer is not a receipt."""
     TOO_LARGE = "too large"
-    """No message holds the group: it cannot be sent to anybody."""
+    """The group fits no message: it cannot be sent to anybody."""
 
 
 Outcome = Verdict | DeliveryLoss

@@ -1,4 +1,4 @@
-"""Trust: who may act in which role, from signatures alone.
+"""Membership: who may act in which role, from signatures alone.
 
     owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
 
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from swarm.types import Delegation, Membership, PeerId, Role
 
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""(public key, data, signature) -> is it genuine."""
+"""(public key, data, signature) -> whether the signature is genuine."""
 
 
 def delegation_bytes(run_name: str, role: Role, expires: int, key: bytes, final: bool = False) -> bytes:
-    """What the owner signs."""
+    """The bytes of a delegation that the owner signs."""
     kind = b"swarm-delegation-final\0" if final else b"swarm-delegation\0"
     return kind + "\0".join((run_name, role.value, str(expires))).encode() + b"\0" + key
 
 
 def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
-    """What the delegation's key signs."""
+    """The bytes of a membership that the delegation's key signs."""
     return b"swarm-membership\0" + peer.encode() + b"\0" + delegation.signature
 
 
@@ -34,8 +34,8 @@ def needs_membership(role: Role, private: bool) -> bool:
 
 
 class Trust:
-    """The rules of one run. Memberships that were found good are remembered: a beat costs no signature check
-    twice."""
+    """Who may act in one run. Valid memberships are remembered: a heartbeat costs no second signature
+    check."""
 
     def __init__(self, run_name: str, owner: bytes, private: bool, verify: Verify) -> None:
         self._run_name, self._owner, self._private, self._verify = run_name, owner, private, verify
@@ -46,11 +46,12 @@ class Trust:
         return self._lack(peer, role, membership, now) if needs_membership(role, self._private) else None
 
     def invited(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> bool:
-        """Does the run's owner vouch for it in this role? In a public run a stranger may act without."""
+        """Whether the run's owner vouches for the peer in this role; in a public run a stranger may act
+        without."""
         return self._lack(peer, role, membership, now) is None
 
     def _lack(self, peer: PeerId, role: Role, membership: Membership | None, now: float) -> str | None:
-        """What is wrong with its membership, or None."""
+        """What is wrong with the peer's membership, or None."""
         if membership is None:
             return f"no membership, and a {role.value} needs one"
         if membership.delegation.role is not role:

@@ -1,4 +1,4 @@
-"""How much of the batches one sampler, and all newcomers together, may have.
+"""Quotas: the share of the batches that one sampler, and all newcomers together, may have.
 
 A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are
 new have together at most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer.
@@ -8,15 +8,15 @@ Both limits bind only where others deliver, so that nobody waits for groups that
                   (1 - share) of it
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
-"Deliver" is what was admitted of late: each group counts 1 and fades with a time constant of HORIZON x
-`close_after`; who had none for as long delivers nothing. With a share of a quarter it takes three samplers
-beside one to bind it: two or three strangers of any speed are never bound by it, nor is one alone. A sampler
-with an invite is known from its first group and has no limit: its owner vouches for it, and a large machine
-among small ones is no harm.
+A sampler delivers what was admitted of it of late: each group counts 1 and fades with a time constant of
+HORIZON x `close_after`; one without a group for as long delivers nothing. With a share of a quarter it takes
+three samplers beside one to bind it: two or three strangers of any speed are never bound by it, nor is one
+alone. A sampler with an invite is known from its first group and has no limit: its owner vouches for it, and
+a large machine among small ones is no harm.
 
-Who is bound has share / (1 - share) groups for each of another one in the batches, also in one that closes
-small because its time has come. What it does not use it saves, up to its share of a full batch: groups come
-many at once.
+A bound sampler has share / (1 - share) groups for each group of another one in the batches, also in one that
+closes small because its time has come. It saves what it does not use, up to its share of a full batch, since
+groups arrive many at once.
 
 Not handled here: that a batch takes others' groups first where it has the choice, and who has the room in the
 buffer (swarm.core.batcher); many keys that each became known by an hour's work.
@@ -40,14 +40,14 @@ HORIZON = 12.0
 many make up a full one."""
 
 ROUNDING = 1e-9
-"""Groups that a sum of fractions may lack of a whole one."""
+"""Groups: a sum of fractions this close below a whole number counts as that number."""
 
 KNOWN, KNOWN_AFTER = 128, 3600.0
-"""Admitted groups, and seconds since the first of them, from which a sampler is no newcomer: a flood of keys
+"""Admitted groups, and seconds since the first of them, after which a sampler is no newcomer: a flood of keys
 is seen by then."""
 
 REMEMBERED = 1024
-"""Samplers whose deliveries are known; beyond, those that delivered longest ago are newcomers again."""
+"""Samplers whose deliveries are remembered; beyond, those that delivered longest ago are newcomers again."""
 
 
 @dataclass(slots=True)
@@ -58,23 +58,23 @@ class Delivered:
     """When its first group was admitted."""
     admitted: int = 0
     recent: float = 0.0
-    """Groups of late, faded to `at`."""
+    """Groups admitted of late, faded to the time `at`."""
     at: float = 0.0
     saved: float = math.inf
-    """Groups of its part that it did not use."""
+    """Groups of its share that it has not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """Of one sampler, or of all newcomers together, in one batch."""
+    """The limit of one sampler, or of all newcomers together, in one batch."""
 
     most: int
     saved: float
     each: float
-    """Groups for each one of others in the batch."""
+    """Groups allowed for each group of others in the batch."""
 
     def beside(self, others: int) -> int:
-        """Groups it may have in a batch with that many of others."""
+        """Groups allowed in a batch with `others` groups of others."""
         return min(self.most, math.floor(self.saved + self.each * others + ROUNDING))
 
 
@@ -87,7 +87,7 @@ class Quota:
         self.one, self._few = math.ceil(quotas.share * groups), math.ceil(quotas.newcomers * groups)
 
     def bound(self, sampler: PeerId) -> QuotaLimit | None:
-        """What one sampler may have; None: as much as there is."""
+        """The limit of one sampler; None: no limit."""
         quotas = self._quotas
         if self.one == self.groups or quotas.vouched(sampler):
             return None
@@ -97,7 +97,7 @@ class Quota:
 
     @cached_property
     def newcomers(self) -> QuotaLimit | None:
-        """What all newcomers together may have; None: as much as there is."""
+        """The limit of all newcomers together; None: no limit."""
         quotas = self._quotas
         if self._few == self.groups:
             return None
@@ -108,7 +108,7 @@ class Quota:
 
     @cached_property
     def _recent(self) -> dict[PeerId, float]:
-        """What each sampler delivers."""
+        """Groups that each sampler delivers."""
         return self._quotas.recent(self.now)
 
     @cached_property
@@ -117,7 +117,7 @@ class Quota:
 
     @cached_property
     def _within(self) -> dict[PeerId, float]:
-        """What each delivers within its own limit."""
+        """Groups that each sampler delivers within its own limit."""
         vouched = self._quotas.vouched
         return {
             sampler: count if vouched(sampler) else min(count, self.one)
@@ -126,7 +126,7 @@ class Quota:
 
     @cached_property
     def _everybody(self) -> float:
-        """What all deliver within all limits."""
+        """Groups that all samplers deliver within all limits."""
         fresh = sum(self._within[sampler] for sampler in self._fresh)
         return (
             sum(self._within.values()) - fresh + (fresh if self.newcomers is None else min(fresh, self._few))
@@ -137,27 +137,27 @@ class Quotas:
     def __init__(self, size: BatchSize) -> None:
         self.share, self.newcomers = size.share, size.newcomers
         self.unused = math.inf
-        """Groups that newcomers did not use of their part."""
+        """Groups of the newcomers' share that they have not used."""
         self._fade = HORIZON * size.close_after
         self._records: OrderedDict[PeerId, Delivered] = OrderedDict()
         self._invited: OrderedDict[PeerId, None] = OrderedDict()
         self._last: Quota | None = None
-        """Of the moment that was asked for last; None since something changed."""
+        """The answer for the last moment asked for; None once something has changed."""
 
     def at(self, groups: int, now: float) -> Quota:
-        """Who is bound now, in batches of `groups`: one answer for all that is asked at a moment."""
+        """Who is bound now, in batches of `groups`; computed once a moment."""
         if self._last is None or self._last.groups != groups or self._last.now != now:
             self._last = Quota(self, groups, now)
         return self._last
 
     def invited(self, sampler: PeerId) -> None:
-        """The run's owner vouches for it."""
+        """Record that the run's owner vouches for the sampler."""
         if sampler not in self._invited:
             self._last = None
         _remember(self._invited, sampler, None)
 
     def admitted(self, sampler: PeerId, now: float) -> None:
-        """One group of it."""
+        """Record one admitted group of the sampler."""
         record = self._records.get(sampler) or Delivered(now)
         record.recent, record.at = self._faded(record, now) + 1.0, now
         record.admitted += 1
@@ -174,8 +174,7 @@ class Quotas:
         return sampler in self._invited
 
     def recent(self, now: float) -> dict[PeerId, float]:
-        """Groups that were admitted of late, by sampler; who delivered none is not among them, and costs
-        nothing more."""
+        """Groups admitted of late, by sampler; samplers without any are forgotten."""
         fade = self._fade
         return {
             sampler: self._faded(record, now)
@@ -184,12 +183,12 @@ class Quotas:
         }
 
     def saved(self, sampler: PeerId) -> float:
-        """Groups that it did not use of its part."""
+        """Groups of its share that the sampler has not used."""
         record = self._records.get(sampler)
         return record.saved if record is not None else math.inf
 
     def taken(self, groups: int, batch: Counter[PeerId], now: float) -> None:
-        """A batch was made of these; `groups` would have been a full one."""
+        """Record that a batch was made of these groups by sampler; a full one has `groups`."""
         one, few = math.ceil(self.share * groups), math.ceil(self.newcomers * groups)
         whole, fresh = (
             batch.total(),
@@ -207,7 +206,7 @@ class Quotas:
 
 
 def _each(share: float) -> float:
-    """Groups for each one of others that make `share` of the whole; a share of all of it binds nobody."""
+    """Groups for each group of others that make `share` of the whole; infinite for a share of 1."""
     return share / (1.0 - share) if share < 1.0 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Which release is the truth, and which one can be had.
+"""Which release is the truth, and which one can be fetched.
 
     hear --> candidates --wanted--> a try --> hold      its bytes are here
                                          `--> failed    it rests, and in time the next one is tried
@@ -7,11 +7,12 @@ The highest version wins. Two releases of one version (two parts of a split swar
 stand-in) are settled by the same rule everywhere: more groups, then more learners, then the smaller digest,
 so that all peers end at the same bytes.
 
-What is announced is not had. A candidate is waited for until it could not be had for `patience` seconds; then
-the next lower one is tried, and this one again now and then. Whose releases could not be had for so long is
-not waited for either, until one of its releases is had: any number of announcements costs that time once.
-What is held is never forgotten for what is only announced. Announcements that were outranked or cannot be had
-are remembered: groups were sampled from them, and have to be judged.
+An announcement is not yet a release that can be fetched. A candidate is awaited until it has been unavailable
+for `patience` seconds; then the next lower one is tried, and this one again now and then. A publisher whose
+releases were unavailable for so long is not awaited either, until one of them is fetched: any number of
+announcements costs that time once. A held release is never forgotten for one that is only announced.
+Announcements that were outranked or are unavailable are remembered: groups were sampled from them, and have
+to be judged.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 from swarm.types import Digest, PeerId, Release
 
 HEARD = 4
-"""Announcements remembered for each version that is kept: parts of a split swarm have one each, publisher and
-stand-in, too."""
+"""Announcements remembered for each version that is kept: each part of a split swarm has one, and so have a
+publisher and its stand-in."""
 
 REST = 0.5
-"""Seconds before a release that could not be had is tried again, doubled up to REST_LONGEST: a holder that
+"""Seconds before an unavailable release is tried again, doubled up to REST_LONGEST: a holder that
 restarts is back soon."""
 
 REST_LONGEST = 60.0
@@ -53,72 +54,72 @@ def rank(release: Release) -> Rank:
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A release that was heard of, and what is known of its bytes."""
+    """An announced release, and whether its bytes can be fetched."""
 
     release: Release
     rank: Rank
     sealed: bytes
-    """As its publisher signed it."""
+    """The frame that its publisher signed."""
     held: bool = False
     """Its bytes are here, or were until newer ones took their place."""
     unfit: bool = False
-    """Its bytes are of no use: never again."""
+    """Its bytes are unusable: it is never fetched again."""
     failures: int = 0
     since: float = math.inf
-    """When it could first not be had."""
+    """When it was first unavailable."""
     rests: float = -math.inf
-    """It is not tried before."""
+    """It is not tried before this time."""
     told: bool = False
-    """That it is not waited for any more."""
+    """`given_up` has named it."""
 
 
 class Releases:
-    """The releases a peer has heard of.
+    """The releases that a peer has heard of.
 
     `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for
     any release.
     """
 
     def __init__(self, keep: int = 64, patience: float = 10.0) -> None:
-        """Of each publisher `keep` releases that are held and `keep` others are candidates; `patience` is in
+        """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in
         seconds."""
         self._heard: dict[Release, bytes] = {}
-        """All announcements as their publishers signed them, in the order of hearing, as far back as HEARD *
-        keep."""
+        """Announcement -> the frame that its publisher signed; the last HEARD * keep, in the order of
+        arrival."""
         self._keep, self._patience = keep, patience
         self._candidates: dict[tuple[int, Digest, Digest, int], Candidate] = {}
         self._ranked: list[Candidate] = []
-        """The candidates, the best one last: with all that moves a peer asks what ranks above its own, and
-        nothing does."""
+        """The candidates, the best one last: a peer asks often for those above its own release, and mostly
+        there is none."""
         self._doubted: dict[PeerId, float] = {}
-        """When a release of this publisher first could not be had, since one could."""
+        """When a release of this publisher was first unavailable since the last that was fetched."""
 
     @property
     def held(self) -> Release | None:
-        """The best release whose bytes are here: what others are told of."""
+        """The best release whose bytes are here; heartbeats name it."""
         return next((one.release for one in reversed(self._ranked) if one.held), None)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
-        """All that were heard of with these weights: a publisher and its stand-in sign the same bytes at
+        """All announced releases with these weights: a publisher and its stand-in sign the same bytes at
         different times."""
         return [
             release for release in self._heard if release.version == version and release.weights == weights
         ]
 
     def named(self, version: int, weights: Digest) -> Release | None:
-        """The best of those with these weights that can be taken."""
+        """The best release with these weights that is usable."""
         found = [
             one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit
         ]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
     def sealed(self, release: Release) -> bytes:
-        """As its publisher signed it; empty when it is not known."""
+        """The frame that its publisher signed; empty when it is not known."""
         one = self._candidates.get(_key(release))
         return one.sealed if one is not None and one.release == release else self._heard.get(release, b"")
 
     def hear(self, release: Release, sealed: bytes = b"") -> bool:
-        """True when it is news. A release that rests is tried again at once."""
+        """Take note of an announcement. True when it is new; a release that rests is tried again at once."""
         self._heard[release] = sealed
         if len(self._heard) > HEARD * self._keep:
             del self._heard[next(iter(self._heard))]
@@ -131,13 +132,13 @@ class Releases:
         else:
             self._ranked.remove(one)
             one.release, one.rank, one.sealed = release, rank(release), sealed
-        # Of equal ones the first that was heard is the better one.
+        # Of equal ones the first announced is the better one.
         insort_left(self._ranked, one, key=attrgetter("rank"))
         self._trim(release.publisher)
         return _key(release) in self._candidates
 
     def found(self, version: int, weights: Digest) -> None:
-        """Somebody says that it has this release: it is tried again at once."""
+        """A peer says that it holds this release: try it again at once."""
         for one in self._candidates.values():
             if (one.release.version, one.release.weights) == (version, weights):
                 one.rests = -math.inf
@@ -145,13 +146,13 @@ class Releases:
     # --- what to try ----------------------------------------------------------------------------------------
 
     def awaited(self, above: tuple[Any, ...], now: float) -> Release | None:
-        """The best release that is here or worth waiting for; None when the swarm goes on without all that
-        were announced."""
+        """The best release that is here or worth waiting for; None when nothing announced is worth waiting
+        for."""
         best = self._awaited(above, now)
         return best.release if best is not None else None
 
     def wanted(self, above: tuple[Any, ...], now: float) -> Release | None:
-        """What to fetch now: what is awaited, unless it rests; when nothing is, the best that does not rest,
+        """The release to fetch now: the awaited one unless it rests; without one the best that does not rest,
         new ones first."""
         best = self._awaited(above, now)
         if best is not None:
@@ -160,18 +161,19 @@ class Releases:
         return max(left, key=lambda one: (one.failures == 0, one.rank)).release if left else None
 
     def pause(self, above: tuple[Any, ...], now: float) -> float:
-        """Seconds until there is something to try again; infinite when nothing is known that ranks above."""
+        """Seconds until a release can be tried again; infinite when none ranks above."""
         best = self._awaited(above, now)
         tries = [best] if best is not None else self._above(above)
         return max(0.0, min((one.rests - now for one in tries), default=math.inf))
 
     def lacking(self, above: tuple[Any, ...], now: float) -> bool:
-        """What is awaited could not be had at once: more holders are to be looked for."""
+        """Whether the awaited release was unavailable at the first try, so that more holders are to be looked
+        for."""
         best = self._awaited(above, now)
         return best is not None and best.failures > 0 and not best.held
 
     def given_up(self, now: float) -> Iterator[Release]:
-        """Releases that are not waited for any more; each is told once."""
+        """Releases that are not awaited any more, each once."""
         for one in self._candidates.values():
             if one.failures and not one.told and not one.held and now - one.since >= self._patience:
                 one.told = True
@@ -180,24 +182,24 @@ class Releases:
     # --- what came of it ------------------------------------------------------------------------------------
 
     def hold(self, release: Release) -> None:
-        """Its bytes are here."""
+        """Record that its bytes are here."""
         one = self._candidates.get(_key(release))
         if one is not None and not one.held:
             one.held, one.failures, one.since, one.rests, one.told = True, 0, math.inf, -math.inf, False
             self._doubted.pop(one.release.publisher, None)
 
     def lose(self, release: Release) -> None:
-        """Its bytes are not here any more."""
+        """Record that its bytes are not here any more."""
         if (one := self._candidates.get(_key(release))) is not None:
             one.held = False
 
     def refuse(self, release: Release) -> None:
-        """Its bytes are of no use: it is not held, and not wanted again."""
+        """Record that its bytes are unusable: it is not held, and not wanted again."""
         if (one := self._candidates.get(_key(release))) is not None:
             one.held, one.unfit = False, True
 
     def failed(self, release: Release, now: float) -> None:
-        """It could not be had."""
+        """Record that it was unavailable."""
         if (one := self._candidates.get(_key(release))) is None:
             return
         one.held, one.since = False, min(one.since, now)
@@ -213,14 +215,14 @@ class Releases:
         return now - first < self._patience
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
-        """The best one first."""
+        """Candidates that rank above `above`, the best one first."""
         return (
             one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unfit
         )
 
     def _trim(self, publisher: PeerId) -> None:
-        """A publisher's announcements push out its own, and none that were held: what could not be had first,
-        then the lowest."""
+        """Drop candidates of a publisher beyond its limits: its unavailable ones first, then the lowest; held
+        ones stay."""
         for held in (False, True):
             mine = [
                 one
@@ -234,8 +236,8 @@ class Releases:
 
 
 def _key(release: Release) -> tuple[int, Digest, Digest, int]:
-    """What its bytes are. Two publishers may announce the same; with another manifest it is another
-    promise."""
+    """Identifies a release's bytes. Two publishers may announce the same; another manifest is another
+    release."""
     return (release.version, release.weights, release.manifest, release.size)
 
 

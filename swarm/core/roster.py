@@ -23,16 +23,16 @@ class Known:
     beat: Beat
     heard: float
     credit: int
-    """The newest that a beat or a receipt told."""
+    """The newest figure of a heartbeat or a receipt."""
     in_flight: int = 0
-    """Groups on their way to it: what it told does not count them yet."""
+    """Groups on their way to it, which its credit does not count yet."""
     pause: float = 0.0
-    """Seconds of its last pause; 0: it takes what is sent."""
+    """Seconds of its last pause; 0: it takes groups."""
     until: float = 0.0
     """When that pause ends."""
 
     def ready(self, now: float) -> bool:
-        """May anything be sent to it? After a pause, one group at a time."""
+        """Whether a group may be sent to it; after a pause one at a time."""
         return not self.pause or (now >= self.until and not self.in_flight)
 
     def open(self, now: float) -> int:
@@ -43,7 +43,7 @@ class Known:
 
 
 REMEMBERED = 1024
-"""Peers that left whose last beat is known: a late beat comes within seconds of leaving."""
+"""Departed peers whose last heartbeat is remembered: a late one arrives within seconds."""
 
 
 def share(credit: int, takers: int, rng: random.Random) -> int:
@@ -57,7 +57,8 @@ class Roster:
         self._patience, self._rng = patience, rng
         self._known: dict[PeerId, Known] = {}
         self._left: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
-        """The last beat of peers that are gone: gossip may deliver an older one later."""
+        """Departed peer -> incarnation and number of its last heartbeat: gossip may deliver an older one
+        later."""
 
     def __iter__(self) -> Iterator[tuple[PeerId, Beat]]:
         return ((peer, known.beat) for peer, known in self._known.items())
@@ -70,7 +71,7 @@ class Roster:
         return known.beat if known else None
 
     def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
-        """False when the beat is older than what is known."""
+        """Take a heartbeat. False when it is older than the known one."""
         known = self._known.get(peer)
         newest = (
             (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
@@ -90,7 +91,7 @@ class Roster:
                 self._left.popitem(last=False)
 
     def expire(self, now: float) -> list[tuple[PeerId, float]]:
-        """Remove and return peers that are silent for too long, with the seconds of their silence."""
+        """Remove and return peers that were silent for too long, with the seconds of their silence."""
         lost = [
             (peer, now - known.heard)
             for peer, known in self._known.items()
@@ -104,7 +105,7 @@ class Roster:
         return sorted(peer for peer, known in self._known.items() if known.beat.role is Role.LEARNER)
 
     def holders(self, version: int) -> list[PeerId]:
-        """Who may have a release's bytes: everybody at that version or beyond, learners and seeds first."""
+        """Peers that may hold a release's bytes: all at that version or beyond, learners and seeds first."""
         first = {Role.LEARNER: 0, Role.SEED: 1, Role.EVALUATOR: 2}
         found = [
             (first.get(known.beat.role, 3), peer)
@@ -118,8 +119,8 @@ class Roster:
         return sum(max(0, known.open(now)) for known in self._known.values())
 
     def choose(self, now: float) -> PeerId | None:
-        """A learner with credit, drawn in proportion to it; one group is on its way there now. None when
-        nobody has any."""
+        """Draw a learner in proportion to its credit, and count one group as on its way to it. None when no
+        learner has credit."""
         found = [(peer, known.open(now)) for peer, known in sorted(self._known.items())]
         open_ = [(peer, credit) for peer, credit in found if credit > 0]
         if not open_:
@@ -129,8 +130,7 @@ class Roster:
         return peer
 
     def sent(self, peer: PeerId, now: float) -> bool:
-        """One more group is on its way to a learner that was chosen before; False when nothing may be sent
-        there now."""
+        """Count one more group as on its way to `peer`. False when nothing may be sent to it now."""
         known = self._known.get(peer)
         if known is None or not known.ready(now):
             return False
@@ -138,14 +138,14 @@ class Roster:
         return True
 
     def acknowledged(self, peer: PeerId, credit: int | None) -> None:
-        """A group arrived, with the credit that its receipt tells, or was lost on the way (None)."""
+        """Count a group as arrived, with the credit in its receipt, or as lost on the way (None)."""
         if (known := self._known.get(peer)) is not None:
             known.in_flight = max(0, known.in_flight - 1)
             known.credit = known.credit if credit is None else credit
 
     def hold(self, peer: PeerId, sent: float, now: float) -> bool:
-        """It did not take a group that left at `sent`: it is sent nothing for a while. False when that is
-        known already: many groups that were on their way together make one pause."""
+        """Pause a learner that did not take a group sent at `sent`. False when it pauses already: groups that
+        were on their way together make one pause."""
         known = self._known.get(peer)
         if known is None or sent < known.until:
             return False
@@ -154,7 +154,8 @@ class Roster:
         return True
 
     def release(self, peer: PeerId, sent: float) -> None:
-        """It took a group that left at `sent`: what left before its pause says nothing of now."""
+        """End the pause of a learner that took a group sent at `sent`; one sent before the pause proves
+        nothing."""
         if (known := self._known.get(peer)) is not None and sent >= known.until:
             known.pause = 0.0
 

@@ -1,13 +1,13 @@
-"""Whose mail is served when many ask at once: a table of open streams, and who gives way.
+"""Whose mail is served when many peers ask at once: a table of open streams, and which of them gives way.
 
     arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle
     leave, from anywhere
 
-What costs a stranger nothing keeps nobody out. A stream that is open, four bytes of a header and half a
-message hold places that others may have: where there are too many, the peer with the most of them loses its
-oldest, and peers that have proven themselves (`regular`) are the last to. A message that came whole has a
-place of its service's own, and half of those are kept for regular peers. What runs in a handler is never
-broken off. Not handled here: reading, deadlines, how a stream is closed.
+A stranger must not keep others out at no cost to itself. An open stream, a header of four bytes and half a
+message each hold a place: where there are too many, the peer with the most of them loses its oldest, and
+peers that have proven themselves (`regular`) are the last to. A message that came whole has a place of its
+service's own, and half of those are kept for regular peers. What runs in a handler is never broken off. Not
+handled here: reading, deadlines, how a stream is closed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CALLS_OF_ONE = 16
 """Handlers that run at once for one peer: twice what an honest one has under way to one service."""
 
 BYTES_OF_ONE, BYTES = 32 << 20, 128 << 20
-"""Of messages that come or are being handled: eight of the largest from one peer, which is what it has
-streams for to one service."""
+"""Bytes of messages that arrive or are being handled, of one peer and in all: one peer may send eight of the
+largest at once, one on each of its streams to one service."""
 
 QUESTION = 8 << 10
-"""Bytes of a request that asks for something: a digest or a name, in a private run inside a frame with a
+"""Bytes of a request, such as a digest or a name, in a private run inside a frame with a
 membership."""
 
 START, RATE = 5.0, 64 << 10
-"""Seconds that every message has to come, and bytes a second beyond: a lost packet or two, and a line of half
-a Mbit/s."""
+"""Seconds that every message has to arrive, and bytes a second beyond them: enough for a lost packet or two
+and a line of half a Mbit/s."""
 
 
 class Service(NamedTuple):
@@ -62,7 +62,7 @@ OTHER = Service(16, FRAME_LIMIT)
 
 
 class StreamPhase(IntEnum):
-    """What a stream is doing, in the order in which a peer's streams give way."""
+    """What a stream is doing; a peer's streams give way in this order."""
 
     IDLE = 0
     READING = 1
@@ -77,26 +77,26 @@ class StreamSeat:
     peer: PeerId
     service: str
     since: float
-    """When its phase began."""
+    """Time at which its phase began."""
     phase: StreamPhase = StreamPhase.IDLE
     size: int = 0
-    """Bytes of the message that comes or is being handled."""
+    """Bytes of the message that arrives or is being handled."""
     reserved: bool = False
-    """Its call has a place that strangers cannot have."""
+    """Its call holds a place that is kept for regular peers."""
 
 
 class StreamSlots:
-    """`now` is in seconds of any clock. What a stream that gave way still says is refused: it may have been
-    on its way."""
+    """The open streams. `now` is in seconds of any clock. Calls for a stream that gave way are refused: its
+    message may have been on its way."""
 
     def __init__(self, regular: Callable[[PeerId], bool] = lambda peer: False) -> None:
         self.regular = regular
-        """Whether a peer is a member, or delivered what was of use."""
+        """Whether a peer is a member, or has delivered something useful."""
         self._seats: dict[StreamSeat, None] = {}
         self._streams: Counter[PeerId] = Counter()
         self._bytes: Counter[PeerId] = Counter()
         self._held = 0
-        """Sum of these."""
+        """Sum of the bytes that all peers hold."""
         self._calls: Counter[PeerId] = Counter()
         self._running: Counter[str] = Counter()
         self._strange: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class StreamSlots:
         return {"streams_in": len(self._seats), "calls_in": self._calls.total(), "bytes_in": self._held}
 
     def arrive(self, peer: PeerId, service: str, now: float) -> tuple[StreamSeat | None, StreamSeat | None]:
-        """A stream was opened -> its seat, and the one that must be closed for it. No seat when all others
+        """Open a stream -> its seat, and the seat whose stream must be closed for it. No seat when all others
         are in calls."""
         gone = None
         if self._streams[peer] >= STREAMS_OF_ONE or len(self._seats) >= STREAMS:
@@ -127,7 +127,8 @@ class StreamSlots:
         return seat, gone
 
     def announce(self, seat: StreamSeat, size: int, now: float) -> list[StreamSeat] | None:
-        """A header came -> whose streams must be closed for its bytes; None when they cannot be had."""
+        """Take a header -> seats whose streams must be closed to hold its bytes; None when there is no room
+        for them."""
         gone: list[StreamSeat] = []
         if seat not in self._seats or (held := self._bytes.get(seat.peer, 0) + size) > BYTES_OF_ONE:
             return None
@@ -146,7 +147,7 @@ class StreamSlots:
         return gone
 
     def begin(self, seat: StreamSeat, now: float) -> bool:
-        """A message is whole: may its handler run? Its sender is told to come later if not."""
+        """Whether the handler of a complete message may run; if not, its sender is asked to come later."""
         service, reserved = SERVICES.get(seat.service, OTHER), self.regular(seat.peer)
         running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
         if running >= service.calls or calls >= CALLS_OF_ONE or seat not in self._seats:
@@ -160,7 +161,7 @@ class StreamSlots:
         return True
 
     def answer(self, seat: StreamSeat, now: float) -> None:
-        """Its handler has ended, or may not run: what is left is to tell the sender."""
+        """Its handler has ended, or may not run: only the answer is left."""
         self._end(seat)
         self._release(seat)
         seat.phase, seat.since = StreamPhase.ANSWERING, now
@@ -169,7 +170,7 @@ class StreamSlots:
         seat.phase, seat.since = StreamPhase.IDLE, now
 
     def leave(self, seat: StreamSeat) -> None:
-        """Its stream is closed; a second time changes nothing."""
+        """Give up a seat whose stream is closed; a second call changes nothing."""
         if seat in self._seats:
             del self._seats[seat]
             self._end(seat)

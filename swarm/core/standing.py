@@ -1,13 +1,13 @@
-"""What each member of an averaging round counts for, from what all of them announced.
+"""The weight of each member of an averaging round, from what all members announced.
 
     Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
 
 A weight is bounded by what the run's batch leaves to a member. A gradient is compared, by its L2 norm, with
 the median of the round and with the median of the rounds before: beyond FAR times the larger of the two it is
 scaled down to that, and below it in the measure in which it is farther (a redescending influence: Hampel et
-al., Robust Statistics, 1986): what is a thousand times too large is no gradient at all, and at the median its
-direction would still count as one learner's. All members compute the same from the same claims; what a member
-then sends is held to its claim by an Allowance at each reducer.
+al., Robust Statistics, 1986): a gradient a thousand times too large is none, and at the median its direction
+would still count as one learner's. All members compute the same from the same claims; what a member then
+sends is held to its claim by an Allowance at each reducer.
 
 Medians are low ones (of an even number the smaller middle one) and leave zeros out: of two members the
 smaller gradient judges the larger, and a learner whose groups had nothing to teach does not make outliers of
@@ -32,31 +32,31 @@ or two groups each, the largest norm of a round was beyond 5 times its median in
 both medians in none."""
 
 ROUNDS = 16
-"""Rounds whose norms are usual: enough that some of them were not flat, few enough to follow a training that
-settles."""
+"""Rounds that the usual norm is taken from: enough that some had something to teach, few enough to follow a
+training that settles."""
 
 SLACK = 1.01
-"""Times the announced norm that parts may make: rounding to float16 is 0.05 % at most."""
+"""Times the announced norm that a member's parts may add up to: rounding to float16 is 0.05 % at most."""
 
 
 class Claim(NamedTuple):
-    """What a member says of itself as a group forms."""
+    """What a member announces as a round's group forms."""
 
     weight: float
     norm: float
-    """L2, of all its tensors together."""
+    """L2 norm of all its tensors together."""
     usual: float
-    """Median norm of the rounds it was in of late; 0: none."""
+    """Median norm of its recent rounds; 0: none."""
 
 
 class Standing(NamedTuple):
     weight: float
     share: float
-    """Its gradient is multiplied by this: 1, or less when its norm is far beyond the usual."""
+    """Factor of its gradient: 1, or less when its norm is far beyond the usual."""
 
 
 def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
-    """What each claim is worth in a round of a run whose batch is `groups`. The order of the claims stays."""
+    """The standing of each claim, in the order of the claims, in a run whose batch has `groups`."""
     reference = max(
         _middle(_measured(claim.norm for claim in claims)),
         _middle([one.usual for one in claims if one.usual > 0]),
@@ -73,8 +73,8 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
 
 
 def bound(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
-    """The largest norm that the mean can have: all gradients point the same way, and their parts make what
-    they may."""
+    """The largest norm that the mean can have: all gradients point the same way and use their whole
+    allowance."""
     total = sum(one.weight for one in judged)
     return (
         SLACK
@@ -84,7 +84,8 @@ def bound(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
 
 
 def _measured(norms: Iterable[float]) -> list[float]:
-    """The norms that can judge others: a single one would judge itself."""
+    """The norms above 0 that others are compared with; none when there is one, which would be compared with
+    itself."""
     found = [norm for norm in norms if norm > 0]
     return found if len(found) > 1 else []
 
@@ -94,13 +95,13 @@ def _middle(values: Sequence[float]) -> float:
 
 
 class Usual:
-    """Norms of the rounds that a member was in."""
+    """The usual norm, from a member's last rounds."""
 
     def __init__(self) -> None:
         self._rounds: deque[list[float]] = deque(maxlen=ROUNDS)
 
     def add(self, norms: Iterable[float]) -> None:
-        """The norms of all members of one round, as announced."""
+        """Add the announced norms of all members of one round."""
         self._rounds.append([norm for norm in norms if norm > 0])
 
     def norm(self) -> float:
@@ -109,7 +110,7 @@ class Usual:
 
 
 class Allowance:
-    """How much of a norm the parts that come from a member may still make.
+    """How much of its announced norm a member's further parts may still use.
 
     Shares are powers of two: whoever computes one from the same bytes gets the same, and multiplying by it
     rounds nothing.
@@ -118,11 +119,11 @@ class Allowance:
     def __init__(self, norm: float) -> None:
         self._left = (SLACK * norm) ** 2
         self.least = 1.0
-        """The smallest share of a part that was taken."""
+        """The smallest share that a part has had."""
 
     def take(self, norm: float) -> float:
-        """The share of a part of this norm that fits in what is left: 1 for whoever announced the truth, 0
-        after the end."""
+        """The share of a part of this norm that fits in what is left: 1 for a member that announced the
+        truth, 0 once nothing is left."""
         square = norm**2
         share = 1.0
         if square > self._left:

@@ -2,15 +2,16 @@
 version.
 
     round failed -> how many come before me?
-        0 --> claim: tell it, listen -- nobody else does --> step alone
+        0 --> claim: announce it, listen -- nobody else does --> step alone
         k --> keep the gradient for k time-outs: a release comes, or it is my turn
 
-Before me come those that step already, then the older ones (as `publishers` orders them) that have a gradient
-of my version. Who only gathers, or still learns, is not waited for: it may take as long as it likes and finds
-my release then. All that is known of others are their last heartbeats; so a claim is told and listened to
-before it counts, unless nobody could contest it. A heartbeat may also overtake the release that it tells of:
-whose release is on its way is waited for like one that steps, but once: it may never come. Not handled here:
-parts of a swarm that do not hear each other, whose releases are settled by their rank.
+Before me come learners that step already, then older ones (as `publishers` orders them) that have a gradient
+of my version. A learner that gathers or still learns is not waited for: it may take as long as it likes and
+finds my release then. Others are known by their last heartbeats alone; so a claim is announced and listened
+to before it counts, unless nobody could contest it. A heartbeat may also overtake the release that it
+announces: a learner whose release is on its way is waited for like one that steps, but once, since the
+release may never come. Not handled here: parts of a swarm that do not hear each other, whose releases are
+settled by their rank.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ HEARD = 1.0
 """Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each."""
 
 STEPS = (State.STEPPING.value, State.RELEASING.value)
-"""States of who is about to make the release."""
+"""States of a learner that is about to make the release."""
 
 WORKS = (State.LEARNING.value, State.MATCHING.value, *STEPS)
-"""States of who has closed a batch."""
+"""States of a learner that has closed a batch."""
 
 Beats = Mapping[PeerId, Beat]
 """Heartbeats of the other learners at my version."""
@@ -43,23 +44,23 @@ class SoloTurns:
         self.forget()
 
     def forget(self) -> None:
-        """The gradient is gone."""
+        """Forget the gradient: it is used or dropped."""
         self._seen: set[PeerId] = set()
         self._waited_for: set[PeerId] = set()
         self._due: float | None = None
 
     def begin(self, beats: Beats) -> None:
-        """A round is tried with my gradient."""
+        """Begin to try a round with my gradient."""
         self._seen |= {peer for peer, beat in beats.items() if beat.state in WORKS}
 
     @property
     def waited(self) -> bool:
-        """I waited for my turn: there is no round to be tried."""
+        """Whether I waited for my turn, so that there is no round to try."""
         return self._due is not None and not self._keep
 
     def ask(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
-        """No round came about: is it my turn to step alone? `coming`: whose release of the next version is on
-        its way."""
+        """Whether it is my turn to step alone, after no round came about. `coming`: learners whose release of
+        the next version is on its way."""
         if self._keep:
             self._due = now + self._pause
             return False
@@ -72,12 +73,12 @@ class SoloTurns:
         return not before
 
     def contested(self, beats: Beats) -> bool:
-        """Somebody else might claim the turn, or be in a round that still succeeds."""
+        """Whether another learner might claim the turn, or be in a round that still succeeds."""
         return bool(self._ready(beats))
 
     def claim(self, beats: Beats, now: float, coming: Collection[PeerId] = ()) -> bool:
-        """I told that I step alone, and have listened: does anybody else? Then the older one asks again
-        first."""
+        """Whether I step alone, after I announced it and listened. When another learner claims it too, the
+        older one goes first."""
         rivals, comes = self.steps(beats), self.fresh(coming)
         if not rivals and not comes:
             return True
@@ -86,13 +87,13 @@ class SoloTurns:
         return False
 
     def fresh(self, coming: Collection[PeerId]) -> set[str]:
-        """Whose release is to be waited for: I have not done so with this gradient, and do now."""
+        """Learners whose release is to be waited for: each once for this gradient."""
         found = {*coming} - self._waited_for
         self._waited_for |= found
         return {*found}
 
     def ready(self, company: bool, now: float) -> bool:
-        """Is it time to use a gradient that was kept? `company`: others are there."""
+        """Whether it is time to use a kept gradient. `company`: other learners are there."""
         rested = self._due is None or now >= self._due
         return rested and company if self._keep else rested or not company
 
@@ -102,11 +103,11 @@ class SoloTurns:
 
     @staticmethod
     def steps(beats: Beats) -> set[str]:
-        """Who is about to make the release."""
+        """Learners that are about to make the release."""
         return {peer for peer, beat in beats.items() if beat.state in STEPS}
 
     def _ready(self, beats: Beats) -> list[PeerId]:
-        """Who has a gradient of my version, and may keep it."""
+        """Learners that have a gradient of my version and may keep it."""
         return [
             peer
             for peer, beat in beats.items()

@@ -14,7 +14,7 @@ from swarm.config import EngineSettings as Settings
 from swarm.config import Lora, Sampling
 from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.sample.base import Completions, EngineSettings
+from swarm.sample.base import Completions, Engine
 from swarm.sample.vllm import Recipe
 from swarm.types import Digest
 
@@ -52,7 +52,7 @@ class Versions:
         data = weights.of(self.module)
         return data, self.version, weights.digest(data)
 
-    def apart(self, engine: EngineSettings) -> float:
+    def apart(self, engine: Engine) -> float:
         """Largest difference of a sampled token's log-probability, nats."""
         groups = engine.sample(PROMPTS, 4, 7 + self.version)
         asked = [prompt for prompt in PROMPTS for _ in range(4)]
