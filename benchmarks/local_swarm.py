@@ -24,7 +24,7 @@ from benchmarks.table import Unmeasured
 from swarm import config as configs
 from swarm.config import Config
 from swarm.events import AnyEvent, read_journal
-from swarm.types import Role
+from swarm.protocol import Role
 
 SETTINGS = (
     "run.name=bench",

@@ -27,7 +27,8 @@ from benchmarks.synthetic_swarm import HOSTILE, ROUND, SIZE, Member
 from swarm import events as happened
 from swarm.core.rounds import Cause
 from swarm.core.rounds import State as Phase
-from swarm.types import Link, PeerId, Role, Verdict
+from swarm.protocol import Role
+from swarm.types import Link, PeerId, Verdict
 
 BEAT = 2.0
 PATIENCE = 10.0

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
-from swarm.types import Beat, Digest, Lag, PeerId, Release, Role
+from swarm.protocol import Role
+from swarm.types import Beat, Digest, Lag, PeerId, Release
 
 ROUND = 1.2
 """Seconds between two releases: the demo's pace on two cores."""

@@ -17,7 +17,8 @@ from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, whole
 from swarm import events as happened
 from swarm.identity import human_name
-from swarm.types import PeerId, Role
+from swarm.protocol import Role
+from swarm.types import PeerId
 
 if TYPE_CHECKING:
     from dashboard.state import State

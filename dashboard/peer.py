@@ -15,9 +15,10 @@ import msgspec
 from dashboard.text import clean, moment, number, proper, whole
 from dashboard.views import Causes, Claims, Row, Status
 from swarm.identity import human_name
-from swarm.types import Beat, Link, PeerId, Role, Verdict
+from swarm.protocol import ROLES, Policy, Role
+from swarm.types import Beat, Link, PeerId, Verdict
 
-MOVING = frozenset((Role.SAMPLER, Role.LEARNER, Role.EVALUATOR))
+MOVING = frozenset(role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.USED))
 """Roles that use the policy, so that a version lag means something."""
 
 CLOCKS = 5

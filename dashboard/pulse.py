@@ -18,7 +18,7 @@ import msgspec
 
 from dashboard.peer import MOVING, PeerRow
 from dashboard.text import moment
-from swarm.types import Role
+from swarm.protocol import Role
 
 NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")
 SLOT = 5

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from dashboard.text import TEXT_LIMIT, clean, duration
 from dashboard.views import Level
 from swarm import events as happened
+from swarm.protocol import PARTS
 from swarm.types import PeerId, Verdict
 
 Namer = Callable[[PeerId], str]
@@ -124,13 +125,8 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
-    own = {
-        "rewards": "cannot be computed",
-        "memory": "is not enough",
-        "gossip": "is not heard",
-        "membership": "is not renewed",
-    }
-    what = own.get(event.part, "broke and is being replaced")
+    row = PARTS.get(event.part)
+    what = row.said if row is not None else "broke and is being replaced"
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 

@@ -38,16 +38,14 @@ from dashboard.timeline import Timeline
 from swarm import events as happened
 from swarm.config import History, Run
 from swarm.identity import human_name
-from swarm.types import PeerId, Release, Role
+from swarm.protocol import ROLES, Role
+from swarm.types import PeerId, Release
 
 CURVES = 48
 """Names come from the metrics of learners: more than any objective reports."""
 
 _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_ORDER = {
-    role: place
-    for place, role in enumerate((Role.LEARNER, Role.SAMPLER, Role.EVALUATOR, Role.SEED, Role.OBSERVER))
-}
+_ORDER = {role: place for place, role in enumerate(ROLES)}
 
 
 class State:

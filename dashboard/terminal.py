@@ -20,7 +20,8 @@ from dashboard.series import Series
 from dashboard.state import State
 from dashboard.text import clean, duration
 from dashboard.views import Problem, Row
-from swarm.types import Role, Verdict
+from swarm.protocol import Role
+from swarm.types import Verdict
 
 EVENTS = 5
 ROWS = 24

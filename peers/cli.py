@@ -22,8 +22,9 @@ from typing import Any
 
 from peers.commands import arguments, shipped
 from peers.errors import USAGE, CannotHere, WrongUsage, guarded
+from swarm.protocol import INVITED, JOINING, Role
 
-ROLES = ("auto", "sampler", "learner", "evaluator")
+ROLES = ("auto", *(role.value for role in JOINING))
 
 
 SPELLED = str.maketrans(
@@ -87,7 +88,6 @@ def join(args: argparse.Namespace) -> int:
     word = " ".join(args.invite)
     arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
     from peers.build import assembly
-    from swarm.types import Role
 
     return assembly.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
 
@@ -137,7 +137,6 @@ def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
     from peers.build import run_folder
     from peers.runtime import peer_folder
-    from swarm.types import Role
 
     word = run_folder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
@@ -347,8 +346,8 @@ def _add_reading(commands: Any) -> None:
     it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
     it.add_argument(
         "--role",
-        choices=(*ROLES[1:], "observer"),
-        default="sampler",
+        choices=tuple(role.value for role in INVITED),
+        default=Role.SAMPLER.value,
         help="what it invites as (default: sampler)",
     )
     ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"

@@ -17,6 +17,7 @@ from typing import IO, Annotated, get_args
 import msgspec
 from msgspec import Meta
 
+from swarm.protocol import Role
 from swarm.types import (
     COMPLETIONS,
     Beat,
@@ -26,7 +27,6 @@ from swarm.types import (
     Link,
     PeerId,
     Release,
-    Role,
     Sums,
     Text,
     Verdict,
@@ -230,8 +230,7 @@ class Faulted(Event):
     """Something of ours broke and is being replaced."""
 
     part: Word
-    """`p2pd`, `dht`, `averager`, `engine`, `learner`, `rewards`, `memory`, `disk`, `mail`, `page`, a child's
-    name."""
+    """A Part of swarm.protocol."""
     detail: Text
 
 

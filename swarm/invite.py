@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm import PROTOCOL, identity
 from swarm.core import membership
-from swarm.types import Delegation, Digest, Membership, PeerId, Role, Struct
+from swarm.protocol import Role
+from swarm.types import Delegation, Digest, Membership, PeerId, Struct
 
 WORD = "swarm1"
 LAYOUT = 1
@@ -46,7 +47,7 @@ after a month."""
 _TEXT_LIMIT = 4096
 """Longest text that is looked at: whole pasted lines, not files."""
 
-_ROLES = (None, Role.SEED, Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
+_ROLES = (None, *Role)
 """Roles by their number on the wire: append only. None lets the newcomer choose."""
 
 _DELEGATED, _FINAL = 0x80, 0x40

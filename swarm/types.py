@@ -14,6 +14,8 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
+from swarm.protocol import MAIL_LIMIT, Role
+
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
 
@@ -32,20 +34,12 @@ COMPLETIONS = 4096
 CHUNKS = 64_000
 """Chunks of one Manifest: 67 bytes each, which fit into a mail of 4 MiB."""
 
-BLOB = 16 << 20
+BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
 
 Finite = Annotated[float, Meta(ge=-1e308, le=1e308)]
 """A number that travels: neither NaN nor infinite, which JSON cannot say and which poison every mean they
 enter."""
-
-
-class Role(StrEnum):
-    SEED = "seed"
-    SAMPLER = "sampler"
-    LEARNER = "learner"
-    EVALUATOR = "evaluator"
-    OBSERVER = "observer"
 
 
 class Verdict(StrEnum):

@@ -20,39 +20,11 @@ import msgspec
 import zstandard
 from msgspec import Meta
 
-from swarm.types import BLOB, Array, Digest, Membership, PeerId, Struct
-
-SCHEMA = 1
-
-
-class Limit(NamedTuple):
-    """Size limits of one kind of frame."""
-
-    sealed: int
-    """Bytes on the network."""
-    inflated: int
-    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever
-    opens it."""
-
-
-FRAME_LIMIT = 4 << 20
-"""p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in
-memory."""
-
-RECORD_LIMIT = 1024
-"""One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every
-record we have."""
+from swarm.protocol import FRAME_LIMIT, MAIL_LIMIT, SCHEMA, Key, Limit, Topic
+from swarm.types import Array, Digest, Membership, PeerId, Struct
 
 HEAD = 4 << 10
 """Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""
-
-BEAT_LIMIT = Limit(1024, 4 << 10)
-RELEASE_LIMIT = Limit(1024, 4 << 10)
-EVENT_LIMIT = Limit(4096, 16 << 10)
-"""Text and names compress three to four times; an envelope that grows further is no honest one."""
-
-MAIL_LIMIT = Limit(FRAME_LIMIT, BLOB)
-"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
 
 COMPRESS_ABOVE = 1024
 """Bytes: compressing a smaller frame saves little."""
@@ -208,6 +180,6 @@ def check_array(array: Array, dtype: str, shape: tuple[int, ...]) -> None:
         raise WireError(f"array of {dtype}{list(shape)} has {len(array.data)} bytes, needs {need}")
 
 
-def topic(run: Digest, name: str) -> str:
-    """Gossip topic or board key of a run: `beat`, `beat/sampler`, `release`, `event`, `member`, `newest`."""
+def topic(run: Digest, name: Topic | Key) -> str:
+    """Gossip topic or board key of a run."""
     return f"{run[:16]}/{name}"

@@ -32,6 +32,7 @@ from swarm.core.membership import Trust
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import (
@@ -46,7 +47,6 @@ from swarm.types import (
     PeerId,
     Receipt,
     Release,
-    Role,
     Sought,
     Spec,
     Times,
@@ -187,10 +187,10 @@ RELEASE = Release(
 )
 COUNTED = events.Counted(at=1.0, peer=ME.me, verdicts={}, versions={}, seconds={}, samplers={})
 SIZES = Sampling(group_size=16, max_tokens=1024)
-KINDS: dict[str, tuple[wire.Limit, Any, Any]] = {
-    "beat": (wire.BEAT_LIMIT, Beat, BEAT),
-    "release": (wire.RELEASE_LIMIT, Release, RELEASE),
-    "event": (wire.EVENT_LIMIT, events.Bundle, [COUNTED]),
+KINDS: dict[str, tuple[Limit, Any, Any]] = {
+    "beat": (BEAT_LIMIT, Beat, BEAT),
+    "release": (RELEASE_LIMIT, Release, RELEASE),
+    "event": (EVENT_LIMIT, events.Bundle, [COUNTED]),
     "groups": (wire.group_limit(SIZES.group_size, SIZES.max_tokens), Group, GROUP),
 }
 
@@ -199,7 +199,7 @@ def sealed(body: bytes, membership: bytes = b"") -> bytes:
     """Signed by a stranger, as small as zstd makes it."""
     signature = STRANGER.sign(wire._signed(RUN, membership, body))
     envelope = wire.Envelope(
-        schema=wire.SCHEMA, run=RUN, sender=STRANGER.me, body=body, membership=membership, signature=signature
+        schema=SCHEMA, run=RUN, sender=STRANGER.me, body=body, membership=membership, signature=signature
     )
     return b"\1" + zstandard.ZstdCompressor(level=19).compress(wire.encode(envelope))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from swarm import types, wire
 from swarm.identity import Keyring
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Role
 from swarm.types import (
     Array,
     Beat,
@@ -27,7 +28,6 @@ from swarm.types import (
     PeerId,
     Receipt,
     Release,
-    Role,
     Sought,
     Spec,
     Struct,
@@ -120,7 +120,7 @@ NOUNS = [
 ]
 
 
-def open_(frame: bytes, limit: wire.Limit = wire.MAIL_LIMIT) -> wire.Opened:
+def open_(frame: bytes, limit: Limit = MAIL_LIMIT) -> wire.Opened:
     return unseal(frame, RUN, OTHER, limit)
 
 
@@ -198,7 +198,7 @@ def test_a_frame_deeper_than_any_stack_is_refused() -> None:
 def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_open_envelope", lambda data: pytest.fail("decoded"))
     monkeypatch.setattr(wire, "_inflate", lambda data: pytest.fail("inflated"))
-    for limit in (wire.BEAT_LIMIT, wire.EVENT_LIMIT, wire.MAIL_LIMIT):
+    for limit in (BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT):
         with pytest.raises(WireError, match=f"limit {limit.sealed}"):
             open_(b"\1" + bytes(limit.sealed), limit)
 
@@ -206,7 +206,7 @@ def test_a_frame_above_its_limit_is_not_even_decoded(monkeypatch: pytest.MonkeyP
 def test_what_does_not_fit_is_not_sealed() -> None:
     with pytest.raises(WireError, match="does not fit into 1024"):
         incompressible = "".join(ME.sign(bytes([k])).hex() for k in range(20))
-        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=wire.BEAT_LIMIT)
+        seal(msgspec.structs.replace(BEAT, hardware=incompressible), RUN, ME, limit=BEAT_LIMIT)
 
 
 def bomb(declared: bool) -> bytes:
@@ -231,7 +231,7 @@ def test_a_bomb_stops_at_the_budget(declared: bool) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 3 * wire.MAIL_LIMIT.inflated, f"{peak >> 20} MiB"
+    assert peak < 3 * MAIL_LIMIT.inflated, f"{peak >> 20} MiB"
 
 
 def test_a_small_frame_costs_little_memory() -> None:
@@ -272,7 +272,7 @@ def spoiled(**changes: object) -> bytes:
     ("frame", "why"),
     [
         (seal(RELEASE, "6" * 64, ME), "another run"),
-        (spoiled(schema=wire.SCHEMA + 1), "schema"),
+        (spoiled(schema=SCHEMA + 1), "schema"),
         (spoiled(sender=OTHER.me), "signature"),
         (spoiled(sender=PeerId("nobody")), "signature"),
         (spoiled(body=encode(BEAT)), "signature"),

@@ -26,6 +26,7 @@ from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
 from swarm import wire
+from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 
 RUN = Digest(hashlib.sha256(b"swarm bench").hexdigest())
@@ -78,7 +79,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     learner, released = _learner(node, keyring, config, model, folder), time.time()
     learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
     taking = asyncio.create_task(_take(learner))
-    await node.mail.serve("groups", learner.intake.receive)
+    await node.mail.serve(Service.GROUPS, learner.intake.receive)
     await node.mail.serve("acknowledge", _acknowledge)
     server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
@@ -103,8 +104,8 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     """As peers.build.assembly builds it, journal included; at version 0 without a round."""
     from peers.build import factory
     from peers.roles.learner import LearnerPeer
+    from swarm.protocol import Role
     from swarm.tasks import base as tasks
-    from swarm.types import Role
 
     learner, tokenization = factory.learner(model, config)
     source = tasks.source(config.run.task, config.run.seed)

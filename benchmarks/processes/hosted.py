@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from swarm.config import Config
-from swarm.types import Digest, Role
+from swarm.protocol import Role
+from swarm.types import Digest
 
 
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:

@@ -33,8 +33,9 @@ from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
 from swarm.config import Config
+from swarm.protocol import Kind, Role
 from swarm.sample.base import Completions, Engine
-from swarm.types import Digest, PeerId, Role
+from swarm.types import Digest, PeerId
 
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
@@ -196,7 +197,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
     try:
         async with asyncio.TaskGroup() as tasks:
             host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
-            engine, source = await node.work.run("load", parts, setup, config)
+            engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
             weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
             await host.releases.publish(weights, 0, learners=1)
             taker = tasks.create_task(_taker_beats(host, PeerId(setup["taker"].rsplit("/p2p/", 1)[1])))

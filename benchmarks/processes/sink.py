@@ -19,6 +19,7 @@ from benchmarks.partner import Answer, answer_lines, say
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import wire
 from swarm.config import Listen
+from swarm.protocol import Service, Topic
 from swarm.types import Digest, Receipt, Verdict
 
 CREDIT = 1_000_000
@@ -42,8 +43,10 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
         report=lambda *_: None,
     )
     supervision = asyncio.create_task(node.supervise())
-    await node.mail.serve("groups", _take)
-    listening = [asyncio.create_task(_listen(node, name)) for name in ("beat/sampler", "event", "release")]
+    await node.mail.serve(Service.GROUPS, _take)
+    listening = [
+        asyncio.create_task(_listen(node, name)) for name in (Topic.BEAT_SAMPLER, Topic.EVENT, Topic.RELEASE)
+    ]
     try:
         say(addresses=node.addresses())
         await answer_lines(_nothing)
@@ -53,7 +56,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
         await node.close()
 
 
-async def _listen(node: Any, name: str) -> None:
+async def _listen(node: Any, name: Topic) -> None:
     async with node.gossip.subscribe(wire.topic(node.run, name)) as messages:
         async for _ in messages:
             pass

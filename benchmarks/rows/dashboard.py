@@ -30,7 +30,7 @@ from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.partner import Partner
 from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm import events
-from swarm.types import Role
+from swarm.protocol import Role
 
 if TYPE_CHECKING:
     from benchmarks import Say

@@ -23,7 +23,8 @@ from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.table import Figure
 from swarm import events
 from swarm.identity import open_key
-from swarm.types import Role, Verdict
+from swarm.protocol import Role
+from swarm.types import Verdict
 
 if TYPE_CHECKING:
     from benchmarks import Say

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.local_swarm import LocalSwarm
 from benchmarks.table import Figure, Unmeasured
 from swarm import events
-from swarm.types import Role
+from swarm.protocol import Role
 
 if TYPE_CHECKING:
     from benchmarks import Say

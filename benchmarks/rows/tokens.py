@@ -24,7 +24,7 @@ from benchmarks.local_swarm import LocalSwarm, settings
 from benchmarks.partner import Answer, Partner
 from benchmarks.table import Figure, Gap, Line, Unmeasured
 from swarm import events
-from swarm.types import Role
+from swarm.protocol import Role
 
 if TYPE_CHECKING:
     from benchmarks import Say

@@ -11,7 +11,8 @@ from dashboard.diagnosis.situation import Situation, listed, problem, some
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
-from swarm.types import PeerId, Role
+from swarm.protocol import Role
+from swarm.types import PeerId
 
 STOPPED = 30.0
 """Seconds without a version that may be chance, however quick the versions came before; ten times the usual

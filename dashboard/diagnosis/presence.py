@@ -11,7 +11,8 @@ from dashboard.peer import PeerRow
 from dashboard.recent import OpenFault
 from dashboard.text import duration
 from dashboard.views import Level, Problem
-from swarm.types import PeerId, Role
+from swarm.protocol import PARTS, Part, Role
+from swarm.types import PeerId
 
 FIRST_COME = 60.0
 """Seconds in which the first peer of a role may come: on a busy machine a learner takes half a minute to
@@ -29,8 +30,7 @@ BACKLOG = 6
 MEND = 5.0
 """Seconds in which a supervised part is replaced."""
 
-MOMENTARY = {"disk", "mail", "membership"}
-"""Parts whose faults are single failures: nothing says that they are over, except that no more come."""
+MOMENTARY = {part for part, row in PARTS.items() if row.momentary}
 
 TOLD = 2 * 3600.0
 """Seconds after which a warning that is repeated every hour, more or less, is over."""
@@ -268,7 +268,7 @@ def faults(s: Situation) -> Iterator[Problem]:
     for peer, part, fault in _broken(s, momentary=False):
         if s.now - fault.since <= MEND or s.now - fault.last >= 600.0:
             continue
-        if part == "rewards":
+        if part == Part.REWARDS:
             yield problem(
                 f"fault {peer.id} {part}",
                 "warning",
@@ -302,7 +302,7 @@ def faults(s: Situation) -> Iterator[Problem]:
                 fault.since,
             )
     for peer, part, fault in _broken(s, momentary=True):
-        if part == "mail" and s.now - fault.last < RECURS:
+        if part == Part.MAIL and s.now - fault.last < RECURS:
             yield problem(
                 f"fault {peer.id} {part}",
                 "warning",
@@ -323,7 +323,7 @@ def disk(s: Situation) -> Iterator[Problem]:
     """Disks that take no more; a learner tries again at its next checkpoint."""
     again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
     for peer, part, fault in _broken(s, momentary=True):
-        if part == "disk" and s.now - fault.last < max(RECURS, again):
+        if part == Part.DISK and s.now - fault.last < max(RECURS, again):
             yield problem(
                 f"disk {peer.id}",
                 "warning",
@@ -343,7 +343,7 @@ def disk(s: Situation) -> Iterator[Problem]:
 def memberships(s: Situation) -> Iterator[Problem]:
     """Peers that may not act for much longer. They look, and tell, about once an hour."""
     for peer, part, fault in _broken(s, momentary=True):
-        if part == "membership" and s.now - fault.last < TOLD:
+        if part == Part.MEMBERSHIP and s.now - fault.last < TOLD:
             yield problem(
                 f"membership {peer.id}",
                 "warning",

@@ -18,7 +18,8 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
-from swarm.types import PeerId, Release, Role
+from swarm.protocol import Role
+from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
     from dashboard.state import State

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
@@ -30,7 +31,6 @@ from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
-from peers.roles.evaluator import Evaluator
 from peers.roles.observer import Observer
 from peers.roles.seed import Seed
 from peers.runtime import peer_folder
@@ -48,9 +48,10 @@ from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
 from swarm.net import torch_free
 from swarm.net.ports import NetError, Ports, Unreachable
+from swarm.protocol import INVITED, JOINING, ROLES, Kind, Part, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, Membership, PeerId, Role
+from swarm.types import Digest, Membership, PeerId
 
 HIGHEST_PORT = 65535
 GOODBYE = 10.0
@@ -71,7 +72,7 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     invite = run_folder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
-    if chosen in (Role.OBSERVER, Role.SEED):
+    if chosen not in JOINING:
         raise WrongUsage(
             f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm"
         )
@@ -176,7 +177,7 @@ class Place:
         try:
             write_durably(path, text.encode())
         except OSError as error:
-            self.report("disk", f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
+            self.report(Part.DISK, f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
 
     def report(self, part: str, detail: str, seconds: float | None) -> None:
         """Faults and recoveries of the node's and the averager's processes, as events."""
@@ -288,7 +289,7 @@ def _host(
         incarnation=int(time.time() * 1000),
         hardware=hardware.describe(),
         membership=membership,
-        observes=role in (Role.SEED, Role.OBSERVER),
+        observes=ROLES[role].observes,
         genesis=run.spec.genesis,
     )
     shelf = place.folder / "blobs" if role is Role.SEED else None
@@ -302,7 +303,7 @@ def _trust(run: RunFolder) -> Trust:
 
 
 async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
-    with _place(run.peer_folder("seed")) as place:
+    with _place(run.peer_folder(Role.SEED)) as place:
         async with _node(place, run.digest, config.peer.listen, ()) as node:
             host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
             for damage in await spec_transfer.serve(node.mail, run):
@@ -332,10 +333,7 @@ def _genesis(run: RunFolder, host: Host) -> bytes | None:
 
 def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
     """Words for every role, on the disk; the two that people need, on the screen."""
-    words = {
-        role: run.invite(role, addresses)
-        for role in (Role.SAMPLER, Role.LEARNER, Role.EVALUATOR, Role.OBSERVER)
-    }
+    words = {role: run.invite(role, addresses) for role in INVITED}
     for role, word in words.items():
         place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
     print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
@@ -413,28 +411,24 @@ async def _act(
 ) -> None:
     """Build the role's engine or learner, and run it."""
     from peers.build import factory
-    from peers.roles.learner import LearnerPeer
-    from peers.roles.sampler import Sampler
 
-    if role is Role.LEARNER:
+    program = resolve_name(ROLES[role].program)
+    if ROLES[role].policy is Policy.TRAINED:
         async with _averager(place, run, node) as averager:
             host = _host(place, run, role, config, node, averager, membership)
             departure.leave = host.leave
-            learner, tokenization = await node.work.run("load", factory.learner, run.model, host.config)
+            learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
                 async with living(host), Renewal(host, place.folder).kept():
                     await host.run(
-                        LearnerPeer(host, learner, source, tokenization, place.folder / "checkpoint").run
+                        program(host, learner, source, tokenization, place.folder / "checkpoint").run
                     )
         return
     host = _host(place, run, role, config, node, Nobody(), membership)
     departure.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        program = (
-            Sampler(host, engine, source).run if role is Role.SAMPLER else Evaluator(host, engine, source).run
-        )
         async with living(host), Renewal(host, place.folder).kept():
-            await host.run(program)
+            await host.run(program(host, engine, source).run)
 
 
 @asynccontextmanager
@@ -443,7 +437,7 @@ async def _engine(run: RunFolder, host: Host, node: Any) -> AsyncIterator[Engine
     from peers.build import factory
 
     told: list[str] = []
-    engine = await node.work.run("load", factory.engine, run.model, host.config, told.append)
+    engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, told.append)
     print(*told, sep="\n", file=sys.stderr, flush=True)
     try:
         yield engine
@@ -457,7 +451,7 @@ async def _source(run: RunFolder, host: Host, node: Any) -> AsyncIterator[TaskSo
     from peers.build import factory
 
     told: list[str] = []
-    source = await node.work.run("load", factory.source, run, host.config, told.append)
+    source = await node.work.run(Kind.LOAD, factory.source, run, host.config, told.append)
     for line in told:
         print(line, file=sys.stderr, flush=True)
         host.emit(events.Noted, level="warning", text=line)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from dashboard.views import InviteView
 from swarm import invite as invites
 from swarm.config import Page
-from swarm.types import Digest, Role
+from swarm.protocol import Role
+from swarm.types import Digest
 
 if TYPE_CHECKING:
     from dashboard.source import Source

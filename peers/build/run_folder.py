@@ -35,9 +35,10 @@ from swarm.core.membership import needs_membership
 from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key
 from swarm.invite import Invite, InviteError, Trouble
+from swarm.protocol import Role
 from swarm.tasks import base as tasks
 from swarm.tasks import files as task_files
-from swarm.types import Digest, Membership, Role, Spec, Task
+from swarm.types import Digest, Membership, Spec, Task
 
 MODEL_FILES = (
     "config.json",

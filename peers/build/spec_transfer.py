@@ -26,6 +26,7 @@ from peers.errors import CannotHere, Refusal, Unreached
 from swarm import PROTOCOL, wire
 from swarm.durable import sync
 from swarm.net.ports import Mail, NetError, Refused
+from swarm.protocol import Service
 from swarm.tasks import files as task_files
 from swarm.types import Digest, PeerId, Spec, Struct, Word
 
@@ -70,7 +71,7 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
                 f"{ask.file or 'the specification'} cannot be read here: {error.strerror}"
             ) from error
 
-    await mail.serve("spec", answer)
+    await mail.serve(Service.SPEC, answer)
     return list(damaged.values())
 
 
@@ -141,7 +142,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
             while len(content) <= LARGEST_SPEC:
                 part = await mail.send(
                     source,
-                    "spec",
+                    Service.SPEC,
                     wire.encode(FileRequest(run=digest, file="", offset=len(content))),
                     timeout=PATIENCE,
                 )
@@ -229,7 +230,7 @@ class _Transfer:
         """Until it has its size. Raises NetError."""
         while part.size < self._size:
             ask = FileRequest(run=self._run.digest, file=self._name, offset=part.size)
-            piece = await self._mail.send(source, "spec", wire.encode(ask), timeout=PATIENCE)
+            piece = await self._mail.send(source, Service.SPEC, wire.encode(ask), timeout=PATIENCE)
             if len(piece) != min(SLICE, self._size - part.size):
                 raise NetError(f"it has {part.size + len(piece)} of {self._size} bytes")
             part.add(piece)

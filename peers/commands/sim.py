@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,13 +32,14 @@ from swarm.learn.learner import Learner
 from swarm.learn.rates import Unknown, settled
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
+from swarm.protocol import ROLES, Policy
 from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
 from swarm.sim.world import SimPeer, World
 from swarm.tasks import base as tasks
 from swarm.tasks.toy import Toy
-from swarm.types import Delegation, Digest, Membership, PeerId, Role
+from swarm.types import Delegation, Digest, Membership, PeerId
 
 RUN = Digest("5" * 64)
 """All simulated runs have one digest: a simulation is one run."""
@@ -108,7 +110,7 @@ def live(
         incarnation=1 + peer.life,
         hardware="simulated",
         membership=_membership(peer),
-        observes=peer.role in (Role.SEED, Role.OBSERVER),
+        observes=ROLES[peer.role].observes,
     )
     # Memory ports know who calls, so any signature will do here.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
@@ -123,16 +125,16 @@ def role_of(host: Host, kit: PolicyParts, source: tasks.TaskSource | None = None
     run = host.config.run
     if source is None:
         source = tasks.source(run.task, run.seed)
-    match host.who.role:
-        case Role.SAMPLER:
-            return Sampler(host, kit.engine(), source)
-        case Role.LEARNER:
+    row = ROLES[host.who.role]
+    program = resolve_name(row.program)
+    match row.policy:
+        case Policy.USED:
+            return program(host, kit.engine(), source)
+        case Policy.TRAINED:
             learner, decoder = kit.learner()
-            return LearnerPeer(host, learner, source, decoder, None)
-        case Role.EVALUATOR:
-            return Evaluator(host, kit.engine(), source)
-        case Role.SEED:
-            return Seed(host, kit.learner()[0].weights(), None)
+            return program(host, learner, source, decoder, None)
+        case Policy.KEPT:
+            return program(host, kit.learner()[0].weights(), None)
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 

@@ -29,6 +29,7 @@ from swarm import wire
 from swarm.config import Config, Run, from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import open_key
+from swarm.protocol import RELEASE_LIMIT
 from swarm.types import Manifest, Release
 
 LISTEN = 5.0
@@ -193,7 +194,7 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
     frames, found = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"])), []
     for path in sorted((seed / RELEASES).glob("*")):
         try:
-            found.append(wire.decode(frames.open(path.read_bytes(), wire.RELEASE_LIMIT).body, Release))
+            found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))
         except wire.WireError as error:
             print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
     return sorted(found, key=rank, reverse=True)

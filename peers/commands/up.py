@@ -37,6 +37,7 @@ from swarm import config as configs
 from swarm.config import Config, LoadedConfig, from_run_dict
 from swarm.durable import write_durably
 from swarm.events import AnyEvent, from_line
+from swarm.protocol import Role
 
 LOOK = 0.25
 """Seconds between two looks at the children and the journal."""
@@ -173,7 +174,11 @@ class Children:
             self.console.print(said, style="dim", highlight=False, soft_wrap=True)
         if (page := self.folder / "page").exists():  # the seed writes it before its invites
             self.console.print(f"page: {page.read_text()}", markup=False, highlight=False, soft_wrap=True)
-        for role, count in (("learner", "learners"), ("sampler", "samplers"), ("evaluator", "evaluators")):
+        for role, count in (
+            (Role.LEARNER, "learners"),
+            (Role.SAMPLER, "samplers"),
+            (Role.EVALUATOR, "evaluators"),
+        ):
             for number in range(getattr(self.config.peer.swarm, count)):
                 word = (self.folder / "invites" / role).read_text()
                 own = ["--config", str(self.folder / "peer.toml"), "--folder", str(self.folder)]

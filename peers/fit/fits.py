@@ -29,7 +29,7 @@ from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
 from swarm.config import Config, EngineSettings
 from swarm.net.blobs import LARGEST
-from swarm.types import Role
+from swarm.protocol import Role
 
 GB = 1 << 30
 ROOM = 0.9

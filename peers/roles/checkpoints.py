@@ -15,6 +15,7 @@ from swarm.core.admission import Admission
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
+from swarm.protocol import Kind, Part
 from swarm.types import Digest, Struct
 
 
@@ -57,15 +58,15 @@ class Checkpoints:
         start = host.now()
         progress = Progress(seen=tuple(self._admission.seen()), parent=parent)
         try:
-            await host.ports.work.run("save", learner.save, self._folder, msgspec.to_builtins(progress))
+            await host.ports.work.run(Kind.SAVE, learner.save, self._folder, msgspec.to_builtins(progress))
         except OSError as error:
             host.emit(
                 events.Faulted,
-                part="disk",
+                part=Part.DISK,
                 detail=f"no checkpoint of version {learner.version}: {error.strerror}",
             )
             return
         except RankLost as error:
-            host.emit(events.Faulted, part="learner", detail=f"no checkpoint of the last version: {error}")
+            host.emit(events.Faulted, part=Part.LEARNER, detail=f"no checkpoint of the last version: {error}")
             return
         host.emit(events.Saved, version=learner.version, seconds=round(host.now() - start, 3))

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
+from swarm.protocol import Kind, Part
 from swarm.sample.base import EngineError
 
 T = TypeVar("T")
 
-PART = "engine"
 WAIT, LONGEST = 1.0, 30.0
 """Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a
 person."""
@@ -29,11 +29,11 @@ class EngineWithRetry:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._wait = WAIT
-        self._setback = FaultReport(host, PART)
-        self._kind = ""
+        self._setback = FaultReport(host, Part.ENGINE)
+        self._kind: Kind | None = None
         """Of the call that failed last. That a release loads does not mean that it can be sampled."""
 
-    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         """`function(*args)` on the Work port. Raises EngineError, told."""
         try:
             result = await self.host.ports.work.run(kind, function, *args)
@@ -43,7 +43,7 @@ class EngineWithRetry:
             raise
         if self._kind == kind:
             self._setback.over()
-            self._kind, self._wait = "", WAIT
+            self._kind, self._wait = None, WAIT
         return result
 
     async def wait(self) -> None:

@@ -14,6 +14,7 @@ from peers.roles.engine_calls import EngineWithRetry
 from peers.roles.reward_calls import Scorer
 from peers.runtime.host import Host
 from swarm import events
+from swarm.protocol import Kind
 from swarm.sample.base import Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
@@ -52,7 +53,9 @@ class Evaluator:
         fetched = host.now()
         with host.status.computing(host.now):
             try:
-                await self.engine_calls.run("load", self.engine.load, weights, newest.version, newest.weights)
+                await self.engine_calls.run(
+                    Kind.LOAD, self.engine.load, weights, newest.version, newest.weights
+                )
             except ValueError as error:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
                 host.releases.refuse(newest)
@@ -73,7 +76,9 @@ class Evaluator:
                 self._last = newest.version
                 return True
             prompts = [task.prompt for task in tasks]
-            answers = await self.engine_calls.run("evaluate", self.engine.greedy, prompts) if prompts else []
+            answers = (
+                await self.engine_calls.run(Kind.EVALUATE, self.engine.greedy, prompts) if prompts else []
+            )
         self._last = newest.version
         rewards = await self._score(tasks, answers, newest.version)
         host.status.version, host.status.weights = newest.version, newest.weights

@@ -39,6 +39,7 @@ from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.microbatch import OutOfMemory
 from swarm.net.ports import NetError, RoundLost
+from swarm.protocol import Kind, Part
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest, PeerId, Release
 
@@ -261,7 +262,7 @@ class LearnerPeer:
             try:
                 with host.status.computing(host.now):
                     self._gradient = await host.ports.work.run(
-                        "learn",
+                        Kind.LEARN,
                         self.learner.gradient,
                         groups,
                         prompts,
@@ -353,7 +354,7 @@ class LearnerPeer:
         start, self._parent = host.now(), self._weights
         with host.status.computing(host.now):
             try:
-                metrics = await host.ports.work.run("step", self.learner.step, gradient.vector)
+                metrics = await host.ports.work.run(Kind.STEP, self.learner.step, gradient.vector)
             except ValueError as error:
                 host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
                 self._drop_batch()
@@ -374,13 +375,13 @@ class LearnerPeer:
 
     def _without_policy(self, error: RankLost) -> Cause:
         """The version is -1 until the newest release is taken again; the batch is given back then."""
-        self._setbacks.tell("learner", f"{error}: going on from the newest release with a fresh optimizer")
+        self._setbacks.tell(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _out_of_memory(self, error: OutOfMemory) -> Cause:
         """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched
         again."""
-        self._setbacks.tell("memory", f"a batch of {len(self._batch)} groups is dropped: {error}")
+        self._setbacks.tell(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
         self._drop_batch()
         return Cause.OUT_OF_MEMORY
 
@@ -504,7 +505,7 @@ class LearnerPeer:
             return None
         release, data = arrived
         try:
-            await host.ports.work.run("load", self.learner.load, data, release.version)
+            await host.ports.work.run(Kind.LOAD, self.learner.load, data, release.version)
         except (ValueError, RankLost) as error:
             host.emit(
                 events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"

@@ -30,8 +30,9 @@ from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.belief import Credence, Odds, objection
 from swarm.core.roster import share
 from swarm.events import cut
+from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
-from swarm.types import Group, PeerId, Receipt, Role, Task, Verdict
+from swarm.types import Group, PeerId, Receipt, Task, Verdict
 
 SCORED = 32
 """Groups that are scored at once, where rewards are slow: each holds a call of mail, of which strangers have
@@ -138,7 +139,7 @@ class LearnerInbox:
         """When verdicts were last told."""
 
     async def serve(self) -> None:
-        await self.host.ports.mail.serve("groups", self.receive)
+        await self.host.ports.mail.serve(Service.GROUPS, self.receive)
 
     async def receive(self, sender: PeerId, frame: bytes) -> bytes:
         """The `groups` service: one verdict for one group."""
@@ -147,7 +148,7 @@ class LearnerInbox:
             opened = host.open(frame, self._limit)
             group = wire.decode(opened.body, Group)
         except wire.WireError as error:
-            host.emit(events.Rejected, sender=sender, kind="groups", reason=str(error))
+            host.emit(events.Rejected, sender=sender, kind=Service.GROUPS, reason=str(error))
             self.tally.judged(sender, Verdict.MALFORMED)
             return self._receipt(sender, Verdict.MALFORMED, str(error))
         judgement = self._judge(opened, sender, group, now)
@@ -223,7 +224,7 @@ class LearnerInbox:
             item, _, why = its[0]
             others = f", and {len(its) - 1} more of its groups in this batch" if len(its) > 1 else ""
             what = f"group {item.group.id} of version {item.group.version} teaches nothing: {why}{others}"
-            self.host.emit(events.Rejected, sender=sampler, kind="groups", reason=what)
+            self.host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=what)
             self.consumed([item for item, _, _ in its])
             self.host.status.refused += len(its)
             for _, each, _ in its:
@@ -238,7 +239,7 @@ class LearnerInbox:
             self.host.emit(
                 events.Rejected,
                 sender=sampler,
-                kind="groups",
+                kind=Service.GROUPS,
                 reason=str(self.credence.objection(sampler, now)),
             )
 

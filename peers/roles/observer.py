@@ -29,7 +29,8 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.durable import write_durably
 from swarm.net.ports import NetError, Refused
-from swarm.types import Finite, PeerId, Role, Struct
+from swarm.protocol import FRAME_LIMIT, Kind, Role, Service
+from swarm.types import Finite, PeerId, Struct
 
 ANSWER = 3670016
 """Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it."""
@@ -57,7 +58,7 @@ class Past(Struct):
 
     age: Finite
     """Seconds since the snapshot was made: no two clocks are compared."""
-    state: Annotated[bytes, Meta(max_length=wire.FRAME_LIMIT)]
+    state: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
 
 
 class Told(NamedTuple):
@@ -88,7 +89,7 @@ class Observer:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Saves, and answers those who come late."""
-        await self._host.ports.mail.serve("history", self._answer)
+        await self._host.ports.mail.serve(Service.HISTORY, self._answer)
         async with asyncio.TaskGroup() as tasks:
             saving = tasks.create_task(self._save_forever(), name="history")
             try:
@@ -147,19 +148,21 @@ class Observer:
         for place, peer in enumerate(asked, 1):
             patience = PATIENCE if place == len(asked) else SHARE
             try:
-                answer = wire.decode(await host.ports.mail.send(peer, "history", b"", timeout=patience), Past)
+                answer = wire.decode(
+                    await host.ports.mail.send(peer, Service.HISTORY, b"", timeout=patience), Past
+                )
                 made = host.now() - min(max(answer.age, 0.0), FRESH)
                 run, history = host.config.run, host.config.peer.history
                 return Told(
                     await host.ports.work.run(
-                        "history", snapshot.load, answer.state, run, history, host.now()
+                        Kind.HISTORY, snapshot.load, answer.state, run, history, host.now()
                     ),
                     made,
                 )
             except NetError as error:
                 self._warn(f"{peer} did not tell what happened before: {error}")
             except (wire.WireError, snapshot.SnapshotError) as error:
-                host.emit(events.Rejected, sender=peer, kind="history", reason=str(error))
+                host.emit(events.Rejected, sender=peer, kind=Service.HISTORY, reason=str(error))
         return None
 
     async def _answer(self, sender: PeerId, _: bytes) -> bytes:
@@ -196,7 +199,7 @@ class Observer:
             return
         revision, content = self.state.revision, snapshot.dump(self.state)
         try:
-            await self._host.ports.work.run("save", write_durably, self._file, content)
+            await self._host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
         except OSError as error:
             if not self._full:
                 self._warn(

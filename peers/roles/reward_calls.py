@@ -14,38 +14,38 @@ from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
+from swarm.protocol import Kind, Part
 from swarm.tasks.base import RewardError, TaskError, TaskSource
 from swarm.types import Task
 
 T = TypeVar("T")
-PART = "rewards"
 
 
 class Scorer:
     def __init__(self, host: Host, source: TaskSource) -> None:
         self.host, self.source = host, source
-        self._setback = FaultReport(host, PART)
+        self._setback = FaultReport(host, Part.REWARDS)
 
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
         """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""
-        return await self._made("draw", lambda: [self.source.task(index) for index in indices])
+        return await self._made(Kind.DRAW, lambda: [self.source.task(index) for index in indices])
 
     async def exercise(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
         """A training task that somebody else sampled, and what its completions are worth. Raises RewardError.
 
         One piece of work, of the kind that does not wait for what a learner computes.
         """
-        task, rewards = await self._made("score", self._regenerated, index, texts)
+        task, rewards = await self._made(Kind.SCORE, self._regenerated, index, texts)
         self._setback.over()
         return task, tuple(rewards)
 
     async def held_out(self, n: int) -> list[Task]:
         """Raises RewardError as `tasks` does."""
-        return await self._made("draw", self.source.held_out, n)
+        return await self._made(Kind.DRAW, self.source.held_out, n)
 
     async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
         """One for each text. Raises RewardError."""
-        rewards = await self._made("score", self.source.rewards, task, texts)
+        rewards = await self._made(Kind.SCORE, self.source.rewards, task, texts)
         self._setback.over()
         return tuple(rewards)
 
@@ -53,7 +53,7 @@ class Scorer:
         task = self.source.task(index)
         return task, self.source.rewards(task, texts)
 
-    async def _made(self, kind: str, function: Callable[..., T], *args: Any) -> T:
+    async def _made(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         try:
             return (
                 await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)

@@ -31,6 +31,7 @@ from swarm.core.delays import draw
 from swarm.core.deliveries import DeliveryLoss, Outcome, Then
 from swarm.core.releases import rank
 from swarm.net.ports import Busy, NetError, Refused, Silent
+from swarm.protocol import Kind, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
@@ -125,7 +126,9 @@ class Sampler:
         ready, start = self._ready, self.host.now()
         release, weights, fetched = ready
         try:
-            await self.engine_calls.run("load", self.engine.load, weights, release.version, release.weights)
+            await self.engine_calls.run(
+                Kind.LOAD, self.engine.load, weights, release.version, release.weights
+            )
         except ValueError as error:
             self._done_with(ready)
             self.host.releases.refuse(release)
@@ -194,7 +197,11 @@ class Sampler:
         used = host.now()
         with host.status.computing(host.now):
             sampled = await self.engine_calls.run(
-                "sample", self.engine.sample, [task.prompt for task in tasks], run.sampling.group_size, seed
+                Kind.SAMPLE,
+                self.engine.sample,
+                [task.prompt for task in tasks],
+                run.sampling.group_size,
+                seed,
             )
         finished = host.now()
         release, fetched = self._policy
@@ -294,7 +301,7 @@ class Sampler:
         times = msgspec.structs.replace(group.times, sent=host.now())
         try:
             frame = host.seal(msgspec.structs.replace(group, times=times))
-            receipt = _receipt(await host.ports.mail.send(learner, "groups", frame))
+            receipt = _receipt(await host.ports.mail.send(learner, Service.GROUPS, frame))
         except NetError as error:
             return LOSSES.get(type(error), DeliveryLoss.UNREACHABLE), str(error)
         except wire.WireError as error:

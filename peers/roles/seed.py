@@ -15,6 +15,7 @@ from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.core.releases import rank
 from swarm.durable import write_durably
+from swarm.protocol import Part
 from swarm.types import Digest, Release
 
 FAREWELL = 5.0
@@ -104,7 +105,7 @@ class Seed:
         except OSError as error:
             host.emit(
                 events.Faulted,
-                part="disk",
+                part=Part.DISK,
                 detail=f"release {release.version} is not on the disk: {error.strerror}",
             )
 

@@ -24,8 +24,9 @@ from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
 from swarm.learn.weights import digest
-from swarm.net.blobs import STATES, Blobs, cut
+from swarm.net.blobs import Blobs, cut
 from swarm.net.ports import Busy, NetError, Refused
+from swarm.protocol import Kind, Service
 from swarm.types import Digest, PeerId, Release, Struct
 
 TIMES = 16
@@ -69,15 +70,15 @@ class StateTransfer:
 
     async def serve(self) -> None:
         await self._states.serve()
-        await self._host.ports.mail.serve("state", self._offer)
+        await self._host.ports.mail.serve(Service.STATE, self._offer)
 
     def _store(self) -> Blobs:
         host = self._host
 
         def blame(holder: PeerId, reason: str) -> None:
-            host.emit(events.Rejected, sender=holder, kind=STATES, reason=reason)
+            host.emit(events.Rejected, sender=holder, kind=Service.STATES, reason=reason)
 
-        return Blobs(host.ports.mail, service=STATES, keep=1, rng=host.rng, on_bad=blame)
+        return Blobs(host.ports.mail, service=Service.STATES, keep=1, rng=host.rng, on_bad=blame)
 
     async def _offer(self, sender: PeerId, request: bytes) -> bytes:
         """`request` is the weights' digest of the release whose state is wanted."""
@@ -101,12 +102,12 @@ class StateTransfer:
         """The state of now in the store, in place of the last one."""
         work = self._host.ports.work
         try:
-            version, state = await work.run("pack", self._snapshot, wanted)
+            version, state = await work.run(Kind.PACK, self._snapshot, wanted)
         except RankLost as error:
             raise Refused(f"this learner has no state now: {error}") from error
         if state is None:
             raise Refused(f"this learner is at version {version} by now")
-        parts = await work.run("cut", cut, state, version)
+        parts = await work.run(Kind.CUT, cut, state, version)
         self._states.clear()
         manifest, address = self._states.hold(parts)
         return Offer(digest=manifest.weights, manifest=address, size=manifest.size)
@@ -130,7 +131,9 @@ class StateTransfer:
         most = TIMES * release.size + SMALL
         waits = PATIENCE + most / MADE
         try:
-            answer = await host.ports.mail.send(release.publisher, "state", release.weights.encode(), waits)
+            answer = await host.ports.mail.send(
+                release.publisher, Service.STATE, release.weights.encode(), waits
+            )
             offer = wire.decode(answer, Offer)
             if offer.size > most:
                 raise ValueError(
@@ -138,7 +141,7 @@ class StateTransfer:
                 )
             async with asyncio.timeout(PATIENCE + offer.size / CARRIED):
                 state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
-            await host.ports.work.run("load", self._become, state, release)
+            await host.ports.work.run(Kind.LOAD, self._become, state, release)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return False
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from peers.runtime.host import Host
 from swarm import events
+from swarm.protocol import Part
 
 AGAIN = 60.0
 """Seconds after which a failure that goes on is told again, with its newest reason: windows that came later
@@ -15,7 +16,7 @@ hear of it, too."""
 
 
 class FaultReport:
-    def __init__(self, host: Host, part: str) -> None:
+    def __init__(self, host: Host, part: Part) -> None:
         self._host, self._part = host, part
         self._failing: tuple[float, float] | None = None
         """Since when, and when it was last told."""
@@ -40,10 +41,10 @@ class FaultReport:
 class FaultReports:
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._since: dict[str, float] = {}
+        self._since: dict[Part, float] = {}
         """By part, the first time since the last step."""
 
-    def tell(self, part: str, detail: str) -> None:
+    def tell(self, part: Part, detail: str) -> None:
         self._since.setdefault(part, self._host.now())
         self._host.emit(events.Faulted, part=part, detail=detail)
 

@@ -19,6 +19,7 @@ from swarm.core.membership import Trust
 from swarm.core.slots import largest
 from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
 from swarm.net.turns import AnswerTurns
+from swarm.protocol import MAIL_LIMIT, Limit
 from swarm.types import Digest, Membership, PeerId
 
 _NONCE = 12
@@ -36,7 +37,7 @@ class Frames:
         key = hashlib.blake2b(bytes.fromhex(run), digest_size=32, person=b"swarm-frames").digest()
         self._cipher = ChaCha20Poly1305(key) if private else None
 
-    def seal(self, noun: object, limit: wire.Limit = wire.MAIL_LIMIT) -> bytes:
+    def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
         """A noun -> bytes for the network. Raises WireError when they would be more than `limit`."""
         if self._cipher is None:
             return wire.seal(noun, self._run, self._keyring, self.membership, limit)
@@ -46,7 +47,7 @@ class Frames:
             nonce, wire.seal(noun, self._run, self._keyring, self.membership, within), None
         )
 
-    def open(self, data: bytes, limit: wire.Limit) -> wire.Opened:
+    def open(self, data: bytes, limit: Limit) -> wire.Opened:
         """Raises WireError for everything that must not be believed."""
         if self._cipher is not None:
             if not OVERHEAD < len(data) <= limit.sealed:
@@ -71,7 +72,7 @@ class MemberMail:
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
         most = largest(service)
-        limit = wire.Limit(most, most + wire.HEAD)
+        limit = Limit(most, most + wire.HEAD)
 
         async def members_only(sender: PeerId, message: bytes) -> bytes:
             try:

@@ -32,13 +32,22 @@ from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.roster import Roster
 from swarm.net.ports import NetError, Ports
-from swarm.types import Beat, Digest, Membership, PeerId, Role
+from swarm.protocol import (
+    BEAT_LIMIT,
+    EVENT_LIMIT,
+    MAIL_LIMIT,
+    RECORD_SECONDS,
+    ROLES,
+    TOPICS,
+    Key,
+    Limit,
+    Role,
+    Topic,
+)
+from swarm.types import Beat, Digest, Membership, PeerId
 
 BUNDLE_EVERY = 0.25
 """Seconds between two bundles of events: four pictures a second is what a page can show."""
-
-POSTED = 120.0
-"""Seconds that a heartbeat stays on the board, refreshed at a third of it."""
 
 EVENTS_KEPT = 256
 """Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all."""
@@ -146,7 +155,7 @@ class Host:
             beat is not None and needs_membership(beat.role, self.config.run.private)
         )
 
-    def seal(self, noun: object, limit: wire.Limit = wire.MAIL_LIMIT) -> bytes:
+    def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
         return self.frames.seal(noun, limit)
 
     def distrust(self, opened: wire.Opened, role: Role) -> str | None:
@@ -157,7 +166,7 @@ class Host:
         """Does this frame show that the run's owner vouches for its sender in `role`?"""
         return self.trust.invited(opened.sender, role, opened.membership, self.now())
 
-    def topic(self, name: str) -> str:
+    def topic(self, name: Topic | Key) -> str:
         return wire.topic(self.who.run, name)
 
     # --- services -------------------------------------------------------------------------------------------
@@ -190,12 +199,12 @@ class Host:
                     service.cancel()
 
     def _services(self) -> list[Any]:
-        names = ["beat", "release"] + (["beat/sampler", "event"] if self.who.observes else [])
-        takers = {
-            "beat": self._hear_beat,
-            "beat/sampler": self._hear_beat,
-            "release": self.releases.hear,
-            "event": self._hear_events,
+        names = [name for name, row in TOPICS.items() if row.all or self.who.observes]
+        takers: dict[Topic, Callable[[bytes], object]] = {
+            Topic.BEAT: self._hear_beat,
+            Topic.BEAT_SAMPLER: self._hear_beat,
+            Topic.RELEASE: self.releases.hear,
+            Topic.EVENT: self._hear_events,
         }
         always = (
             self._beat_forever,
@@ -210,9 +219,9 @@ class Host:
 
     async def hear_samplers(self) -> None:
         """Listen to samplers' heartbeats, which only observers do otherwise, until cancelled."""
-        await self._listen("beat/sampler", self._hear_beat)
+        await self._listen(Topic.BEAT_SAMPLER, self._hear_beat)
 
-    async def _listen(self, name: str, take: Callable[[bytes], object]) -> None:
+    async def _listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
                 self._take(take, name, sender, data)
@@ -223,12 +232,12 @@ class Host:
         except wire.WireError as error:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
-    def open(self, data: bytes, limit: wire.Limit) -> wire.Opened:
+    def open(self, data: bytes, limit: Limit) -> wire.Opened:
         """A frame of this run; WireError for everything else."""
         return self.frames.open(data, limit)
 
     def _hear_beat(self, data: bytes) -> None:
-        opened = self.open(data, wire.BEAT_LIMIT)
+        opened = self.open(data, BEAT_LIMIT)
         beat = wire.decode(opened.body, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
@@ -247,7 +256,7 @@ class Host:
         self.move()
 
     def _hear_events(self, data: bytes) -> None:
-        opened = self.open(data, wire.EVENT_LIMIT)
+        opened = self.open(data, EVENT_LIMIT)
         for event in wire.decode(opened.body, events.Bundle):
             if event.peer != opened.sender:
                 raise wire.WireError(f"event {type(event).__name__} that {opened.sender} may not report")
@@ -284,16 +293,16 @@ class Host:
             bundle: list[events.Event] = []
             size = 0
             while self._bundle and (
-                not bundle or size + len(wire.encode(self._bundle[0])) < wire.EVENT_LIMIT.sealed - 600
+                not bundle or size + len(wire.encode(self._bundle[0])) < EVENT_LIMIT.sealed - 600
             ):
                 size += len(wire.encode(self._bundle[0]))
                 bundle.append(self._bundle.popleft())
             try:
-                sealed = self.seal(bundle, wire.EVENT_LIMIT)
+                sealed = self.seal(bundle, EVENT_LIMIT)
             except wire.WireError as error:
-                self.emit(events.Rejected, sender=self.ports.me, kind="event", reason=str(error))
+                self.emit(events.Rejected, sender=self.ports.me, kind=Topic.EVENT, reason=str(error))
                 continue
-            await self.ports.gossip.publish(self.topic("event"), sealed)
+            await self.ports.gossip.publish(self.topic(Topic.EVENT), sealed)
 
     async def _beat_forever(self) -> None:
         pace = self.config.run.pace.beat
@@ -335,31 +344,33 @@ class Host:
         beat = self._beat()
         if self.who.observes:
             self.emit(events.Heard, subject=self.ports.me, beat=beat)
-        name = "beat/sampler" if self.who.role is Role.SAMPLER else "beat"
-        await self.ports.gossip.publish(self.topic(name), self._seal_beat(beat))
+        topic = self.topic(ROLES[self.who.role].heartbeat)
+        await self.ports.gossip.publish(topic, self._seal_beat(beat))
 
     async def _post_forever(self) -> None:
         """The board says who serves and what is newest, for those whom no gossip reaches yet: peers that
         others depend on post it, and whoever knows no learner reads it."""
         while True:
-            if self.who.role not in (Role.SAMPLER, Role.OBSERVER):
-                await self.ports.board.put(self.topic("member"), self._seal_beat(self._beat()), ttl=POSTED)
+            if ROLES[self.who.role].posts:
+                await self.ports.board.put(
+                    self.topic(Key.MEMBER), self._seal_beat(self._beat()), ttl=RECORD_SECONDS
+                )
                 if sealed := self.releases.sealed_newest():
-                    await self.ports.board.put(self.topic("newest"), sealed, ttl=POSTED)
+                    await self.ports.board.put(self.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
             if not self.roster.learners():
-                for name, take in (("member", self._hear_beat), ("newest", self.releases.hear)):
+                for name, take in ((Key.MEMBER, self._hear_beat), (Key.NEWEST, self.releases.hear)):
                     for sender, sealed in (await self.ports.board.get(self.topic(name))).items():
                         self._take(take, name, sender, sealed)
-            await self.ports.clock.sleep(POSTED / 3)
+            await self.ports.clock.sleep(RECORD_SECONDS / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:
         """With as many addresses as fit: a membership and two long ones together outgrow the limit."""
         while beat.addresses:
             try:
-                return self.seal(beat, wire.BEAT_LIMIT)
+                return self.seal(beat, BEAT_LIMIT)
             except wire.WireError:
                 beat = msgspec.structs.replace(beat, addresses=beat.addresses[:-1])
-        return self.seal(beat, wire.BEAT_LIMIT)
+        return self.seal(beat, BEAT_LIMIT)
 
     async def _expire_forever(self) -> None:
         while True:

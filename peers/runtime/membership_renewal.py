@@ -26,7 +26,8 @@ from swarm.core.membership import needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring
 from swarm.net.ports import NetError, Refused
-from swarm.types import Membership, PeerId, Role
+from swarm.protocol import Kind, Part, Role, Service
+from swarm.types import Membership, PeerId
 
 DAY = 86400.0
 RENEW = 10 * DAY
@@ -35,8 +36,6 @@ WARN = 7 * DAY
 
 CHECK = 3600.0
 """Seconds between two looks, and two tries."""
-
-SERVICE = "renew"
 
 Renews = Callable[[PeerId, Membership, float], Membership]
 """(member, its good membership, now) -> a new one. Raises Refused."""
@@ -60,13 +59,13 @@ class Renewal:
 
     def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
-        self._setback = FaultReport(host, "membership")
+        self._setback = FaultReport(host, Part.MEMBERSHIP)
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Renew, and answer others, while the body runs."""
         if self._renews is not None:
-            await self._host.ports.mail.serve(SERVICE, self._answer)
+            await self._host.ports.mail.serve(Service.RENEW, self._answer)
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._look_forever())
             try:
@@ -93,10 +92,12 @@ class Renewal:
         self._setback.over()
         host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
         try:
-            await host.ports.work.run("save", write_durably, self._file, wire.encode(new))
+            await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))
         except OSError as error:
             host.emit(
-                events.Faulted, part="disk", detail=f"the new membership is not on the disk: {error.strerror}"
+                events.Faulted,
+                part=Part.DISK,
+                detail=f"the new membership is not on the disk: {error.strerror}",
             )
 
     async def _ask(self, old: Membership) -> Membership:
@@ -107,7 +108,9 @@ class Renewal:
         why = "no seed is here that could renew it"
         for peer in [peer for peer, beat in host.roster if beat.role is Role.SEED]:
             try:
-                new = wire.decode(await host.ports.mail.send(peer, SERVICE, wire.encode(old)), Membership)
+                new = wire.decode(
+                    await host.ports.mail.send(peer, Service.RENEW, wire.encode(old)), Membership
+                )
             except NetError as error:
                 why = f"{peer} did not renew it: {error}"
                 continue

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from peers.errors import CannotHere
 from swarm import wire
-from swarm.types import Membership, Role
+from swarm.protocol import Role
+from swarm.types import Membership
 
 MEMBERSHIP = "membership"
 """In a peer's folder: its membership, once it is another one than its invite gave."""

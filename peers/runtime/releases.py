@@ -28,7 +28,8 @@ from swarm import events, wire
 from swarm.core.releases import Releases
 from swarm.net.blobs import Blobs, Cut, cut
 from swarm.net.ports import NetError, Refused
-from swarm.types import Beat, Digest, PeerId, Release, Role, Sought
+from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
+from swarm.types import Beat, Digest, PeerId, Release, Sought
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
@@ -72,7 +73,7 @@ class ReleaseExchange:
     ) -> Release:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
-        parts = await self._host.ports.work.run("pack", lambda: cut(weights(), version))
+        parts = await self._host.ports.work.run(Kind.PACK, lambda: cut(weights(), version))
         return self._offer(parts, parent, learners, groups)
 
     async def publish(
@@ -105,8 +106,8 @@ class ReleaseExchange:
 
     async def announce(self, release: Release) -> None:
         """Tell everybody of a release of mine. Raises NetError."""
-        sealed = self._host.seal(release, wire.RELEASE_LIMIT)
-        await self._host.ports.gossip.publish(self._host.topic("release"), sealed)
+        sealed = self._host.seal(release, RELEASE_LIMIT)
+        await self._host.ports.gossip.publish(self._host.topic(Topic.RELEASE), sealed)
         # not before: what nobody was told is not released, and its publisher tries again
         self._keep(release, sealed)
 
@@ -115,7 +116,7 @@ class ReleaseExchange:
     def hear(self, sealed: bytes) -> bool:
         """Take an announcement. True when it is news. Raises WireError for one that cannot be believed."""
         host = self._host
-        opened = host.open(sealed, wire.RELEASE_LIMIT)
+        opened = host.open(sealed, RELEASE_LIMIT)
         release = wire.decode(opened.body, Release)
         role = Role.SEED if release.version == 0 else Role.LEARNER
         if (why := host.distrust(opened, role)) is not None or release.publisher != opened.sender:
@@ -142,7 +143,9 @@ class ReleaseExchange:
         try:
             return self.hear(sealed)
         except wire.WireError as error:
-            self._host.emit(events.Rejected, sender=self._host.ports.me, kind="release", reason=str(error))
+            self._host.emit(
+                events.Rejected, sender=self._host.ports.me, kind=Topic.RELEASE, reason=str(error)
+            )
             return False
 
     async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
@@ -240,16 +243,16 @@ class ReleaseExchange:
         """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
         have passed me by."""
         for peer in self._host.rng.sample(peers, min(ASKED, len(peers))):
-            if self._remember_answer(await self._ask(peer, "newest", b"")):
+            if self._remember_answer(await self._ask(peer, Service.NEWEST, b"")):
                 return
 
     async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
         """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
         it."""
         question = wire.encode(Sought(version=version, weights=weights, released=released))
-        self._remember_answer(await self._ask(peer, "release", question))
+        self._remember_answer(await self._ask(peer, Service.RELEASE, question))
 
-    async def _ask(self, peer: PeerId, service: str, question: bytes) -> bytes:
+    async def _ask(self, peer: PeerId, service: Service, question: bytes) -> bytes:
         """A sealed release; empty when there is none, or no answer."""
         try:
             return await self._host.ports.mail.send(peer, service, question, timeout=ASK_TIMEOUT)
@@ -286,7 +289,9 @@ class ReleaseExchange:
                     listening = tasks.create_task(host.hear_samplers())
                     await host.ports.clock.sleep(2 * patience)
                     listening.cancel()
-                for peer in [peer for peer, beat in host.roster if beat.role is Role.SAMPLER]:
+                for peer in [
+                    peer for peer, beat in host.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
+                ]:
                     host.roster.forget(peer)  # nobody listens any more: its silence means nothing
             await host.changed(host.config.run.pace.beat)
 
@@ -294,8 +299,8 @@ class ReleaseExchange:
 
     async def serve(self) -> None:
         await self.blobs.serve()
-        await self._host.ports.mail.serve("newest", self._answer_newest)
-        await self._host.ports.mail.serve("release", self._answer_release)
+        await self._host.ports.mail.serve(Service.NEWEST, self._answer_newest)
+        await self._host.ports.mail.serve(Service.RELEASE, self._answer_release)
 
     async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
         return self.sealed_newest()
@@ -311,10 +316,10 @@ class ReleaseExchange:
         return self.sealed(found) if found else b""
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
-        self._host.emit(events.Rejected, sender=holder, kind="blobs", reason=reason)
+        self._host.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)
 
     def _damaged(self, reason: str) -> None:
-        self._host.emit(events.Faulted, part="disk", detail=reason)
+        self._host.emit(events.Faulted, part=Part.DISK, detail=reason)
 
     def _warn(self, text: str) -> None:
         self._host.emit(events.Noted, level="warning", text=text)

@@ -22,7 +22,7 @@ from peers.errors import say
 from peers.runtime.host import Host
 from peers.runtime.membership_renewal import ending
 from peers.runtime.status import PeerStatus
-from swarm.types import Role
+from swarm.protocol import Role
 
 EVERY = 1.0
 """Seconds between two looks: a person sees it live, and a line costs nothing."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from swarm.net.ports import Gossip, Handler, Mail, Ports, Refused, Silent
 from swarm.net.turns import AnswerTurns
+from swarm.protocol import SERVICES
 from swarm.types import Link, PeerId
 
 LINKS = 12
@@ -37,9 +38,10 @@ SMALL = 16 << 10
 LATELY = 60.0
 """Seconds in which an answer counts as the fastest: a way that became slower shows soon."""
 
-ASKED = {"groups": "rollouts"}
-ANSWERED = {"blobs": "weights", "states": "gradients"}
+ASKED = {service: row.asked for service, row in SERVICES.items()}
+ANSWERED = {service: row.answered for service, row in SERVICES.items()}
 OTHER = "other"
+"""Of services in no table."""
 
 
 class Traffic:

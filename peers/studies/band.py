@@ -37,10 +37,11 @@ from swarm.core import belief
 from swarm.durable import write_durably
 from swarm.learn.learner import Gradient, GradientWork, Learner, batch_of
 from swarm.learn.objectives import Total
+from swarm.protocol import Role
 from swarm.sample.base import Completions, Engine
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
-from swarm.types import Closed, Group, Role, Struct
+from swarm.types import Closed, Group, Struct
 
 C = TypeVar("C", bound=msgspec.Struct)
 LAGS = (0, 2, 4, 8, 16, 32, 64)

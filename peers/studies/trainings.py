@@ -38,10 +38,11 @@ from swarm import config as settings
 from swarm.config import DelayLaw, Run
 from swarm.events import Counted, Evaluated, Event, RoundBroke, Trained
 from swarm.learn.weights import from_bytes
+from swarm.protocol import Role
 from swarm.sample.toy import ToyEngine
 from swarm.sim.scenario import Scenario, SimulatedLinks
 from swarm.sim.world import SimPeer, World
-from swarm.types import Role, Struct, Verdict
+from swarm.types import Struct, Verdict
 
 LONGEST = 1800.0
 """Seconds; the paper's cut."""

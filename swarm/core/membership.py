@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swarm.types import Delegation, Membership, PeerId, Role
+from swarm.protocol import ROLES, Role
+from swarm.types import Delegation, Membership, PeerId
 
 Verify = Callable[[bytes, bytes, bytes], bool]
 """(public key, data, signature) -> whether the signature is genuine."""
@@ -30,7 +31,7 @@ def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
 def needs_membership(role: Role, private: bool) -> bool:
     """Learners decide what everybody runs, seeds and evaluators when it ends; strangers may sample and watch
     a public run."""
-    return private or role in (Role.LEARNER, Role.SEED, Role.EVALUATOR)
+    return private or ROLES[role].member
 
 
 class Trust:

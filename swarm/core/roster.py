@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from swarm.core.deliveries import pause
-from swarm.types import Beat, PeerId, Role
+from swarm.protocol import ROLES, Role
+from swarm.types import Beat, PeerId
 
 
 @dataclass(slots=True)
@@ -106,9 +107,8 @@ class Roster:
 
     def holders(self, version: int) -> list[PeerId]:
         """Peers that may hold a release's bytes: all at that version or beyond, learners and seeds first."""
-        first = {Role.LEARNER: 0, Role.SEED: 1, Role.EVALUATOR: 2}
         found = [
-            (first.get(known.beat.role, 3), peer)
+            (ROLES[known.beat.role].asked, peer)
             for peer, known in self._known.items()
             if known.beat.version >= version
         ]

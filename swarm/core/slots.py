@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
+from swarm.protocol import FRAME_LIMIT, SERVICES, ServiceRow
 from swarm.types import PeerId
-from swarm.wire import FRAME_LIMIT
 
 STREAMS_OF_ONE, STREAMS = 32, 256
 """A learner with a hundred samplers, and room for as many strangers; each costs a file and a small buffer."""
@@ -31,34 +30,13 @@ BYTES_OF_ONE, BYTES = 32 << 20, 128 << 20
 """Bytes of messages that arrive or are being handled, of one peer and in all: one peer may send eight of the
 largest at once, one on each of its streams to one service."""
 
-QUESTION = 8 << 10
-"""Bytes of a request, such as a digest or a name, in a private run inside a frame with a
-membership."""
-
 START, RATE = 5.0, 64 << 10
 """Seconds that every message has to arrive, and bytes a second beyond them: enough for a lost packet or two
 and a line of half a Mbit/s."""
 
 
-class Service(NamedTuple):
-    calls: int
-    """Handlers that run at once."""
-    largest: int
-    """Bytes of one message."""
-
-
-SERVICES = {
-    # rewards may take seconds each, and a learner has room for as many by default
-    "groups": Service(128, FRAME_LIMIT),
-    "blobs": Service(64, QUESTION),
-    "states": Service(64, QUESTION),
-    "spec": Service(16, QUESTION),
-    "newest": Service(16, QUESTION),
-    "release": Service(16, QUESTION),
-    "state": Service(16, QUESTION),
-    "history": Service(16, QUESTION),
-}
-OTHER = Service(16, FRAME_LIMIT)
+OTHER = ServiceRow(16, FRAME_LIMIT, "", "", "")
+"""Of a service that is in no table: a test's, or another program's."""
 
 
 class StreamPhase(IntEnum):
@@ -148,7 +126,7 @@ class StreamSlots:
 
     def begin(self, seat: StreamSeat, now: float) -> bool:
         """Whether the handler of a complete message may run; if not, its sender is asked to come later."""
-        service, reserved = SERVICES.get(seat.service, OTHER), self.regular(seat.peer)
+        service, reserved = _row(seat.service), self.regular(seat.peer)
         running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
         if running >= service.calls or calls >= CALLS_OF_ONE or seat not in self._seats:
             return False
@@ -193,7 +171,11 @@ class StreamSlots:
 
 def largest(service: str) -> int:
     """Bytes of a message to a service."""
-    return SERVICES.get(service, OTHER).largest
+    return _row(service).largest
+
+
+def _row(service: str) -> ServiceRow:
+    return SERVICES.get(service, OTHER)
 
 
 def deadline(size: int) -> float:

@@ -50,6 +50,7 @@ from swarm.net.averaging import (
 from swarm.net.codec import DTYPES
 from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
+from swarm.protocol import Part
 from swarm.types import PeerId
 
 T = TypeVar("T")
@@ -268,7 +269,7 @@ class HiveAverager:
 
     def _replace(self, why: str) -> None:
         if self._replacement is None and not self._closed:
-            self._report("averager", why, None)
+            self._report(Part.AVERAGER, why, None)
             self._replacement = asyncio.get_running_loop().create_task(self._revive(why))
 
     async def _revive(self, why: str) -> None:
@@ -282,10 +283,10 @@ class HiveAverager:
                     break
                 except (RoundLost, TimeoutError, OSError) as error:
                     self._report(
-                        "averager", f"a new process did not start: {error or type(error).__name__}", None
+                        Part.AVERAGER, f"a new process did not start: {error or type(error).__name__}", None
                     )
                     await asyncio.sleep(1.0)
-            self._report("averager", "", asyncio.get_running_loop().time() - began)
+            self._report(Part.AVERAGER, "", asyncio.get_running_loop().time() - began)
         finally:
             self._replacement = None
 

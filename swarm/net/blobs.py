@@ -30,12 +30,9 @@ from swarm.net.fetching import Fetch, digest_of
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.net.shelves import DIGEST, Folder, MemoryShelf
 from swarm.net.turns import AnswerTurns
+from swarm.protocol import FRAME_LIMIT, Service
 from swarm.types import Digest, Manifest, PeerId, Release
-from swarm.wire import FRAME_LIMIT, WireError, decode, encode
-
-SERVICE, STATES = "blobs", "states"
-"""Names of one service: a learner's states have a store of their own, and who counts what passes can tell
-them from releases."""
+from swarm.wire import WireError, decode, encode
 
 CHUNK = 1 << 20
 """Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat."""
@@ -108,7 +105,7 @@ class Blobs:
         keep: int = 4,
         on_bad: Callable[[PeerId, str], None] = _ignore,
         rng: random.Random | None = None,
-        service: str = SERVICE,
+        service: Service = Service.BLOBS,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
         """Reads the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks

@@ -25,8 +25,8 @@ from hivemind.p2p import P2P, PeerID
 
 from swarm.net import guard
 from swarm.net.ports import Silent
+from swarm.protocol import RECORD_LIMIT, RECORD_SECONDS
 from swarm.types import Digest, PeerId
-from swarm.wire import RECORD_LIMIT
 
 T = TypeVar("T")
 
@@ -157,8 +157,8 @@ class DhtBoard:
         self._keys = frozenset(guard.allowed_keys(node.run))
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        if len(value) > RECORD_LIMIT or not 0 < ttl <= guard.TTL_SECONDS or key not in self._keys:
-            limits = f"{RECORD_LIMIT} bytes, {guard.TTL_SECONDS:g} s, the keys {sorted(self._keys)[:2]}"
+        if len(value) > RECORD_LIMIT or not 0 < ttl <= RECORD_SECONDS or key not in self._keys:
+            limits = f"{RECORD_LIMIT} bytes, {RECORD_SECONDS:g} s, the keys {sorted(self._keys)[:2]}"
             raise ValueError(f"the board takes {limits}; not {len(value)} bytes for {ttl:g} s under {key!r}")
         record = (key, base58.b58decode(self._node.me), value, time.time() + ttl)
         return bool(await self._ask(_put, record, self._node.alone, otherwise=False))

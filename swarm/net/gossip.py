@@ -16,8 +16,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from swarm.net.ports import NetError
+from swarm.protocol import EVENT_LIMIT
 from swarm.types import PeerId
-from swarm.wire import EVENT_LIMIT
 
 log = logging.getLogger(__name__)
 

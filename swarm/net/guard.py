@@ -34,8 +34,9 @@ from hivemind.utils import MSGPackSerializer
 
 from swarm.identity import public_key, verify
 from swarm.net.ports import Keyring
+from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS, Key
 from swarm.types import Digest, PeerId
-from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic
+from swarm.wire import topic
 
 DECODE_BYTES = 1 << 20
 """A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB."""
@@ -100,12 +101,12 @@ def averaging_prefix(run: Digest) -> str:
 
 def allowed_keys(run: Digest) -> tuple[str, ...]:
     """Everything that may be stored."""
-    return (topic(run, "member"), topic(run, "newest"))
+    return tuple(topic(run, key) for key in Key)
 
 
 class RecordRules(RecordValidatorBase):
     """Known key, subkey = a peer id, value signed by that peer, at most RECORD_LIMIT bytes and
-    TTL_SECONDS."""
+    RECORD_SECONDS."""
 
     def __init__(self, keyring: Keyring, keys: Iterable[str]) -> None:
         self._keyring = keyring
@@ -122,7 +123,7 @@ class RecordRules(RecordValidatorBase):
         # invalid record.
         if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
             return False
-        if not record.expiration_time <= time.time() + TTL_SECONDS + SKEW_SECONDS:  # also false for NaN
+        if not record.expiration_time <= time.time() + RECORD_SECONDS + SKEW_SECONDS:  # also false for NaN
             return False
         owner = owner_of(record.subkey)
         if owner is None:

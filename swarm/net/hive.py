@@ -32,7 +32,8 @@ from swarm.net.board import Dht, DhtBoard, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
-from swarm.net.ports import BESIDE, NetError, Unreachable
+from swarm.net.ports import NetError, Unreachable
+from swarm.protocol import KINDS, Kind, Part, Thread
 
 # isort: split
 from hivemind.dht.routing import DHTID
@@ -80,14 +81,13 @@ class WallClock:
 
 
 class ThreadWork:
-    """The Work port: one thread, in order, and one more for each of the kinds that have a queue of their
-    own."""
+    """The Work port."""
 
     def __init__(self) -> None:
-        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("work", *BESIDE)}
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in Thread}
 
-    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        thread = self._threads[kind if kind in BESIDE else "work"]
+    async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
+        thread = self._threads[KINDS[kind].thread]
         return await asyncio.get_running_loop().run_in_executor(thread, partial(function, *args))
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Node:
         self._doubt.set()
 
     def _bug(self, service: str, what: str) -> None:
-        self._report("mail", f"the handler of {service!r} failed: {what}", None)
+        self._report(Part.MAIL, f"the handler of {service!r} failed: {what}", None)
 
     async def _find(self, peer: PeerId, timeout: float) -> None:
         """Before a stream is opened: dial by the addresses that the peer told, unless it is connected.
@@ -315,30 +315,30 @@ class Node:
         asked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            why = {"p2pd": "", "dht": ""}
+            why = {Part.P2PD: "", Part.DHT: ""}
             if self._daemon is None or self._daemon.dead:
-                why["p2pd"] = "p2pd died"
+                why[Part.P2PD] = "p2pd died"
             elif self._dht is None or not self._dht.is_alive():
-                why["dht"] = "the DHT child died"
+                why[Part.DHT] = "the DHT child died"
             elif self._doubt.is_set() or time.monotonic() > asked + HEALTH_SECONDS:
                 self._doubt.clear()
                 why = await self._health(self._daemon, self._dht)
                 asked = time.monotonic()
-            if why["p2pd"]:
-                await self._replace("p2pd", why["p2pd"], self._renew_daemon)
-            elif why["dht"]:
-                await self._replace("dht", why["dht"], self._renew_dht)
+            if why[Part.P2PD]:
+                await self._replace(Part.P2PD, why[Part.P2PD], self._renew_daemon)
+            elif why[Part.DHT]:
+                await self._replace(Part.DHT, why[Part.DHT], self._renew_dht)
 
-    async def _health(self, daemon: Daemon, dht: Dht) -> dict[str, str]:
-        why = {"p2pd": "", "dht": ""}
-        for part, question in (("p2pd", daemon.identify), ("dht", partial(dht.ask, alive))):
+    async def _health(self, daemon: Daemon, dht: Dht) -> dict[Part, str]:
+        why = {Part.P2PD: "", Part.DHT: ""}
+        for part, question in ((Part.P2PD, daemon.identify), (Part.DHT, partial(dht.ask, alive))):
             try:
                 await question()
             except NetError as error:
                 why[part] = f"{part} lives but does not answer: {error}"
         return why
 
-    async def _replace(self, part: str, why: str, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _replace(self, part: Part, why: str, renew: Callable[[], Coroutine[Any, Any, None]]) -> None:
         began = time.monotonic()
         self._report(part, why, None)
         while True:
@@ -385,7 +385,7 @@ class Node:
                 missing = [address for address in self._bootstrap if address.peer not in self._peers]
                 if lost_at is None and known and not self._peers:
                     lost_at = time.monotonic()
-                    self._report("network", "no peer is connected any more", None)
+                    self._report(Part.NETWORK, "no peer is connected any more", None)
                 if (missing or lost_at is not None) and time.monotonic() > dialled + AGAIN_SECONDS:
                     dialled = time.monotonic()
                     await self._dial(line, missing)
@@ -396,7 +396,7 @@ class Node:
                 await self._be_heard(line, unheard)
                 if lost_at is not None and self._peers:
                     self._report(
-                        "network",
+                        Part.NETWORK,
                         f"connected again with {len(self._peers)} peers",
                         time.monotonic() - lost_at,
                     )
@@ -416,7 +416,7 @@ class Node:
         deaf = [topic for topic in sorted(self.gossip.published) if not await line.listeners(topic)]
         if deaf and unheard.due(time.monotonic()):
             self._report(
-                "gossip",
+                Part.GOSSIP,
                 f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers",
                 None,
             )
@@ -424,7 +424,7 @@ class Node:
                 await line.disconnect(address.peer)
             await self._dial(line, near)
         elif not deaf and (seconds := unheard.over(time.monotonic())) is not None:
-            self._report("gossip", "connected peers listen again", seconds)
+            self._report(Part.GOSSIP, "connected peers listen again", seconds)
 
     async def _dial(self, line: Daemon, missing: list[Address]) -> None:
         """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from swarm.config import BatchSize
 from swarm.core.standing import Usual
 from swarm.net.in_memory_rounds import Meetings
-from swarm.net.ports import BESIDE, Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
+from swarm.net.ports import Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
+from swarm.protocol import FRAME_LIMIT, KINDS, RECORD_LIMIT, Kind, Thread
 from swarm.types import PeerId
-from swarm.wire import FRAME_LIMIT, RECORD_LIMIT
 
 if TYPE_CHECKING:
     import torch
@@ -456,10 +456,10 @@ class MemoryWork:
 
     def __init__(self, price: Callable[[str], float]) -> None:
         self._price = price
-        self._turns = {name: asyncio.Lock() for name in ("work", *BESIDE)}
+        self._turns = {name: asyncio.Lock() for name in Thread}
 
-    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        async with self._turns[kind if kind in BESIDE else "work"]:
+    async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
+        async with self._turns[KINDS[kind].thread]:
             result = function(*args)
             await asyncio.sleep(self._price(kind))
             return result

@@ -28,8 +28,8 @@ from swarm.core.slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
+from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
-from swarm.wire import FRAME_LIMIT
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from swarm.protocol import Kind
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -151,20 +152,12 @@ class Averager(Protocol):
         ...
 
 
-BESIDE = ("score", "cut")
-"""Kinds of work that have a queue of their own."""
-
-
 class Work(Protocol):
     """Slow code off the loop."""
 
-    async def run(self, kind: str, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)`; one at a time, in order. `kind` (`sample`, `learn`, `load`, ...) prices it
-        in a simulation.
-
-        Kind `score` has a queue of its own: rewards wait for other programs and are computed while the model
-        computes. So has `cut`: what others are given is hashed and cut up beside the model too.
-        """
+    async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(*args)` on the thread of its kind; there one at a time, in order. `kind` prices it in
+        a simulation."""
         ...
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from swarm.config import Delay, DelayLaw, Run, Section
-from swarm.types import Role
+from swarm.protocol import Role
 
 FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
 
@@ -51,7 +51,7 @@ class Scenario(Section, frozen=True):
     """Role -> how many."""
     seed: int = 1
     prices: dict[str, DelayLaw] = {}
-    """Kind of work (`sample`, `learn`, `load`, ...) -> its seconds, drawn anew each time; a kind without a
+    """Kind of work (swarm.protocol.Kind) -> its seconds, drawn anew each time; a kind without a
     price is free."""
     links: SimulatedLinks = SimulatedLinks()
     delay: Delay = Delay()

@@ -25,10 +25,11 @@ from swarm.core.delays import draw
 from swarm.events import Bus, Event, Journal, to_line
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Ports
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario, role_of, select
-from swarm.types import PeerId, Role
+from swarm.types import PeerId
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from swarm.core.admission import group_id
-from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Release, Role, Times
+from swarm.protocol import Role
+from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Release, Times
 
 NOW = 1_750_000_000.0
 VOCABULARY = 8

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from swarm.core.deliveries import LONGEST, SHORTEST
 from swarm.core.roster import Roster, share
-from swarm.types import Beat, PeerId, Role
+from swarm.protocol import Role
+from swarm.types import Beat, PeerId
 
 A, B, C = (PeerId(name) for name in "abc")
 

@@ -11,7 +11,6 @@ from swarm.core.slots import (
     BYTES_OF_ONE,
     CALLS_OF_ONE,
     OTHER,
-    SERVICES,
     STREAMS,
     STREAMS_OF_ONE,
     StreamPhase,
@@ -19,8 +18,8 @@ from swarm.core.slots import (
     StreamSlots,
     deadline,
 )
+from swarm.protocol import FRAME_LIMIT, SERVICES
 from swarm.types import PeerId
-from swarm.wire import FRAME_LIMIT
 
 STRANGERS = [PeerId(f"stranger-{k}") for k in range(40)]
 HONEST, MEMBER = PeerId("honest"), PeerId("member")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from swarm.core.turns import SoloTurns
-from swarm.types import Beat, Digest, Lag, PeerId, Role
+from swarm.protocol import Role
+from swarm.types import Beat, Digest, Lag, PeerId
 
 ME = (5, PeerId("me"))
 OLDER, YOUNGER, OLDEST = PeerId("older"), PeerId("younger"), PeerId("oldest")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dashboard.state import State, fold
 from dashboard.views import StateView
 from swarm import events as happened
-from swarm.types import Link, PeerId, Release, Role, Verdict
+from swarm.protocol import Role
+from swarm.types import Link, PeerId, Release, Verdict
 
 peers = st.sampled_from([*LEARNERS, *SAMPLERS, SEED, EVALUATOR])
 strange = st.sampled_from(["", "\u202e", "a b", "x" * 100, "12D3KooWnobody"]).map(PeerId)

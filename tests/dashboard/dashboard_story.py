@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
-from swarm.types import Beat, Digest, Lag, PeerId, Release, Role
+from swarm.protocol import Role
+from swarm.types import Beat, Digest, Lag, PeerId, Release
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e\x1b[31m</td></tr><script>window.hacked=1</script>'
 

@@ -13,7 +13,8 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Run
 from swarm.identity import human_name
-from swarm.types import Beat, Lag, PeerId, Release, Role
+from swarm.protocol import Role
+from swarm.types import Beat, Lag, PeerId, Release
 
 START = 1_750_000_000.0
 METRICS = {

@@ -23,7 +23,8 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id
-from swarm.types import Lag, PeerId, Role
+from swarm.protocol import Role
+from swarm.types import Lag, PeerId
 
 WINDOW = PeerId("window")
 WARM = 35.0

@@ -31,7 +31,8 @@ from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
 from swarm import events as happened
 from swarm.config import History, Run
-from swarm.types import Link, PeerId, Role, Verdict
+from swarm.protocol import Role
+from swarm.types import Link, PeerId, Verdict
 
 
 @settings(max_examples=120, deadline=None)

@@ -25,7 +25,8 @@ from swarm import events, invite, wire
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
 from swarm.net.hive import Node
-from swarm.types import Beat, Digest, Lag, Role
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, Limit, Role
+from swarm.types import Beat, Digest, Lag
 
 EVERY = 1.0
 """Seconds between two heartbeats of each, the pace of the tests' runs."""
@@ -48,7 +49,7 @@ class Strangers:
             self.seq += 1
             keys, say = self.keys, self.say
             for key, told in zip(keys, say, strict=True):
-                await self.tell(key, "beat/sampler", self.beat(**told), wire.BEAT_LIMIT)
+                await self.tell(key, "beat/sampler", self.beat(**told), BEAT_LIMIT)
             await asyncio.sleep(max(EVERY - PAUSE * len(say), 0.0))
 
     async def now(self, say: list[dict[str, Any]]) -> None:
@@ -59,9 +60,9 @@ class Strangers:
         await asyncio.sleep(EVERY)  # a round of heartbeats that has begun ends with those that go
         for key, told in gone:
             left = events.Left(at=time.time(), peer=key.me, name=told["name"], reason="the test is over")
-            await self.tell(key, "event", [left], wire.EVENT_LIMIT)
+            await self.tell(key, "event", [left], EVENT_LIMIT)
 
-    async def tell(self, key: Keyring, topic: str, noun: object, limit: wire.Limit) -> None:
+    async def tell(self, key: Keyring, topic: str, noun: object, limit: Limit) -> None:
         await self.node.gossip.publish(
             wire.topic(self.run, topic), wire.seal(noun, self.run, key, limit=limit)
         )

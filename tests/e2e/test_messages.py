@@ -16,7 +16,8 @@ import pytest
 from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, household, swarm, version
 
 from swarm import PROTOCOL, events, invite
-from swarm.types import Digest, Role
+from swarm.protocol import Role
+from swarm.types import Digest
 
 pytestmark = pytest.mark.timeout(120)
 KEY = invite.keyring(bytes(32))

@@ -16,7 +16,8 @@ import pytest
 from swarm_processes import UNHURRIED, Program, SwarmProcesses, get, household, swarm
 
 from swarm import events, invite
-from swarm.types import Digest, Role
+from swarm.protocol import Role
+from swarm.types import Digest
 
 pytestmark = pytest.mark.timeout(240)
 

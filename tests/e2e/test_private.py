@@ -8,7 +8,7 @@ import pytest
 from swarm_processes import UNHURRIED, admitted, household, swarm
 
 from swarm import events, invite
-from swarm.types import Role
+from swarm.protocol import Role
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -28,7 +28,7 @@ from swarm_processes import (
 )
 
 from swarm import events
-from swarm.types import Role
+from swarm.protocol import Role
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from swarm.identity import open_key
 from swarm.net import guard
+from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT
 from swarm.types import Digest
-from swarm.wire import FRAME_LIMIT, RECORD_LIMIT, topic
+from swarm.wire import topic
 
 # isort: split
 from hivemind.dht.protocol import DHTProtocol

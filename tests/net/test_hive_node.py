@@ -23,8 +23,9 @@ from swarm.identity import open_key
 from swarm.net import board, hive
 from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
+from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
-from swarm.wire import FRAME_LIMIT, topic
+from swarm.wire import topic
 
 
 def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:

@@ -12,8 +12,8 @@ from test_mail_slots import RUN, SIZE, Line, echo, mail
 
 from swarm.net import mail as mails
 from swarm.net.patience import Patience
+from swarm.protocol import FRAME_LIMIT
 from swarm.types import PeerId
-from swarm.wire import FRAME_LIMIT
 
 SERVER = PeerId("server")
 MESSAGES = 50

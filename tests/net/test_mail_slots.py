@@ -18,8 +18,8 @@ from swarm.net import mail as mails
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Address, Daemon
 from swarm.net.ports import NetError, Refused
+from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
-from swarm.wire import FRAME_LIMIT
 
 RUN = Digest("5" * 64)
 SIZE = struct.Struct(">I")

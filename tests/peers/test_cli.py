@@ -15,8 +15,9 @@ from peers import cli, errors
 from swarm import invite
 from swarm.identity import IdentityError
 from swarm.net.ports import Unreachable
+from swarm.protocol import Role
 from swarm.settings import ConfigError
-from swarm.types import Digest, Role
+from swarm.types import Digest
 
 ROOT = Path(__file__).parents[2]
 KEY = invite.keyring(bytes(32))

@@ -19,7 +19,8 @@ from swarm.config import Config, Page, Run, run_dict
 from swarm.durable import write_durably
 from swarm.events import Noted, to_line
 from swarm.identity import open_key
-from swarm.types import Digest, PeerId, Role, Spec
+from swarm.protocol import Role
+from swarm.types import Digest, PeerId, Spec
 from swarm.wire import encode
 
 ME = PeerId("12D3KooWBv1JUxbGetLPesuHAB469wPhu9UeTbh9UPm9abejcDA9")

@@ -24,10 +24,11 @@ from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Outcom
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
+from swarm.protocol import MAIL_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Receipt, Role, Times, Verdict
+from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Receipt, Times, Verdict
 
 LINK = 0.05
 """Seconds of a message's way to a learner."""
@@ -84,7 +85,7 @@ class Site:
         frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
 
         async def receive(sender: PeerId, message: bytes) -> bytes:
-            group = wire.decode(frames.open(message, wire.MAIL_LIMIT).body, Group)
+            group = wire.decode(frames.open(message, MAIL_LIMIT).body, Group)
             self.sent.append((peer, group.id, self.host.now() - EPOCH))
             return await answer(group)
 

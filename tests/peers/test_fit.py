@@ -28,7 +28,8 @@ from peers.fit.model_shape import examine
 from swarm.config import Config, load, run_dict
 from swarm.invite import Invite
 from swarm.learn import tiny
-from swarm.types import Digest, Role, Spec
+from swarm.protocol import Role
+from swarm.types import Digest, Spec
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 GB = 1 << 30

@@ -12,7 +12,8 @@ from swarm import invite, wire
 from swarm.core.membership import Trust
 from swarm.identity import Keyring, verify
 from swarm.net.ports import Refused
-from swarm.types import Digest, Membership, PeerId, Role
+from swarm.protocol import MAIL_LIMIT, Limit, Role
+from swarm.types import Digest, Membership, PeerId
 
 RUN, OTHER = Digest("ab" * 32), Digest("cd" * 32)
 
@@ -50,7 +51,7 @@ class Wire:
 def test_a_frame_comes_back_as_it_was_sealed(private: bool) -> None:
     me = keyring()
     frames = Frames(RUN, me, None, private)
-    opened = frames.open(frames.seal(b"hello" * 500), wire.MAIL_LIMIT)
+    opened = frames.open(frames.seal(b"hello" * 500), MAIL_LIMIT)
     assert opened.sender == me.me
     assert wire.decode(opened.body, bytes) == b"hello" * 500
 
@@ -62,17 +63,17 @@ def test_a_private_frame_shows_nothing_and_cannot_be_changed_or_opened_with_anot
     assert RUN.encode() not in sealed
     for at in range(0, len(sealed), 7):
         with pytest.raises(wire.WireError):
-            frames.open(sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :], wire.MAIL_LIMIT)
+            frames.open(sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :], MAIL_LIMIT)
     with pytest.raises(wire.WireError, match="this run's key"):
-        Frames(OTHER, keyring(), None, True).open(sealed, wire.MAIL_LIMIT)
+        Frames(OTHER, keyring(), None, True).open(sealed, MAIL_LIMIT)
 
 
 def test_a_private_frame_keeps_to_its_limit_with_its_encryption() -> None:
     frames = Frames(RUN, keyring(), None, True)
     size = len(frames.seal(b"x"))
-    assert len(frames.seal(b"x", wire.Limit(size, size))) == size
+    assert len(frames.seal(b"x", Limit(size, size))) == size
     with pytest.raises(wire.WireError, match="does not fit"):
-        frames.seal(b"x", wire.Limit(size - 1, size))
+        frames.seal(b"x", Limit(size - 1, size))
     assert size == len(Frames(RUN, keyring(), None, False).seal(b"x")) + OVERHEAD
 
 

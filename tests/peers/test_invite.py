@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from swarm import PROTOCOL, identity, invite
 from swarm.core.membership import Trust, delegation_bytes
-from swarm.types import Digest, Role
+from swarm.protocol import Role
+from swarm.types import Digest
 
 NOW = 1_800_000_000
 OWNER = invite.keyring(bytes(range(32)))

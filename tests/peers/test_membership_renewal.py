@@ -24,9 +24,10 @@ from swarm.core.membership import Trust
 from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Digest, Lag, PeerId, Role, Spec
+from swarm.types import Beat, Digest, Lag, PeerId, Spec
 
 OWNER = invite.keyring(bytes(range(32)))
 RUN = Digest("5" * 64)

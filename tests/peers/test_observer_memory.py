@@ -23,9 +23,10 @@ from swarm import events, wire
 from swarm.config import Config, DelayLaw, History, Peer, Run
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId, Role
+from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId
 
 RUN = Digest(hashlib.sha256(b"watch").hexdigest())
 SEED, LEARNER = PeerId("seed"), PeerId("learner")

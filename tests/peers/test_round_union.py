@@ -24,9 +24,10 @@ from swarm.config import (
 )
 from swarm.events import Event, Noted, Trained
 from swarm.learn.learner import Gradient, Learner
+from swarm.protocol import Role
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Beat, Closed, Digest, Lag, Moments, Role
+from swarm.types import Beat, Closed, Digest, Lag, Moments
 
 torch.set_num_threads(1)
 

@@ -27,7 +27,8 @@ from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
 from swarm.learn.tokenization import ModelError
 from swarm.net.blobs import Blobs
-from swarm.types import Digest, Release, Role
+from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.types import Digest, Release
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
             released=0.0,
         )
         (seed / "releases").mkdir(exist_ok=True)
-        (seed / "releases" / address).write_bytes(frames.seal(release, wire.RELEASE_LIMIT))
+        (seed / "releases" / address).write_bytes(frames.seal(release, RELEASE_LIMIT))
     assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
     (seed / "blobs" / weights.digest(b"weights of version 20")).write_bytes(b"torn")
     assert status.newest_weights(run.path, run) == (3, b"weights of version 3")

@@ -36,13 +36,14 @@ from swarm.core.admission import group_id
 from swarm.core.membership import Trust
 from swarm.net.hive import ThreadWork
 from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 from swarm.tasks.base import RewardError
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Role, Task, Times, Verdict
+from swarm.types import Array, Digest, Group, PeerId, Receipt, Release, Task, Times, Verdict
 
 torch.set_num_threads(1)
 

@@ -22,9 +22,10 @@ from swarm.config import Config, DelayLaw, Pace, Releasing, Run
 from swarm.core.membership import Trust
 from swarm.net.blobs import CHUNK, digest_of
 from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer
-from swarm.types import Digest, Role
+from swarm.types import Digest
 
 GENESIS = b"version 0"
 

@@ -17,10 +17,11 @@ from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.core.membership import Trust
 from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import EVENT_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks import base as tasks
-from swarm.types import Array, Delegation, Digest, Group, Membership, PeerId, Role, Task, Times
+from swarm.types import Array, Delegation, Digest, Group, Membership, PeerId, Task, Times
 
 ME, SAMPLER = PeerId("12D3KooW" + "m" * 44), PeerId("12D3KooW" + "s" * 44)
 TIMES = Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0)
@@ -74,8 +75,8 @@ def showing(
 
             def keep(event: events.Event) -> None:
                 if isinstance(event, events.Shown):
-                    assert len(host.seal([event], wire.EVENT_LIMIT)) < wire.EVENT_LIMIT.sealed
-                    assert len(wire.encode(event)) < wire.EVENT_LIMIT.sealed - 600, "a bundle takes it"
+                    assert len(host.seal([event], EVENT_LIMIT)) < EVENT_LIMIT.sealed
+                    assert len(wire.encode(event)) < EVENT_LIMIT.sealed - 600, "a bundle takes it"
                     told.append(event)
 
             bus.add(keep)

@@ -20,9 +20,10 @@ from swarm.core.membership import Trust
 from swarm.events import Bus
 from swarm.net import blobs
 from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Digest, Lag, PeerId, Release, Role
+from swarm.types import Beat, Digest, Lag, PeerId, Release
 
 RUN = Digest("7" * 64)
 STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)

@@ -18,9 +18,10 @@ from swarm import events
 from swarm.config import Config, DelayLaw
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest, PeerId, Role
+from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
 

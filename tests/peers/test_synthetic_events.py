@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.synthetic_events import BEHIND, Fault, crowd
 from dashboard.state import State, fold
 from swarm import events
-from swarm.types import Role
+from swarm.protocol import Role
 
 START = 1e9
 

@@ -18,11 +18,12 @@ from swarm import events, wire
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
 from swarm.net.ports import Ports, Refused, Unreachable
+from swarm.protocol import EVENT_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Delegation, Digest, Membership, PeerId, Role
+from swarm.types import Delegation, Digest, Membership, PeerId
 
 SECONDS = 0.05
 """A link's latency, one way."""
@@ -154,8 +155,8 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
     )
     membership = Membership(peer=me, delegation=delegation, signature=random.Random(2).randbytes(64))
     frames = Frames(Digest("5" * 64), MemoryKeyring(me), membership, private=True)
-    assert len(frames.seal([event], wire.EVENT_LIMIT)) < wire.EVENT_LIMIT.sealed
-    assert len(wire.encode([event])) < wire.EVENT_LIMIT.sealed - 900, "it fits without compression too"
+    assert len(frames.seal([event], EVENT_LIMIT)) < EVENT_LIMIT.sealed
+    assert len(wire.encode([event])) < EVENT_LIMIT.sealed - 900, "it fits without compression too"
 
 
 # --- a simulated swarm --------------------------------------------------------------------------------------

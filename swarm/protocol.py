@@ -1,0 +1,353 @@
+"""What peers say to each other, as tables: services, topics, keys of the board, roles, kinds of work, parts
+that can fail.
+
+    Service  a question and its answer, by mail          Role  what a peer is in a run
+    Topic    messages to whoever listens, by gossip      Kind  what slow code runs for, on which thread
+    Key      records that expire, on the board           Part  what can fail and be told of in an event
+
+Everything else takes these names from here, so that a row is all that a new one needs beside its own code.
+Values of the enums travel or are written to journals: they never change. Not handled here: what the nouns
+hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act in a role
+(swarm.core.membership).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+SCHEMA = 1
+"""Of the envelope around every frame. What runs agree on beyond it is swarm.PROTOCOL."""
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+class Limit(NamedTuple):
+    """Size limits of one kind of frame."""
+
+    sealed: int
+    """Bytes on the network."""
+    inflated: int
+    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever
+    opens it."""
+
+
+FRAME_LIMIT = 4 << 20
+"""p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in
+memory."""
+
+RECORD_LIMIT = 1024
+"""One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every
+record we have."""
+
+RECORD_SECONDS = 120.0
+"""A record's longest life: who posts one refreshes it at a third of that, so that two losses cost nothing."""
+
+BEAT_LIMIT = Limit(1024, 4 << 10)
+RELEASE_LIMIT = Limit(1024, 4 << 10)
+EVENT_LIMIT = Limit(4096, 16 << 10)
+"""Text and names compress three to four times; an envelope that grows further is no honest one."""
+
+MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
+"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
+
+QUESTION = 8 << 10
+"""Bytes of a request, such as a digest or a name, in a private run inside a frame with a
+membership."""
+
+
+# --- mail ---------------------------------------------------------------------------------------------------
+
+
+class Service(StrEnum):
+    GROUPS = "groups"
+    BLOBS = "blobs"
+    STATES = "states"
+    SPEC = "spec"
+    NEWEST = "newest"
+    RELEASE = "release"
+    STATE = "state"
+    HISTORY = "history"
+    RENEW = "renew"
+
+
+class ServiceRow(NamedTuple):
+    calls: int
+    """Handlers that run at once."""
+    largest: int
+    """Bytes of one message; an answer has FRAME_LIMIT."""
+    answers: str
+    """Who serves it."""
+    question: str
+    answer: str
+    asked: str = "other"
+    """What a question's bytes are counted as (`swarm.events.Transferred`)."""
+    answered: str = "other"
+    """What an answer's bytes are counted as."""
+
+
+SERVICES: Mapping[str, ServiceRow] = {
+    # rewards may take seconds each, and a learner has room for as many by default
+    Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
+    Service.BLOBS: ServiceRow(
+        64, QUESTION, "everybody", "digest of a chunk or manifest", "its bytes", answered="weights"
+    ),
+    # as blobs: a store of its own, which who counts what passes can tell from releases
+    Service.STATES: ServiceRow(
+        64, QUESTION, "learners", "digest of a chunk of a learner's state", "its bytes", answered="gradients"
+    ),
+    Service.SPEC: ServiceRow(
+        16,
+        QUESTION,
+        "seeds and whoever joined",
+        "Ask: the Spec or a file, and an offset",
+        "bytes of either",
+    ),
+    Service.NEWEST: ServiceRow(16, QUESTION, "everybody", "nothing", "frame of the newest Release held"),
+    Service.RELEASE: ServiceRow(16, QUESTION, "everybody", "Sought", "frame of the Release, or nothing"),
+    Service.STATE: ServiceRow(16, QUESTION, "learners", "digest of a release's weights", "Offer"),
+    Service.HISTORY: ServiceRow(16, QUESTION, "seeds and observers", "nothing", "Past: the page's snapshot"),
+    Service.RENEW: ServiceRow(16, FRAME_LIMIT, "who has the owner's key", "Membership", "Membership"),
+}
+
+
+# --- gossip and board ---------------------------------------------------------------------------------------
+
+
+class Topic(StrEnum):
+    BEAT = "beat"
+    RELEASE = "release"
+    BEAT_SAMPLER = "beat/sampler"
+    EVENT = "event"
+
+
+class TopicRow(NamedTuple):
+    noun: str
+    limit: Limit
+    all: bool
+    """Everybody listens; observers listen to every topic."""
+    why: str
+
+
+TOPICS: Mapping[Topic, TopicRow] = {
+    Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of whom others depend on"),
+    Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a version exists"),
+    Topic.BEAT_SAMPLER: TopicRow(
+        "Beat", BEAT_LIMIT, False, "heartbeats of the many; who lacks a release listens for a while"
+    ),
+    Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
+}
+
+
+class Key(StrEnum):
+    MEMBER = "member"
+    NEWEST = "newest"
+
+
+class KeyRow(NamedTuple):
+    noun: str
+    limit: int
+    """Bytes of one peer's record."""
+    why: str
+
+
+KEYS: Mapping[Key, KeyRow] = {
+    Key.MEMBER: KeyRow("Beat", RECORD_LIMIT, "who serves, for those whom no gossip reaches yet"),
+    Key.NEWEST: KeyRow("Release", RECORD_LIMIT, "the newest release that the peer holds"),
+}
+
+
+# --- roles --------------------------------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    """In the order of their numbers in an invite, from 1 on: a new one goes to the end."""
+
+    SEED = "seed"
+    SAMPLER = "sampler"
+    LEARNER = "learner"
+    EVALUATOR = "evaluator"
+    OBSERVER = "observer"
+
+
+class Policy(StrEnum):
+    """What a role does with the policy, and so what its program is built from."""
+
+    TRAINED = "trained"
+    """program(host, learner, source, tokenization, folder of checkpoints or None)"""
+    USED = "used"
+    """program(host, engine, source)"""
+    KEPT = "kept"
+    """program(host, weights of version 0 or None, folder or None)"""
+    UNUSED = "unused"
+    """program(host, folder)"""
+
+
+class RoleRow(NamedTuple):
+    program: str
+    """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
+    policy: Policy
+    member: bool
+    """Needs a membership in a public run too: what it says decides what others do."""
+    joins: bool
+    """`swarm join` makes one; the others have commands of their own."""
+    observes: bool
+    """Hears all events and all heartbeats, and journals them."""
+    heartbeat: Topic
+    posts: bool
+    """Posts its heartbeat and the newest release on the board: others depend on it."""
+    asked: int
+    """In this order holders of a release are asked for its bytes."""
+
+
+ROLES: Mapping[Role, RoleRow] = {
+    Role.LEARNER: RoleRow(
+        program="peers.roles.learner:LearnerPeer",
+        policy=Policy.TRAINED,
+        member=True,
+        joins=True,
+        observes=False,
+        heartbeat=Topic.BEAT,
+        posts=True,
+        asked=0,
+    ),
+    Role.SAMPLER: RoleRow(
+        program="peers.roles.sampler:Sampler",
+        policy=Policy.USED,
+        member=False,
+        joins=True,
+        observes=False,
+        heartbeat=Topic.BEAT_SAMPLER,
+        posts=False,
+        asked=3,
+    ),
+    Role.EVALUATOR: RoleRow(
+        program="peers.roles.evaluator:Evaluator",
+        policy=Policy.USED,
+        member=True,
+        joins=True,
+        observes=False,
+        heartbeat=Topic.BEAT,
+        posts=True,
+        asked=2,
+    ),
+    Role.SEED: RoleRow(
+        program="peers.roles.seed:Seed",
+        policy=Policy.KEPT,
+        member=True,
+        joins=False,
+        observes=True,
+        heartbeat=Topic.BEAT,
+        posts=True,
+        asked=1,
+    ),
+    Role.OBSERVER: RoleRow(
+        program="peers.roles.observer:Observer",
+        policy=Policy.UNUSED,
+        member=False,
+        joins=False,
+        observes=True,
+        heartbeat=Topic.BEAT,
+        posts=False,
+        asked=3,
+    ),
+}
+"""In the order in which the page lists them."""
+
+JOINING = tuple(role for role in Role if ROLES[role].joins)
+"""What `swarm join` can be told to be."""
+
+INVITED = tuple(role for role in Role if role is not Role.SEED)
+"""What there are invites for; the owner starts the seed."""
+
+
+# --- work and faults ----------------------------------------------------------------------------------------
+
+
+class Thread(StrEnum):
+    """Each runs its work one by one, in order."""
+
+    MODEL = "work"
+    SCORE = "score"
+    """Rewards wait for other programs and are computed while the model computes."""
+    CUT = "cut"
+    """What others are given is hashed and cut up beside the model."""
+
+
+class Kind(StrEnum):
+    """Of work on the Work port; a scenario prices it by this name."""
+
+    SAMPLE = "sample"
+    EVALUATE = "evaluate"
+    LEARN = "learn"
+    STEP = "step"
+    LOAD = "load"
+    PACK = "pack"
+    SAVE = "save"
+    HISTORY = "history"
+    DRAW = "draw"
+    SCORE = "score"
+    CUT = "cut"
+
+
+class KindRow(NamedTuple):
+    thread: Thread
+    why: str
+
+
+KINDS: Mapping[Kind, KindRow] = {
+    Kind.SAMPLE: KindRow(Thread.MODEL, "completions of a group"),
+    Kind.EVALUATE: KindRow(Thread.MODEL, "greedy answers to held-out tasks"),
+    Kind.LEARN: KindRow(Thread.MODEL, "the gradient of a batch"),
+    Kind.STEP: KindRow(Thread.MODEL, "an optimizer step"),
+    Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from the disk"),
+    Kind.PACK: KindRow(Thread.MODEL, "a model's weights or a learner's state into bytes"),
+    Kind.SAVE: KindRow(Thread.MODEL, "a file that must last"),
+    Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
+    Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
+    Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
+    Kind.CUT: KindRow(Thread.CUT, "a learner's state into chunks"),
+}
+
+
+class Part(StrEnum):
+    """What a Faulted event names."""
+
+    P2PD = "p2pd"
+    DHT = "dht"
+    NETWORK = "network"
+    GOSSIP = "gossip"
+    MAIL = "mail"
+    AVERAGER = "averager"
+    ENGINE = "engine"
+    LEARNER = "learner"
+    MEMORY = "memory"
+    REWARDS = "rewards"
+    DISK = "disk"
+    MEMBERSHIP = "membership"
+
+
+class PartRow(NamedTuple):
+    why: str
+    said: str = "broke and is being replaced"
+    """What the page says of it after its name."""
+    momentary: bool = False
+    """Its faults are single failures: nothing says that they are over, except that no more come."""
+
+
+PARTS: Mapping[str, PartRow] = {
+    Part.P2PD: PartRow("libp2p's daemon died or hangs"),
+    Part.DHT: PartRow("the board's process died or hangs"),
+    Part.NETWORK: PartRow("no peer is connected any more"),
+    Part.GOSSIP: PartRow("connected peers do not listen to what is published", "is not heard"),
+    Part.MAIL: PartRow("a handler failed: a bug of ours", momentary=True),
+    Part.AVERAGER: PartRow("the averager's process died or missed its deadline"),
+    Part.ENGINE: PartRow("what samples failed"),
+    Part.LEARNER: PartRow("a gradient, step or checkpoint failed"),
+    Part.MEMORY: PartRow("a batch does not fit", "is not enough"),
+    Part.REWARDS: PartRow("a reward function failed", "cannot be computed"),
+    Part.DISK: PartRow("a file could not be written or is damaged", momentary=True),
+    Part.MEMBERSHIP: PartRow("it ends soon and nobody renews it", "is not renewed", momentary=True),
+}
