@@ -15,45 +15,36 @@ twice. Not handled here: what the gradient is (swarm.learn), how members find ea
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from peers.roles.batch_closing import Closing
+from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints
 from peers.roles.learner_inbox import Decoder, LearnerInbox
-from peers.roles.next_release import Arrivals
 from peers.roles.other_learners import Company
+from peers.roles.own_release import OwnRelease
 from peers.roles.state_transfer import StateTransfer
+from peers.roles.step_report import StepReport
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.admission import staleness
 from swarm.core.batcher import Waiting
 from swarm.core.belief import Odds
-from swarm.core.releases import publishers, rank
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Gradient, Learner
 from swarm.learn.microbatch import OutOfMemory
-from swarm.net.ports import NetError, RoundLost
+from swarm.net.ports import RoundLost
 from swarm.protocol import Kind, Part
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, PeerId, Release
+from swarm.types import PeerId
 
 BREAKS = 3
 """Averagings of one version that may break before a learner goes on alone: each costs at most the round's
 deadline."""
-
-RETRY = 0.5
-"""Seconds after a release could not be taken: a rank that was lost is started again by then."""
-
-SELDOM = 20.0
-"""Times the seconds that a twin's state took in vain until one is asked for again: so long the release alone
-will do. A twentieth of the time may be lost for it, while the others wait for this learner and then go on
-without it."""
 
 SETTLE = 2.0
 """Seconds a learner waits at its start to hear of a release newer than its own checkpoint."""
@@ -77,8 +68,6 @@ class LearnerPeer:
         self._window = run.window
         self.intake = LearnerInbox(host, source, decoder, lambda: learner.version, self.company.learners)
         self.transfer = StateTransfer(host, learner)
-        self._untwinned = -math.inf
-        """Until then no state is asked for."""
         self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
@@ -87,14 +76,11 @@ class LearnerPeer:
         self.closing = Closing(host, self.company.others)
         self._members: frozenset[PeerId] = frozenset()
         self._breaks = 0
-        self._arrivals = Arrivals(host, self._above, lambda: self.round.state is State.GATHERING)
-        self._weights = Digest("")
-        self._parent = Digest("")
-        self._mine: Release | None = None
-        """The release of my version as I would publish it."""
-        self._due: float | None = None
-        """When it is my turn to publish it."""
-        self._spent: dict[str, float] = {}
+        self.own_release = OwnRelease(
+            host, learner, self.company, lambda: self.round.state is State.GATHERING
+        )
+        self._catch_up = CatchUp(host, learner, self.own_release, self.transfer)
+        self._report = StepReport(host, self.intake)
         self._setbacks = FaultReports(host)
 
     async def run(self) -> None:
@@ -102,11 +88,11 @@ class LearnerPeer:
         await self.intake.serve()
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
-            refresh = tasks.create_task(self._arrivals.run())
+            refresh = tasks.create_task(self.own_release.next.run())
             await self._begin()
             await self._go_round()
             refresh.cancel()
-        await self.checkpoints.save(self._parent)
+        await self.checkpoints.save(self.own_release.parent)
         self.intake.report()
 
     async def _go_round(self) -> None:
@@ -133,65 +119,28 @@ class LearnerPeer:
 
     async def _begin(self) -> None:
         if (parent := self.checkpoints.resume()) is not None:
-            self._parent = parent
-            await self._take_stock()
+            self.own_release.parent = parent
+            await self.own_release.prepare(len(self._members))
             # A crash may have come between a checkpoint and its release: then it is for me to release it.
-            self._due = self.host.now() + self.host.config.run.release.timeout
+            self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
-            if self._ahead():
+            if self.own_release.is_ahead():
                 return
             await self.host.releases.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
 
     # --- the round ------------------------------------------------------------------------------------------
 
-    def _above(self) -> tuple[Any, ...]:
-        """The rank of my version as it is released; while it is not, every release of it ranks above."""
-        mine = self.host.releases.named(self.learner.version, self._weights)
-        return rank(mine) if mine is not None else (self.learner.version,)
-
-    def _ahead(self) -> bool:
-        return self._arrivals.better((self.learner.version + 1,))
-
-    def _differs(self) -> bool:
-        return self._arrivals.better(self._above())
-
-    def _made_by_my_round(self) -> bool:
-        """The release ahead is the next one, by another member of the round whose average I have: my step
-        makes the same bytes. Without it my moments would lack a step, and the batch, which the release has in
-        it, would be trained twice.
-        """
-        release = self._arrivals.awaited((self.learner.version + 1,))
-        if release is None or release.version != self.learner.version + 1 or release.parent != self._weights:
-            return False
-        return release.publisher in self._members - {self.host.ports.me} and release.learners == len(
-            self._members
-        )
-
-    def _overtaken(self) -> bool:
-        return self._ahead() or self._differs()
-
-    def _settled(self) -> bool:
-        """My version is released, and mine is the release: only then it is what I say I have, and what I
-        learn on."""
-        mine = self.host.releases.named(self.learner.version, self._weights)
-        if mine is None or self._differs():
-            return False
-        self.host.releases.hold(mine)
-        self._due = None
-        self.host.status.version, self.host.status.weights = mine.version, mine.weights
-        return True
-
     async def gather(self) -> Cause:
         """Wait for a batch, a turn to publish, a release that is ahead or different, or the end."""
         start = self.host.now()
         while True:
-            now, settled = self.host.now(), self._settled()
+            now, settled = self.host.now(), self.own_release.is_settled()
             if (cause := self._interrupted(settled, now)) is not None:
                 return cause
             if settled and self._fill(now):
-                self._spent = {"gather": self.host.now() - start}
+                self._report.seconds = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
             self.intake.credit()
             # who refuses all groups makes no step that would tell
@@ -201,7 +150,7 @@ class LearnerPeer:
     async def wait(self) -> Cause:
         """Wait until my version is released by the one whose turn it is, or it is mine."""
         while True:
-            now, settled = self.host.now(), self._settled()
+            now, settled = self.host.now(), self.own_release.is_settled()
             if (cause := self._interrupted(settled, now)) is not None:
                 return cause
             if settled:
@@ -213,15 +162,16 @@ class LearnerPeer:
         """What ends any waiting."""
         if self.host.stop.is_set() or (settled and self._complete()):
             return Cause.STOP
-        if self._overtaken():
+        if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
-        return Cause.PUBLISHER_SILENT if self._due is not None and now >= self._due else None
+        due = self.own_release.due
+        return Cause.PUBLISHER_SILENT if due is not None and now >= due else None
 
     def _idle_time(self, settled: bool, now: float) -> float:
         """Seconds until something is due by the clock alone; what others do wakes me earlier."""
         waits = [self.host.config.run.pace.beat]
-        if self._due is not None:
-            waits.append(self._due - now)
+        if self.own_release.due is not None:
+            waits.append(self.own_release.due - now)
         if self._batch:
             waits.append(self.company.turns.wait(now))
         elif settled and (closes := self.intake.closes(now)):
@@ -256,7 +206,7 @@ class LearnerPeer:
         # Who waited for its turn steps by what it has.
         others_changed = not self.company.turns.waited and await self.closing.hear(self.learner.version)
         start = host.now()
-        self._spent["gather"] = self._spent.get("gather", 0.0) + start - began
+        self._report.add("gather", start - began)
         if self._gradient is None or others_changed:
             room = self._room()
             try:
@@ -276,7 +226,7 @@ class LearnerPeer:
                 return Cause.BATCH_REFUSED
             if room != (now := self._room()):
                 host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
-        self._spent["learn"] = host.now() - start
+        self._report.seconds["learn"] = host.now() - start
         self._breaks = 0
         return Cause.GRADIENT_READY
 
@@ -301,11 +251,12 @@ class LearnerPeer:
         host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
         others = self.company.others()
-        if self._overtaken():  # a gradient of other weights than the release's is of no use to the others
+        # a gradient of other weights than the release's is of no use to the others
+        if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
         self._members = frozenset([host.ports.me])
         if not others:
-            self._spent["average"] = 0.0
+            self._report.seconds["average"] = 0.0
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
         self.company.turns.begin(self.company.abreast())
         if self._breaks > BREAKS or self.company.turns.waited:
@@ -321,8 +272,8 @@ class LearnerPeer:
         except RoundLost as error:
             self._breaks += 1
             host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
-            return Cause.AHEAD_SEEN if self._ahead() else Cause.ROUND_BROKE
-        self._spent["average"] = self._spent.get("average", 0.0) + host.now() - start
+            return Cause.AHEAD_SEEN if self.own_release.is_ahead() else Cause.ROUND_BROKE
+        self._report.add("average", host.now() - start)
         if outcome is None:
             return await self._without_round()
         self._members = outcome.members
@@ -339,19 +290,19 @@ class LearnerPeer:
     async def _without_round(self) -> Cause:
         """Others are there, and no round came about: one of us steps alone, the others keep their
         gradient."""
-        mine = not self._overtaken() and await self.company.my_turn()
-        if self._overtaken():
+        mine = not self.own_release.is_overtaken() and await self.company.my_turn()
+        if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
         return Cause.ALONE if mine else Cause.NOBODY_CAME
 
     async def step(self) -> Cause:
         host, gradient = self.host, self._gradient
         assert gradient is not None
-        await self.company.give_way(self._members, self._ahead)
+        await self.company.give_way(self._members, self.own_release.is_ahead)
         # a second release of one version would be of no use
-        if self._ahead() and not self._made_by_my_round():
+        if self.own_release.is_ahead() and not self.own_release.is_next_of(self._members):
             return Cause.AHEAD_SEEN
-        start, self._parent = host.now(), self._weights
+        start, self.own_release.parent = host.now(), self.own_release.weights
         with host.status.computing(host.now):
             try:
                 metrics = await host.ports.work.run(Kind.STEP, self.learner.step, gradient.vector)
@@ -363,14 +314,10 @@ class LearnerPeer:
                 return self._out_of_memory(error)
         groups = len(self._batch) * len(self._members)
         self._account(gradient, metrics, start)
-        await self._take_stock(groups)
-        order = publishers([(self.company.incarnation(peer), peer) for peer in self._members])
-        turn = order.index(host.ports.me)
-        if turn == 0:
+        await self.own_release.prepare(len(self._members), groups)
+        if self.own_release.take_turn(self._members) == 0:
             return Cause.STEPPED_AS_PUBLISHER
-        self._due = host.now() + turn * host.config.run.release.timeout
-        if self.learner.version % host.config.run.release.checkpoint_every == 0:
-            await self.checkpoints.save(self._parent)
+        await self._save_in_turn()
         return Cause.STEPPED
 
     def _without_policy(self, error: RankLost) -> Cause:
@@ -393,32 +340,9 @@ class LearnerPeer:
 
     def _account(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Events and tallies of a step that was taken."""
-        host, version = self.host, self.learner.version
+        version = self.learner.version
         self._setbacks.over()
-        for item in self._batch:
-            self.intake.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
-            self.intake.weigh(item.group.sampler, self._odds[item.group.id])
-        self.intake.show(self._batch[0].group, gradient.advantages, gradient.weights)
-        tokens = sum(sum(item.group.lengths) for item in self._batch)
-        host.status.finished(len(self._batch), tokens, host.now())
-        host.status.lags(
-            versions=gradient.metrics.get("lag_versions", 0.0),
-            inbox=sum(start - item.admitted for item in self._batch) / len(self._batch),
-        )
-        spent = {name: round(self._spent.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
-        host.emit(
-            events.Trained,
-            version=version,
-            groups=len(self._batch),
-            members=len(self._members),
-            metrics={
-                name: round(value, 6)
-                for name, value in (gradient.metrics | metrics).items()
-                if math.isfinite(value)
-            },
-            step=round(host.now() - start, 4),
-            **spent,
-        )
+        self._report.tell(self._batch, self._odds, gradient, metrics, version, len(self._members), start)
         self.closing.note(version, self._members)
         self._drop_batch()
         self.intake.report()
@@ -432,87 +356,31 @@ class LearnerPeer:
         self.company.turns.forget()
         self.closing.forget()
 
-    async def _take_stock(self, groups: int = 0) -> None:
-        """Hold my weights for others, as the release that I would announce."""
-        self._mine = await self.host.releases.prepare(
-            self.learner.weights,
-            self.learner.version,
-            parent=self._parent,
-            learners=len(self._members),
-            groups=groups,
-        )
-        self._weights = self._mine.weights
-
     async def publish(self) -> Cause:
-        host = self.host
-        assert self._mine is not None
-        # unless it is announced now, or another one can be had
-        self._due = host.now() + host.config.run.release.timeout
-        if self._overtaken():
-            return Cause.AHEAD_SEEN
-        # another one is released, and I shall hear of it
-        if self.company.turns.fresh(self.company.coming(self.learner.version)):
-            return Cause.TIMEOUT
-        try:
-            await host.releases.announce(self._mine)
-        except NetError as error:
-            host.emit(
-                events.Noted,
-                level="warning",
-                text=f"release {self._mine.version} is not announced yet: {error}",
-            )
-            return Cause.TIMEOUT
-        self._due = None
-        if self.learner.version % host.config.run.release.checkpoint_every == 0:
-            await self.checkpoints.save(self._parent)
-        return Cause.PUBLISHED
+        cause = await self.own_release.publish()
+        if cause is Cause.PUBLISHED:
+            await self._save_in_turn()
+        return cause
+
+    async def _save_in_turn(self) -> None:
+        """A checkpoint of every `release.checkpoint_every` versions."""
+        if self.learner.version % self.host.config.run.release.checkpoint_every == 0:
+            await self.checkpoints.save(self.own_release.parent)
 
     async def fetch(self) -> Cause:
         """Take the swarm's release: I am behind it, or differ from it."""
-        host, mine, had = self.host, self._weights, self.learner.version
-        behind = await self._twin() or await self._load()
+        host, mine, had = self.host, self.own_release.weights, self.learner.version
+        behind = await self._catch_up.take()
         self.intake.batcher.give_back(self._batch)
         self._forget_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        self._parent = behind.parent
-        await self._take_stock()
-        self._due = None
+        self.own_release.parent = behind.parent
+        await self.own_release.prepare(len(self._members))
+        self.own_release.due = None
         if behind.version == had:
             host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
         else:
             host.emit(events.CaughtUp, version=behind.version, behind=behind.version - had)
         host.beat_now()
         return Cause.LOADED
-
-    async def _twin(self) -> Release | None:
-        """A better release of my own version, with its publisher's whole state; None when that is not to be
-        had."""
-        release, start = self._arrivals.awaited(self._above()), self.host.now()
-        if release is None or release.version != self.learner.version or start < self._untwinned:
-            return None
-        taken = await self.transfer.take(release)
-        # whoever is behind again makes other bytes than its publisher does by now
-        if not taken or self._ahead():
-            self._untwinned = self.host.now() + SELDOM * (self.host.now() - start)
-        return release if taken else None
-
-    async def _load(self) -> Release | None:
-        """The better release whose bytes are here, or come while they are worth waiting for; None when none
-        came."""
-        host = self.host
-        if (arrived := await self._arrivals.wait()) is None:
-            return None
-        release, data = arrived
-        try:
-            await host.ports.work.run(Kind.LOAD, self.learner.load, data, release.version)
-        except (ValueError, RankLost) as error:
-            host.emit(
-                events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"
-            )
-            # nobody can use such bytes; a rank that is lost says nothing of them
-            if isinstance(error, ValueError):
-                host.releases.refuse(release)
-            await host.ports.clock.sleep(RETRY)
-            return None
-        return release

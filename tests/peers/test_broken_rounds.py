@@ -15,6 +15,7 @@ import torch
 from test_roles_swarm import Told, scenario
 
 from peers.commands import sim
+from peers.roles.own_release import OwnRelease
 from peers.runtime.host import Host
 from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, Pace, Releasing
@@ -212,20 +213,20 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(monkeypatch)
-    step, stock = Learner.step, sim.LearnerPeer._take_stock
+    step, prepare = Learner.step, OwnRelease.prepare
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
         """As learners differ that have not become twins."""
         return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
 
-    async def slow(peer: Any, groups: int = 0) -> None:
-        await stock(peer, groups)
-        if groups and peer.host.ports.me == "learner-0" and peer.learner.version % 2 == 0:
-            await peer.host.ports.clock.sleep(Releasing().timeout + 2.0)
+    async def slow(own: OwnRelease, members: int, groups: int = 0) -> None:
+        await prepare(own, members, groups)
+        if groups and own.host.ports.me == "learner-0" and own.learner.version % 2 == 0:
+            await own.host.ports.clock.sleep(Releasing().timeout + 2.0)
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(sim.LearnerPeer, "_take_stock", slow)
+    monkeypatch.setattr(OwnRelease, "prepare", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     by = {release.version: release.publisher for release in watched.announced}
@@ -241,20 +242,20 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
 ) -> None:
     slow_releases(monkeypatch, 1.0)
     watched = Watched(monkeypatch)
-    step, stock = Learner.step, sim.LearnerPeer._take_stock
+    step, prepare = Learner.step, OwnRelease.prepare
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
         """As learners differ that have not become twins."""
         return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
 
-    async def slow(peer: Any, groups: int = 0) -> None:
-        await stock(peer, groups)
-        if groups and peer.host.ports.me == "learner-0":
-            await peer.host.ports.clock.sleep(Releasing().timeout - 0.5)
+    async def slow(own: OwnRelease, members: int, groups: int = 0) -> None:
+        await prepare(own, members, groups)
+        if groups and own.host.ports.me == "learner-0":
+            await own.host.ports.clock.sleep(Releasing().timeout - 0.5)
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(sim.LearnerPeer, "_take_stock", slow)
+    monkeypatch.setattr(OwnRelease, "prepare", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     assert {release.publisher for release in watched.announced if release.version > 0} == {"learner-0"}

@@ -85,8 +85,8 @@ class Mortal(sim.LearnerPeer):
     async def publish(self) -> Cause:
         cause = await super().publish()
         if not self.died and self.host.now() > EPOCH + 18.0:
-            assert self._mine is not None
-            self.died.append(self._mine)
+            assert self.own_release.prepared is not None
+            self.died.append(self.own_release.prepared)
             self.host.releases.blobs.keep(0)
             await asyncio.Event().wait()
         return cause

@@ -1,0 +1,63 @@
+"""What a learner tells of a step that it took: counts and lags of its groups, a group to read, its figures.
+
+Times are added up phase by phase while the round goes and go out with the step's event.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from peers.roles.learner_inbox import LearnerInbox
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.batcher import Waiting
+from swarm.core.belief import Odds
+from swarm.learn.learner import Gradient
+
+
+class StepReport:
+    def __init__(self, host: Host, inbox: LearnerInbox) -> None:
+        self._host, self._inbox = host, inbox
+        self.seconds: dict[str, float] = {}
+        """By phase of the round: gather, learn, average."""
+
+    def add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def tell(
+        self,
+        batch: Sequence[Waiting],
+        odds: Mapping[str, Odds],
+        gradient: Gradient,
+        metrics: Mapping[str, float],
+        version: int,
+        members: int,
+        start: float,
+    ) -> None:
+        """The step to `version` began at `start`; `odds` are those of the batch's groups, by id."""
+        host, inbox = self._host, self._inbox
+        for item in batch:
+            inbox.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
+            inbox.weigh(item.group.sampler, odds[item.group.id])
+        inbox.show(batch[0].group, gradient.advantages, gradient.weights)
+        host.status.finished(len(batch), sum(sum(item.group.lengths) for item in batch), host.now())
+        host.status.lags(
+            versions=gradient.metrics.get("lag_versions", 0.0),
+            inbox=sum(start - item.admitted for item in batch) / len(batch),
+        )
+        seconds = {name: round(self.seconds.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
+        finite = {
+            name: round(value, 6)
+            for name, value in {**gradient.metrics, **metrics}.items()
+            if math.isfinite(value)
+        }
+        host.emit(
+            events.Trained,
+            version=version,
+            groups=len(batch),
+            members=members,
+            metrics=finite,
+            step=round(host.now() - start, 4),
+            **seconds,
+        )
