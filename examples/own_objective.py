@@ -4,7 +4,7 @@
     PYTHONPATH=examples swarm up demo --set objective.name=own_objective:BELL
     PYTHONPATH=examples swarm bench gradient --quick --methods gepo,own_objective:BELL
 
-    phi = w exp(-d^2 / (2 hi^2))    w: GEPO's weight; d: mean of log p - log q over a completion's tokens, nats
+    phi = w exp(-d^2 / (2 hi^2))    w: GEPO's weight; d: a completion's mean of log p - log q, nats a token
 
 An objective is a value of five parts. This one takes four of them from the library and brings a trust region,
 which is a function from what is known of a batch to the factor of each gradient. Learners of a run import the

@@ -1,7 +1,7 @@
 """Rewards of one's own, as TRL's GRPOTrainer calls them: once for each group, with keywords.
 
     swarm task try digit-sums --set task.rewards=examples/own_reward.py:nearness -n 2
-    swarm up demo --set task.rewards=exact,examples/own_reward.py:nearness --set task.weights=1,0.2
+    swarm up demo --set task.rewards=exact,examples/own_reward.py:nearness --set 'task.weights=[1, 0.2]'
 
 `completions` and every column of the row are lists with one value a completion; what comes back is one number
 a completion, or None where the function does not apply. Learners compute every reward themselves: the same

@@ -1,5 +1,26 @@
 """The library: it decides (core), learns, samples and connects (net). It imports neither the programs nor the
-window."""
+window.
+
+Public: these names, and the entry points `swarm.tasks` and `swarm.rewards` by which installed packages bring
+tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them changes.
+
+    swarm.types               Task, Group, Release, Role, Verdict, PeerId
+    swarm.events              Event, Bus, Journal, read_journal, from_line, to_line
+    swarm.config              Config, Run, Peer, load
+    swarm.invite              make, read, Invite, InviteError
+    swarm.learn.objectives    Batch, Objective, OBJECTIVES, objective, loss, weights
+    swarm.learn.parts         Advantage, Ratio, TrustRegion, Kl
+    swarm.learn.trust_region  TRUSTS, Weighed
+    swarm.tasks               source, TaskSource, TaskError, RewardError
+    swarm.tasks.base          Exercises, Options, check_options
+    swarm.sample.base         Engine, Completions, EngineError
+    swarm.net.ports           Ports, Clock, Board, Gossip, Mail, Averager, Work, NetError
+    swarm.sim.scenario        Scenario, load
+    swarm.sim.world           World, SimPeer, SimulationOutcome
+    dashboard.state           State, fold
+
+Everything else may change with any version.
+"""
 
 __version__ = "0.1.0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import watch_a_run
 from own_task import Reversal
 
+import swarm
 from peers import cli
 from peers.commands.sim import spawn
 from swarm import tasks
@@ -44,6 +46,14 @@ def test_the_commands_of_an_example_are_understood(path: Path) -> None:
     assert commands or path.stem == "watch_a_run"
     for command in commands:
         cli.parser().parse_args(shlex.split(command))
+
+
+def test_the_public_names_are_there() -> None:
+    public = re.findall(r"^    ((?:swarm|dashboard)[.\w]+) +(\w.*)$", swarm.__doc__ or "", re.MULTILINE)
+    assert len(public) > 10
+    for module, names in public:
+        found = importlib.import_module(module)
+        assert not [name for name in names.split(", ") if not hasattr(found, name)], module
 
 
 def test_the_objective_weighs_less_what_has_moved_further() -> None:
