@@ -83,8 +83,8 @@ class Ended(Lost):
     def __init__(self, code: int | None, tail: str) -> None:
         """`code` as subprocess gives it, None while the process runs; `tail`: the end of what it printed."""
         self.code, self.tail = code, tail
-        lines = [line.strip() for line in tail.splitlines() if line.strip()][-SHOWN:]
-        after = f", after printing: {' / '.join(lines)[-SAYS:]}" if lines else ""
+        self.lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        after = f", after printing: {' / '.join(self.lines[-SHOWN:])[-SAYS:]}" if self.lines else ""
         super().__init__(f"{self.how}{after}")
 
     @property

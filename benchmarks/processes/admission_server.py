@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import struct
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
@@ -52,7 +51,7 @@ REPLY = struct.Struct(">BI")
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     return run_until_signalled(
         lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure)
     )
@@ -92,7 +91,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
 
     try:
         say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1], released=released)
-        await answer_lines(count)
+        await answer_all(count)
     finally:
         server.close()
         taking.cancel()

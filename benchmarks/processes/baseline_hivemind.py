@@ -7,7 +7,6 @@ python -m benchmarks.processes.baseline_hivemind '{"bootstrap": [...]}'     -> {
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
@@ -17,7 +16,7 @@ from hivemind import DHT
 from hivemind.averaging import DecentralizedAverager
 from hivemind.compression import Float16Compression
 
-from benchmarks.partner import Answer, say
+from benchmarks.partner import Answer, heard, opened, say
 from benchmarks.processes.member import DEADLINE
 from swarm.config import Averaging
 
@@ -69,7 +68,7 @@ class Stock:
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     torch.set_num_threads(1)
     dht = DHT(
         initial_peers=setup["bootstrap"] or None,
@@ -81,8 +80,8 @@ def main() -> int:
     stock = Stock(dht)
     try:
         say(addresses=[str(address) for address in dht.get_visible_maddrs()])
-        for line in iter(sys.stdin.readline, ""):  # no thread reads it while hivemind forks
-            say(**stock.answer(json.loads(line)))
+        while (question := heard()) is not None:  # no thread reads it while hivemind forks
+            say(**stock.answer(question))
     finally:
         stock.close()
         dht.shutdown()

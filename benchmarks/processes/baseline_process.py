@@ -11,19 +11,18 @@ sampled and then trained on.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import say
+from benchmarks.partner import opened, say
 
 
 def main() -> int:
     import torch
 
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     torch.set_num_threads(1)
     loop = Alone(Path(setup["model"]))
     for _ in range(setup["warm"]):

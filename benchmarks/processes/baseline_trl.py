@@ -10,7 +10,6 @@ as everywhere: those of the completions, end tokens included, by what the reward
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import say
+from benchmarks.partner import opened, say
 
 LAST_STEP = 100_000
 """Never reached: the time ends it."""
@@ -26,7 +25,7 @@ LAST_STEP = 100_000
 
 def main() -> int:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     try:
         import trl
     except ImportError as error:

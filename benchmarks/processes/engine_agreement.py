@@ -14,14 +14,13 @@ engine has; an engine with quantized weights also with that quantized policy.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.sampling import parts, settings
 from benchmarks.processes.training import genesis
 from swarm.sample.base import Completions
@@ -131,13 +130,13 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     say()
 
     async def answer(asked: Answer) -> Answer:
         return await _answer(setup, asked)
 
-    asyncio.run(answer_lines(answer))
+    asyncio.run(answer_all(answer))
     return 0
 
 

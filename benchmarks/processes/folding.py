@@ -12,7 +12,6 @@ for ever. Memory is this process's resident set above what it was before any eve
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import sys
@@ -20,7 +19,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.partner import say
+from benchmarks.partner import opened, say
 from benchmarks.synthetic_events import crowd
 from dashboard.state import State, fold
 from swarm.config import History
@@ -38,7 +37,7 @@ MIB = 1 << 20
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     events = crowd(setup["peers"], math.inf, PASSING)
     batch = list(islice(events, BATCH))
     base, state, folded, spent = _resident(), State(history=History(**setup["history"])), 0, 0.0

@@ -13,7 +13,6 @@ All ways send the same frames with the same number under way at once.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -22,7 +21,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
@@ -159,13 +158,13 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
     crowd = Crowd(Path(setup["folder"]), Path(setup["model"]), setup["desk"])
     say()
     try:
-        await answer_lines(crowd.answer)
+        await answer_all(crowd.answer)
     finally:
         await crowd.close()
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     return run_until_signalled(lambda departure: _program(setup, departure))
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm.config import Averaging, Listen
 from swarm.types import Digest, PeerId
@@ -103,7 +102,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
     member = Member(node)
     try:
         say(me=node.me, addresses=node.addresses())
-        await answer_lines(member.answer)
+        await answer_all(member.answer)
     finally:
         await member.close()
         supervision.cancel()
@@ -111,7 +110,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     return run_until_signalled(lambda departure: _program(setup, departure))
 
 

@@ -12,7 +12,6 @@ the loop does meanwhile; the swarm's events are folded in the same loop, as in a
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 import time
@@ -20,7 +19,7 @@ from collections import defaultdict
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.synthetic_events import crowd
 from dashboard.app import create_app
 from dashboard.feed import Feed
@@ -71,14 +70,14 @@ async def _program(setup: Answer) -> None:
         return {"seconds": times[asked["path"]]}
 
     try:
-        await answer_lines(answer)
+        await answer_all(answer)
     finally:
         play.cancel()
         await server.close()
 
 
 def main() -> int:
-    asyncio.run(_program(json.loads(sys.argv[1])))
+    asyncio.run(_program(opened()))
     return 0
 
 

@@ -15,7 +15,6 @@ a long run.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import baseline_engine as plain
 from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
@@ -286,11 +285,11 @@ async def _program(setup: Answer, _: Departure) -> None:
             return await ours.plain(asked["calls"])
 
         say()
-        await answer_lines(answer)
+        await answer_all(answer)
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     return run_until_signalled(lambda departure: _program(setup, departure))
 
 

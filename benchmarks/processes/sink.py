@@ -2,7 +2,7 @@
 and listens.
 
     python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'
-        -> {"addresses"}, until stdin ends
+        -> {"addresses"}, until its parent is gone
 
 What a learner makes of a group is not part of a sampler's cost: it has another machine for that.
 """
@@ -10,12 +10,11 @@ What a learner makes of a group is not part of a sampler's cost: it has another 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partner import Answer, answer_lines, say
+from benchmarks.partner import Answer, answer_all, opened, say
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import wire
 from swarm.config import Listen
@@ -49,7 +48,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
     ]
     try:
         say(addresses=node.addresses())
-        await answer_lines(_nothing)
+        await answer_all(_nothing)
     finally:
         for task in (supervision, *listening):
             task.cancel()
@@ -71,7 +70,7 @@ async def _nothing(_: Answer) -> Answer:
 
 
 def main() -> int:
-    setup = json.loads(sys.argv[1])
+    setup = opened()
     return run_until_signalled(lambda departure: _program(setup, departure))
 
 

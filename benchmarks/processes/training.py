@@ -11,13 +11,12 @@ the first weight to the last step.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.partner import Answer, say
+from benchmarks.partner import Answer, opened, say
 from swarm import config as configs
 from swarm.config import Config
 from swarm.types import Array, Digest, Group, PeerId, Times
@@ -31,7 +30,7 @@ MIB = 1 << 20
 
 
 def main() -> int:
-    say(**_measured(json.loads(sys.argv[1])))
+    say(**_measured(opened()))
     return 0
 
 

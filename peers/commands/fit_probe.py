@@ -1,8 +1,8 @@
 """A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not
 the command.
 
-    Job --stdin, JSON--> python -m peers.commands.fit_probe --stdout, JSON--> Outcome
-                         (rlimit; first to be killed when memory runs out)
+    Job --> python -m peers.commands.fit_probe --> Outcome
+            (rlimit; first to be killed when memory runs out)
 
 `speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk;
 `sampler`, `evaluator` and `learner` build what such a peer builds and let it work twice: the first time warms
@@ -11,12 +11,9 @@ up, the second is timed. Not handled: averaging and releases, whose memory is co
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from swarm.config import Config
+from swarm.process import Child, Ended, Hung, Pipe, die_with_parent, environment
 from swarm.types import Array, Digest, Group, PeerId, Struct, Times
 
 if TYPE_CHECKING:
     import torch
 
-PDEATHSIG = 1
 FIRST_TO_GO = "1000"
 """The kernel's out-of-memory killer takes the process with the highest score: a measurement rather than
 anything else."""
@@ -84,51 +81,36 @@ class Outcome(Struct):
 
 def run(job: Job, timeout: float) -> Outcome:
     """The outcome of `job`, also when its process died or took longer than `timeout` seconds."""
-    environ = os.environ | {
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if job.gpu == 0:
-        environ["CUDA_VISIBLE_DEVICES"] = ""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "peers.commands.fit_probe"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environ,
-    )
+    own = {"CUDA_VISIBLE_DEVICES": ""} if job.gpu == 0 else {}
+    child = Child([sys.executable, "-m", "peers.commands.fit_probe"], environment(own))
     try:
-        said, complaint = child.communicate(msgspec.json.encode(job), timeout)
-    except subprocess.TimeoutExpired:
+        return msgspec.msgpack.decode(child.ask(msgspec.msgpack.encode(job), timeout), type=Outcome)
+    except Hung:
         return Outcome(failed="time", detail=f"stopped after {timeout:.0f} s")
+    except Ended as ended:
+        if ended.code == -signal.SIGKILL:
+            return Outcome(failed="memory", detail="killed by the system")
+        return Outcome(failed="other", detail=(ended.lines or [ended.how])[-1][:200])
     finally:
-        child.kill()
-        child.wait()
-    with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(said, type=Outcome)
-    if child.returncode == -signal.SIGKILL:
-        return Outcome(failed="memory", detail="killed by the system")
-    last = (complaint.decode(errors="replace").strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-    return Outcome(failed="other", detail=last[:200])
+        child.end()
 
 
 def main() -> int:
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    out = os.dup(1)
-    os.dup2(2, 1)  # what libraries print must not reach the parent as an answer
+    pipe = Pipe()
+    job = msgspec.msgpack.decode(pipe.listen()(), type=Job)
     _submit(job)
     try:
         outcome = {"speed": _speed, "weights": _weights, "learner": _learner}.get(job.what, _sampler)(job)
     except Exception as error:
         outcome = _failure(error)
-    os.write(out, msgspec.json.encode(outcome))
+    pipe.send(msgspec.msgpack.encode(outcome))
     return 0
 
 
 def _submit(job: Job) -> None:
     """To the parent's death, to the memory limit, and to the system's choice of whom to kill."""
+    die_with_parent()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
     import torch
