@@ -138,7 +138,7 @@ def _targets(lora: config.Lora) -> str | list[str]:
 
 
 def _check_targets(wrapped: PeftModel, lora: config.Lora) -> None:
-    """peft is content when one of several names is found."""
+    """Raise ValueError for a target that no layer has; peft is content when one of several names is found."""
     trained = [name for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
     if strange := [name for name in trained if ".lora_A." not in name and ".lora_B." not in name]:
         raise ValueError(

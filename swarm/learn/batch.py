@@ -25,8 +25,8 @@ LOG_MAX = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """What statistics over the whole batch are made of; a micro-batch is handed the whole batch's. Known
-    before any forward."""
+    """Lengths, rewards and groups of a whole batch, for statistics over it; every micro-batch gets the whole
+    batch's. Known before any forward pass."""
 
     length: Tensor
     """(N,) tokens of each completion."""
@@ -35,7 +35,7 @@ class Total:
     group: Tensor
     """(N,) int, equal within a group."""
     others: tuple[Closed, ...] = ()
-    """Batches of the same round at other learners."""
+    """Rewards of the same round's batches at other learners."""
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class Total:
 
     @cached_property
     def index(self) -> Tensor:
-        """(N,) the group, numbered from 0."""
+        """(N,) int: the completion's group, numbered from 0."""
         return torch.unique(self.group, return_inverse=True)[1]
 
     @cached_property
@@ -82,7 +82,7 @@ class Total:
 
     @cached_property
     def closed(self) -> Closed:
-        """This batch, without the others."""
+        """The rewards of this batch, without the others."""
         sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, self.index, self.reward)
         return Closed(
             live=int(self.live.sum()),
@@ -92,7 +92,7 @@ class Total:
 
     @cached_property
     def round(self) -> Closed:
-        """This batch and the others."""
+        """The rewards of this batch and the others."""
         batches = (self.closed, *self.others)
         return Closed(
             live=sum(batch.live for batch in batches),
@@ -102,13 +102,13 @@ class Total:
 
 
 def moments(values: Tensor) -> Moments:
-    """Of (N,) numbers."""
+    """Count, mean and squared distances of `values` (N,)."""
     mean = values.double().mean()
     return Moments(count=len(values), mean=float(mean), square=float(((values.double() - mean) ** 2).sum()))
 
 
 def together(sets: Sequence[Moments]) -> Moments:
-    """Of all numbers of these sets (Chan, Golub and LeVeque 1983, eq. 2.1)."""
+    """The moments of all numbers of these sets (Chan, Golub and LeVeque 1983, eq. 2.1)."""
     count = sum(one.count for one in sets)
     mean = sum(one.count * one.mean for one in sets) / count
     return Moments(
@@ -117,7 +117,7 @@ def together(sets: Sequence[Moments]) -> Moments:
 
 
 def variance(of: Moments) -> float:
-    """With N - 1; 0 of one number."""
+    """Variance with N - 1; 0 for one number."""
     return of.square / (of.count - 1) if of.count > 1 else 0.0
 
 
@@ -128,7 +128,7 @@ class Batch:
     logp: Tensor
     """(B, T) learner's log-probabilities, nats; the only tensor that gradients flow through."""
     logq: Tensor
-    """(B, T) sampler's."""
+    """(B, T) sampler's log-probabilities, nats."""
     mask: Tensor
     """(B, T) 1 on completion tokens, the end token included."""
     reward: Tensor
@@ -146,7 +146,7 @@ class Batch:
     horizon: float = 1.0
     """Longest completion in tokens: the constant of the `constant` reduction."""
     total: Total | None = None
-    """Of the whole batch when this is a micro-batch; None: this is the whole."""
+    """The whole batch's, when this is a micro-batch; None: this is the whole."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class BatchView:
     count: Tensor
     """(groups,) completions in each."""
     total: Total
-    """Of the whole batch."""
+    """The whole batch's."""
     horizon: float
 
     @property
@@ -190,13 +190,13 @@ class BatchView:
         return total / self.length if kind == "geometric" else total
 
     def sum(self, values: Tensor) -> Tensor:
-        """Over each group: (B,) -> (groups,)."""
+        """Sum over each group: (B,) -> (groups,)."""
         return torch.zeros(self.groups, dtype=values.dtype, device=values.device).index_add_(
             0, self.index, values
         )
 
     def mean(self, values: Tensor) -> Tensor:
-        """Of each completion's group: (B,) -> (B,)."""
+        """Mean over each completion's group: (B,) -> (B,)."""
         return (self.sum(values) / self.count)[self.index]
 
     def lse(self, values: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def view_of(batch: Batch) -> BatchView:
 
 
 def total_of(batch: Batch) -> Total:
-    """Of these completions alone."""
+    """The Total of these completions alone."""
     return Total(
         batch.mask.bool().sum(-1).double().cpu(), batch.reward.detach().double().cpu(), batch.group.cpu()
     )

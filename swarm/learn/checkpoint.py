@@ -24,13 +24,14 @@ _FACTS = "facts"
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
-    """`facts` are plain JSON."""
+    """Tensors and facts (plain JSON) -> safetensors bytes."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return save(plain, {_FACTS: json.dumps(facts)})
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors (on the CPU) and facts. Raises ValueError when the bytes are not such a state."""
+    """Inverse of `pack`: tensors on the CPU, and facts. Raises ValueError when the bytes are not such a
+    state."""
     try:
         deserialize(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -40,24 +41,24 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def with_rng_state(extra: Mapping[str, object] | None) -> dict[str, object]:
-    """A checkpoint's `extra` beside the random state of torch."""
+    """`extra` (plain JSON) together with torch's random state, for a checkpoint."""
     return {"rng": torch.get_rng_state().numpy().tobytes().hex(), "own": dict(extra or {})}
 
 
 def restore_rng_state(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way: torch goes on with the random state, the caller with its `extra`."""
+    """Inverse of `with_rng_state`: restores torch's random state, returns `extra`."""
     torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
     return dict(extra["own"])
 
 
 def write(folder: Path, data: bytes) -> None:
-    """Replace the checkpoint in `folder` (made when missing). OSError when the disk says no; the old one
-    stays then."""
+    """Replace the checkpoint in `folder` (made when missing). Raises OSError when the disk refuses; the old
+    one stays then."""
     write_durably(folder / NAME, data)
 
 
 def read(folder: Path) -> bytes:
-    """Raises FileNotFoundError when there is none."""
+    """The checkpoint's bytes. Raises FileNotFoundError when there is none."""
     if not (folder / NAME).exists():
         raise FileNotFoundError(f"there is no checkpoint in {folder}")
     return (folder / NAME).read_bytes()

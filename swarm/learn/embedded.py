@@ -31,7 +31,8 @@ ENOUGH = 0.35
 """Share of examples answered right at which the warm start ends: a reward signal with room above it."""
 
 LAST_STEP = 3000
-"""A task that is not half-learned by then never will be at this size."""
+"""Steps after which the warm start ends in any case: a model of this size that has not half-learned the task
+by then never does."""
 
 BATCH = 64
 RATE = 3e-3
@@ -117,8 +118,8 @@ def _warm_start(
     example: Example,
     progress: Callable[[str], None],
 ) -> None:
-    """Cross-entropy on answer and end token. Examples are fresh at every step, so their share right is an
-    honest measure."""
+    """Train with cross-entropy on answer and end token. Examples are fresh at every step, so their share
+    right is an honest measure."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
     recent: deque[float] = deque(maxlen=4)
     for step in range(LAST_STEP):

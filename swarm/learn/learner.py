@@ -39,12 +39,11 @@ from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
 
 SKETCH = 1 << 24
-"""Values of a gradient that the cosine between its halves is taken from, evenly spread: a copy of a large
-model's would cost gigabytes, and so many give the cosine to three digits."""
+"""Values of a gradient, evenly spread, from which the cosine between its halves is computed: a copy of a
+large model's gradient would cost gigabytes, and these give the cosine to three digits."""
 
 LETTERS = 3.0
-"""Characters to a token, about: how prompts count beside completions when the memory for a chunk is
-foretold."""
+"""Assumed characters per prompt token, when the memory of a chunk is predicted."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,12 @@ class Gradient:
     """(P,) float32, of the loss: what a descent step subtracts."""
     groups: int
     weight: float
-    """In an average, in full groups: above 0, at most `groups`."""
+    """Weight in an average, in full groups: above 0, at most `groups`."""
     metrics: dict[str, float]
     advantages: tuple[float, ...]
-    """(G,) of the first group that is believed, as the objective used them."""
+    """(G,) advantages of the first group that is believed, as the objective used them."""
     weights: tuple[float, ...]
-    """(G,) of the same: its importance weights, the mean over a completion's tokens."""
+    """(G,) importance weights of the same group, the mean over a completion's tokens."""
     odds: tuple[Odds, ...]
     """Of each group, on its sampler's word; those that swarm.core.belief objects to have no part in the
     vector."""
@@ -195,7 +194,7 @@ class Learner:
         return weights.of(self.policy.module)
 
     def load(self, data: bytes, version: int, fresh: bool = False) -> None:
-        """Become version `version` with the released weights; `fresh` also forgets the moments and warms up
+        """Take the released weights as version `version`; `fresh` also forgets the moments and warms up
         again.
 
         Masters stay where their bf16 view is what was released: what they hold below it is training that no
@@ -261,8 +260,8 @@ class Learner:
     def _learn(
         self, work: GradientWork, total: GradientAccumulator
     ) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
-        """Every group once, into `total`; what the chunks' losses say, each group's odds, a sketch of the
-        first half's gradient.
+        """Add the gradient of every group to `total`. Returns the chunks' losses, each group's odds, a sketch
+        of the first half's gradient.
 
         One of the cuts is in the middle of the batch, whatever fits.
         """
@@ -342,7 +341,7 @@ class Learner:
         )
 
     def _recompute_if_allowed(self) -> bool:
-        """Turn to recomputing activations. False when it is on already, forbidden, or of no use."""
+        """Switch to recomputing activations. False when it is on already, forbidden, or of no use."""
         if self.settings.checkpointing != "auto" or self._recomputed or not self._recompute():
             return False
         self._room.again()
@@ -353,7 +352,7 @@ class Learner:
         return self._recomputed
 
     def _kind(self) -> dict[str, object]:
-        """What a checkpoint has in common with whoever takes it."""
+        """The facts in which a checkpoint and the learner that loads it must agree."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
     def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[Odds]]:
@@ -363,9 +362,9 @@ class Learner:
 def batch_of(
     policy: Policy, run: Run, work: GradientWork, version: int
 ) -> tuple[objectives.Batch, list[Odds]]:
-    """What an objective takes: the log-probabilities of a policy at `version`, with gradient, beside what the
-    groups say, as far as it can be believed: a group that is not has no token in the mask. And the odds of
-    each group."""
+    """The Batch that an objective takes, and the odds of each group: the log-probabilities of a policy at
+    `version`, with gradient, beside those that the groups claim. A group that is not believed has no token in
+    the mask."""
     rows, asked, sampled, owner, lag = [], [], [], [], []
     for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
         cuts = np.cumsum(group.lengths)[:-1]
@@ -398,7 +397,7 @@ def batch_of(
 
 
 def foremost(odds: Sequence[Odds], drift: float) -> int:
-    """The first group that is believed; 0 where none is."""
+    """Index of the first group that is believed; 0 when none is."""
     return next((i for i, each in enumerate(odds) if belief.objection(each, drift) is None), 0)
 
 
@@ -439,13 +438,13 @@ class GradientAccumulator:
         return self._flat.cpu()
 
     def sketch(self) -> Tensor:
-        """A copy of SKETCH values at most, in main memory."""
+        """A copy of at most SKETCH values, evenly spread, in main memory."""
         apart = -(-len(self._flat) // SKETCH)
         # An odd distance passes through all columns of the matrices, whose widths are even.
         return self._flat[:: apart | 1].clone().cpu()
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    """Between the gradients of two half batches: near 1 both say the same, near 0 noise hides the signal. 0
+    """Cosine between the gradients of two half batches: near 1 both agree, near 0 noise hides the signal; 0
     if one is 0."""
     return float(torch.nn.functional.cosine_similarity(a, b, dim=0))

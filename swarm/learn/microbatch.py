@@ -1,12 +1,12 @@
-"""How much of a batch goes through a model at once, so that memory lasts: measured, predicted, stepped down
-when it ends anyway.
+"""Micro-batch size: how many groups go through a model at once, measured, predicted, and halved when memory
+runs out anyway.
 
     PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
         --> ran out: half as many, later carefully more again
 
 A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
 needed most so far, which errs on the safe side: what does not grow with the chunk is counted as if it did.
-Where nobody says how much is free (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
+Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
 and what else to give up once a single group is too much.
 """
 
@@ -26,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 
 GOOD = 50
 """Gradients without a failure before twice as many groups are tried: a failure costs a forward pass, two
-percent of that."""
+percent of so many."""
 
 SHARE = 0.8
-"""Of the free memory is planned with: fragments, other programs, and the error of a prediction need the
-rest."""
+"""Share of the free memory that is planned with; the rest covers fragmentation, other programs and the
+prediction's error."""
 
 _MESSAGES = re.compile(
     r"can't allocate memory|out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", re.IGNORECASE
@@ -38,19 +38,19 @@ _MESSAGES = re.compile(
 
 
 class OutOfMemory(Exception):
-    """There is not enough memory, however little is asked for at a time; says what to change."""
+    """Memory does not suffice even for the smallest chunk; the message says what to change."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Memory ended: CUDA's says so by type, torch's CPU allocator and libraries below it by the words of a
-    RuntimeError."""
+    """Whether an error means that memory ran out: CUDA's allocator says so by the exception's type, torch's
+    CPU allocator and the libraries below it by the text of a RuntimeError."""
     by_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return by_type or (isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None)
 
 
 @contextlib.contextmanager
 def oom_as(what: str) -> Iterator[None]:
-    """Memory that ends inside becomes an OutOfMemory which says `what`."""
+    """Raise OutOfMemory with the message `what` when memory runs out inside."""
     try:
         yield
     except Exception as error:
@@ -62,8 +62,7 @@ def oom_as(what: str) -> Iterator[None]:
 
 
 def free(device: torch.device) -> None:
-    """Give back what nobody refers to any more, also from what torch's or the C library's allocator holds for
-    later."""
+    """Give back unreferenced memory, also what torch's or the C library's allocator holds for later."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -73,7 +72,7 @@ def free(device: torch.device) -> None:
 
 
 def available(device: torch.device, ram: Callable[[], int] | None = None) -> int | None:
-    """Bytes that can be allocated on the device; of a CPU what `ram` says. None when nobody says."""
+    """Bytes that can be allocated on the device; on a CPU what `ram` returns. None when it is unknown."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
@@ -81,7 +80,7 @@ def available(device: torch.device, ram: Callable[[], int] | None = None) -> int
 
 
 class PeakMemory:
-    """Peaks of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is
+    """Peak of the memory in use: torch's on a GPU, the process's resident memory on a CPU (0 where there is
     no /proc)."""
 
     def __init__(self, device: torch.device) -> None:
@@ -89,7 +88,7 @@ class PeakMemory:
         self._level = 0
         self._top = 0
         self.peak = 0
-        """Bytes, the most since the gauge was made or `peak` was set."""
+        """Bytes: the peak since this object was made or `peak` was set."""
 
     def start(self) -> None:
         if self._device.type == "cuda":
@@ -101,7 +100,7 @@ class PeakMemory:
         self._level, self._top = _resident()
 
     def rise(self) -> int:
-        """Bytes that the peak since `start` lies above the level then."""
+        """Bytes by which the peak since `start` exceeds the level at `start`."""
         if self._device.type == "cuda":
             top = torch.cuda.max_memory_allocated(self._device)
         else:
@@ -114,7 +113,7 @@ class PeakMemory:
 
 
 def _resident() -> tuple[int, int]:
-    """Bytes resident now and at most."""
+    """Bytes resident now, and at the peak."""
     try:
         said = dict(
             re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
@@ -129,58 +128,58 @@ class MicrobatchSize:
 
     def __init__(self, most: int, free: Callable[[], int | None]) -> None:
         self.groups = self._most = most
-        """The most that failures left."""
+        """Groups that go through together now; failures halve it."""
         self._free = free
         self._budget: float | None = None
         self._measured: tuple[float, int] | None = None
-        """Cells and bytes of the chunk that needed most."""
+        """Cells and bytes of the chunk that needed the most memory."""
         self._good, self._patience, self._raised = 0, GOOD, False
 
     def begin(self) -> None:
-        """A batch begins."""
+        """Begin a batch: ask how much memory is free."""
         free = self._free()
         self._budget = None if free is None else SHARE * free
 
     @property
     def blind(self) -> bool:
-        """A small chunk should be measured first: nothing is known of this model yet."""
+        """Whether a small chunk should be measured first, because nothing is known of this model yet."""
         return self._budget is not None and self._most > 1 and self._measured is None
 
     def measured(self, cells: float, used: int) -> None:
-        """A chunk of `cells` needed `used` bytes."""
-        # a CPU's memory that was freed and is used again does not show
+        """Record that a chunk of `cells` needed `used` bytes."""
+        # on a CPU, memory that is freed and used again does not raise the peak
         if self._measured is None or used > self._measured[1]:
             self._measured = cells, used
 
     def take(self, cells: Sequence[float]) -> int:
-        """Of the groups to come, whose cells these are, how many go together."""
+        """How many of the next groups, of so many `cells` each, go through together."""
         count = min(self.groups, len(cells))
         while count > 1 and not self.fits(count * max(cells[:count])):
             count = -(-count // 2)
         return count
 
     def fits(self, cells: float) -> bool:
-        """As far as can be foretold."""
+        """Whether a chunk of `cells` is predicted to fit."""
         if self._measured is None or self._budget is None:
             return True
         known, used = self._measured
         return used * max(1.0, cells / max(known, 1.0)) <= self._budget
 
     def failed(self, count: int) -> bool:
-        """`count` groups were too many. False when fewer cannot be."""
+        """Record that `count` groups were too many. False when there is no smaller number."""
         if self._raised:
             self._patience, self._raised = 2 * self._patience, False
         self._good, self.groups = 0, max(1, count // 2)
         return count > 1
 
     def good(self) -> None:
-        """A batch went through."""
+        """Record a batch without a failure."""
         self._good += 1
         if self._good >= self._patience and self.groups < self._most:
             self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
 
     def again(self) -> None:
-        """The model needs less from now on: begin as if nothing were known."""
+        """Forget what was measured: the model needs less memory from now on."""
         self.groups, self._measured, self._good = self._most, None, 0
 
 

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 
 
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
-"""Files that make a tokenizer, any of them."""
+"""File names of a tokenizer's vocabulary; one of them must be there."""
 
 BLANK = 0.01
-"""Of weights that mean nothing yet; not 0, since whether a head is a plain product is found by trying it."""
+"""Value of weights before the first release; not 0, since `scoring.linear_head` tries whether the head is a
+plain product."""
 
 
 def load_policy(
@@ -80,14 +81,15 @@ def load_policy(
 
 
 def dtype_of(name: str, device: str) -> torch.dtype:
-    """`float32`, `bfloat16`, `float16`, or `auto`."""
+    """The dtype named `float32`, `bfloat16`, `float16` or `auto` (bfloat16 on a GPU, else float32)."""
     if name == "auto":
         return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
 def config_of(folder: Path) -> PretrainedConfig:
-    """Raises ModelError for what transformers cannot build from its own code."""
+    """The config of a model's folder. Raises ModelError for what transformers cannot build from its own
+    code."""
     path = folder / "config.json"
     try:
         told = json.loads(path.read_text())
@@ -123,7 +125,7 @@ def config_of(folder: Path) -> PretrainedConfig:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Raises ModelError when there is none, or it has no end token."""
+    """The tokenizer of a model's folder. Raises ModelError when there is none, or it has no end token."""
     if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
         # transformers would make an empty one from the name of the architecture.
         raise ModelError(f"{folder} has no tokenizer: save one there with save_pretrained")
@@ -145,10 +147,10 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def write_base(folder: Path, target: Path) -> None:
-    """The weights in `folder` as one file in bfloat16: what adapters of a run are on. One tensor is in memory
-    at a time.
+    """Write the weights in `folder` to `target` as one file in bfloat16: the base of a run's adapters. One
+    tensor is in memory at a time.
 
-    Raises ModelError when there are none, OSError when the disk says no.
+    Raises ModelError when there are none, OSError when the disk refuses.
     """
     places = _places(folder)
     shapes, dtypes = {}, {}
@@ -196,7 +198,7 @@ def _places(folder: Path) -> dict[str, Path]:
 
 
 def no_weights(folder: Path) -> str:
-    """What to tell of a folder without weights."""
+    """The error message for a folder without weights."""
     pickled = any(folder.glob("pytorch_model*.bin"))
     why = "only pickled weights, which are never read" if pickled else "no *.safetensors"
     return f"{folder} has {why}: save the model with save_pretrained first"

@@ -67,16 +67,16 @@ __all__ = [
 
 OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
 NOTHING = 1e-9
-"""Mass of a batch without a token that counts: averagers want weights above 0, and beside any other batch
-this is nothing."""
+"""Mass of a batch without a token that counts: averagers require weights above 0, and beside any other batch
+this one is negligible."""
 
 
 class Loss(NamedTuple):
     value: Tensor
-    """Scalar; only its gradient means something."""
+    """Scalar; only its gradient is meaningful."""
     metrics: dict[str, float]
     total: Total
-    """Of this (micro-)batch alone, for `merge`."""
+    """The Total of this (micro-)batch alone, for `merge`."""
     advantage: Tensor
     """(B,)"""
     weight: Tensor

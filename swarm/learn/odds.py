@@ -1,5 +1,5 @@
-"""Claimed log-probabilities beside the learner's: what they say of the sampler's word, and what of them may
-count.
+"""Compares claimed log-probabilities with the learner's: the evidence against the sampler, and the values
+that may count.
 
     logp (learner), logq (claimed), (B, T) --odds_of--> Odds of each group (swarm.core.belief decides)
                                            --bounded--> logq within what a window can explain

@@ -1,4 +1,5 @@
-"""One step downhill: a flat gradient in, other parameters out. Master weights and moments live here.
+"""AdamW over float32 master weights: a flat gradient in, updated parameters out. Masters and moments live
+here.
 
     vector (P,), cut in the parameters' order --AdamW--> masters (float32)
         --cast--> parameters (what forward and backward use)
@@ -27,11 +28,11 @@ BUCKET = 1 << 24
 """Parameters that step together: 64 MiB of gradient, and as much again for AdamW's intermediate results."""
 
 BLOCK = 256
-"""Values that share one scale in bitsandbytes' 8-bit moments; its own, and not to be chosen."""
+"""Values that share one scale in bitsandbytes' 8-bit moments; the library fixes it."""
 
 
 class Form(NamedTuple):
-    """Of a tensor that the optimizer keeps for a parameter."""
+    """Shape and dtype of a tensor that the optimizer keeps for a parameter."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -54,8 +55,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Make the moments that are missing and see that a step's own memory is there: what can fail, before
-        anything changes."""
+        """Allocate missing moments and the memory of a step, so that what can fail fails before anything
+        changes. Raises torch's out-of-memory errors."""
         fresh = [
             index
             for index, master in enumerate(self.masters.values())
@@ -77,7 +78,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def step(self, vector: Tensor, scale: float, rate: float) -> None:
-        """Step along `vector` (P,) float32 times `scale`, at learning rate `rate`."""
+        """One AdamW step along the gradient `vector` (P,) float32 times `scale`, at learning rate `rate`:
+        masters first, then the parameters that are cast from them."""
         self._optimizer.param_groups[0]["lr"] = rate
         start = 0
         for bucket in self._buckets:
@@ -93,8 +95,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def refresh(self, exact: bool = False) -> None:
-        """The parameters were set to a release: masters apart from them follow it (`weights.follow`), or
-        `exact` become it."""
+        """Bring masters in line with parameters that were set to a release: they follow it
+        (`weights.follow`), or with `exact` take its values."""
         for name, parameter in self._named.items():
             if self.masters[name] is parameter:
                 continue
@@ -104,12 +106,12 @@ class MasterOptimizer:
                 weights.follow(self.masters[name], parameter)
 
     def forget(self) -> None:
-        """The moments, and all that they took."""
+        """Forget all moments and free their memory."""
         self._optimizer = self._new()
 
     def dump(self) -> dict[str, Tensor]:
-        """`weight/NAME`, and for parameters that have stepped `step/NAME` and their moments, such as
-        `exp_avg/NAME`."""
+        """The whole state as named tensors: `weight/NAME` (float32, of the parameter's shape), and for
+        parameters that have stepped `step/NAME` (scalar) and their moments, such as `exp_avg/NAME`."""
         tensors: dict[str, Tensor] = {f"weight/{name}": master for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self._optimizer.state.get(master, {})
@@ -118,7 +120,7 @@ class MasterOptimizer:
         return tensors
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises ValueError unless `load` can take these."""
+        """Raise ValueError unless names, dtypes and shapes are those that `load` takes."""
         for name, master in self.masters.items():
             wanted = {"weight": Form(tuple(master.shape), torch.float32)}
             if any(f"{key}/{name}" in tensors for key in self._forms(master)):
@@ -132,7 +134,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Become what `dump` told of."""
+        """Load what `dump` returned; the next step is then bit for bit that of the dumped optimizer. `check`
+        tells before whether `tensors` fit."""
         self._optimizer = self._new()
         for index, (name, master) in enumerate(self.masters.items()):
             master.copy_(tensors[f"weight/{name}"])
@@ -179,7 +182,7 @@ class MasterOptimizer:
             optimizer.init_state(optimizer.param_groups[0], master, 0, index)
 
     def _forms(self, master: Tensor) -> dict[str, Form]:
-        """What is kept for a parameter, without bitsandbytes' two constant tables."""
+        """The tensors that are kept for a parameter, without bitsandbytes' two constant tables."""
         shape = tuple(master.shape)
         if self._settings.name == "adamw":
             return {
@@ -201,7 +204,7 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _buckets(masters: Mapping[str, Tensor]) -> list[list[str]]:
-    """Names in order, cut where the values of a bucket would be more than BUCKET."""
+    """Names in order, cut into buckets of at most BUCKET values."""
     buckets: list[list[str]] = [[]]
     size = 0
     for name, master in masters.items():

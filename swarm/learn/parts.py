@@ -28,12 +28,12 @@ TINY = 1e-4
 
 INFINITE = float("inf")
 EQUAL = 1e-12
-"""Variance below which groups' mean rewards are equal but for rounding: pass rates that differ do by more
-than 1e-6."""
+"""Variance below which groups' mean rewards count as equal: pass rates that really differ do so by more than
+1e-6."""
 
 
 def log(value: float) -> float:
-    """-inf for 0 and below: an edge that nothing crosses."""
+    """log(value); -inf for 0 and below, an edge that nothing crosses."""
     return math.log(value) if value > 0 else -INFINITE
 
 
@@ -112,7 +112,8 @@ class Objective:
 
     @property
     def of_round(self) -> bool:
-        """It takes something over the round's whole batch, which a learner has to be told."""
+        """Whether the objective needs the rewards of the round's whole batch, which other learners then
+        announce."""
         return self.advantage.scale in OF_ROUND
 
 
@@ -304,8 +305,8 @@ SCALES: dict[str, Callable[[Tensor, BatchView], Tensor]] = {
     "live": _scale_live,
 }
 OF_ROUND = frozenset({"batch-std", "beta", "live"})
-"""Scales that look at the round's whole batch: no weight of a learner's gradient in a mean could make up for
-its part of it."""
+"""Scales that need the round's whole batch: no weight of a learner's gradient in the mean can correct for a
+scale of its own batch."""
 
 # --- reduce: what a token counts ----------------------------------------------------------------------------
 

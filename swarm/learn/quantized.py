@@ -21,7 +21,7 @@ from swarm.learn import weights
 
 
 def settings(kind: str, dtype: torch.dtype) -> Any:
-    """What `from_pretrained` takes as its quantization_config. Raises ImportError with what to install."""
+    """The quantization_config for `from_pretrained`. Raises ImportError with what to install."""
     _bitsandbytes()
     from transformers import BitsAndBytesConfig
 
@@ -36,8 +36,7 @@ def settings(kind: str, dtype: torch.dtype) -> Any:
 
 
 def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
-    """Put layers without weights, which `load_into` gives them, in the place of all linear ones but the
-    head."""
+    """Replace all linear layers but the head by quantized ones without weights; `load_into` sets these."""
     bnb = _bitsandbytes()
     head = model.get_output_embeddings()  # type: ignore[operator]
     for name, linear in list(model.named_modules()):
@@ -96,7 +95,7 @@ def load_into(model: nn.Module, data: bytes) -> None:
 
 
 def _quantized(linear: Any, tensor: Tensor) -> Any:
-    """On the CPU, and quantized on the way to its device."""
+    """The weight on the CPU; bitsandbytes quantizes it when it moves to its device."""
     bnb = _bitsandbytes()
     if isinstance(linear, bnb.nn.Linear8bitLt):
         return bnb.nn.Int8Params(tensor, requires_grad=False, has_fp16_weights=False)
@@ -105,7 +104,7 @@ def _quantized(linear: Any, tensor: Tensor) -> Any:
 
 
 def _inside(name: str, owners: set[str]) -> bool:
-    """Of a quantized layer, and not its bias."""
+    """Whether a tensor is the weight of a quantized layer, not its bias."""
     return any(name.startswith(owner) for owner in owners) and not name.endswith(".bias")
 
 

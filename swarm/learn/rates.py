@@ -1,5 +1,4 @@
-"""The learning rate of a run that names none: by kind of model and training, each with its source; nothing is
-guessed.
+"""Default learning rates: by kind of model and training, each with its source; nothing is guessed.
 
     run.optimizer.lr = 0 --settled(run, parameters), where a run begins-->
         a run whose Spec has a rate, and a sentence: why
@@ -43,7 +42,7 @@ ADAPTER = Rate(1e-5, "ten times that of all weights, the rule of LoRA Without Re
 
 
 def rate(run: Run, parameters: float) -> Rate:
-    """What is known for this run's model of so many parameters. Raises Unknown."""
+    """The known rate for this run's model of `parameters` parameters. Raises Unknown."""
     full = run.model.training == "full"
     if run.model.name == "embedded":
         if full and (known := EMBEDDED.get(run.task.name)) is not None:

@@ -23,8 +23,8 @@ be one, and small beside the weight and its gradient there. A small vocabulary i
 loop."""
 
 LARGE = 1000.0
-"""Size of the logits at which a head is probed: far above any soft cap, which is nearly the identity on small
-ones."""
+"""Magnitude of the logits at which a head is probed: far above any soft cap, which is nearly the identity on
+small logits."""
 
 
 def score(
@@ -35,8 +35,9 @@ def score(
     temperature: float,
     rows: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(N,) natural-log probabilities of `chosen` and (N,) entropies in nats of softmax((hidden @ weight.T +
-    bias) / temperature).
+    """Score `hidden` (N, H) against `weight` (V, H), `bias` (V,) and `chosen` (N,) token ids: (N,)
+    natural-log probabilities of `chosen` and (N,) entropies in nats of softmax((hidden @ weight.T + bias) /
+    temperature).
 
     `rows` is the chunk; by default as many as make LOGITS logits. Both results are float32. Raises ValueError
     for rows < 1.
@@ -53,7 +54,7 @@ def linear_head(model: Any) -> nn.Linear | None:
     bias).
 
     Found by trial: large hidden states are put in place of the base's on one token, and the model's logits
-    compared with the product. Soft caps and scales, whatever a config calls them, show.
+    compared with the product. This finds soft caps and scales, whatever a config calls them.
     """
     head, base = model.get_output_embeddings(), model.base_model
     if type(head) is not nn.Linear or base is model:
@@ -116,7 +117,8 @@ class _Score(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """d logp / d logits = (onehot - softmax) / T, a chunk at a time."""
+        """Gradients for hidden (N, H), weight (V, H) and bias (V,): d logp / d logits = (onehot - softmax) /
+        T, a chunk of rows at a time."""
         hidden, weight, bias, chosen, total = ctx.saved_tensors
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         wide = weight.float()

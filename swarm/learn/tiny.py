@@ -95,7 +95,7 @@ class Family:
     eos: str
     pad: str
     ends: tuple[str, ...]
-    """Of the generation config."""
+    """End tokens of the generation config."""
     template: str
     tied: bool
     spare: int = 0

@@ -22,7 +22,7 @@ from swarm.learn.parts import TrustRegion, log
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a trust region looks at."""
+    """What a trust region computes phi from."""
 
     view: BatchView
     trust: TrustRegion

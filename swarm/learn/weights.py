@@ -6,10 +6,10 @@ adapter (peft's) travels as the adapter alone, under the names that peft gives i
 nothing: the header is checked by safetensors, then names, types and shapes against the module that is to hold
 them.
 
-A learner's float32 master holds more than a release says of it: 16 bits, in which the steps of many versions
-do not show at a real learning rate. So a master stays where it would be released as the release says
-(`follow`), or every release that a learner takes would undo its training. Not handled here: patches between
-versions, compression.
+A learner's float32 master holds 16 bits more than a release, and at a real learning rate the steps of many
+versions change only these. So a master whose bf16 rounding is the released value keeps its own value
+(`follow`); otherwise every release that a learner takes would undo its training. Not handled here: patches
+between versions, compression.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ ADAPTER = "default"
 """peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
 
 PIECE = 1 << 24
-"""Values that follow a release together: what is compared of them takes about 80 MB."""
+"""Values that `follow` compares at a time: their intermediate results take about 80 MB."""
 
 
 def of(module: nn.Module) -> bytes:
-    """The module as it is released."""
+    """The module's release: bf16 safetensors of all its weights, or of its adapter alone."""
     return to_bytes(state(module))
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """What a release of this module holds, its own tensors: all weights, or its adapter's alone."""
+    """Name -> tensor of what a release of this module holds: all weights, or its adapter's alone. The
+    module's own tensors, in their shapes and dtypes."""
     if not hasattr(module, "peft_config"):
         return module.state_dict()
     return {
@@ -48,13 +49,14 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def to_bytes(state: Mapping[str, Tensor]) -> bytes:
-    """Named tensors -> bf16 safetensors."""
+    """Name -> tensor of any float dtype, to the bytes of a release: bf16 safetensors, names sorted, tied
+    tensors once."""
     unique = {name: _portable(state[name]) for name in sorted(own_names(state))}
     return save(unique, metadata={"format": "pt"})  # from_pretrained refuses a file without this entry
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
-    """bf16 safetensors -> named tensors, finite. Raises ValueError with the reason."""
+    """The bytes of a release to name -> bf16 tensor, all values finite. Raises ValueError with the reason."""
     try:
         tensors = load(data)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
@@ -70,6 +72,7 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
 
 
 def digest(data: bytes) -> Digest:
+    """Hex sha256 of a release's bytes."""
     return Digest(hashlib.sha256(data).hexdigest())
 
 
@@ -97,8 +100,8 @@ def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
 
 @torch.no_grad()
 def follow(master: Tensor, released: Tensor) -> None:
-    """Set `master` to `released`, of its shape, but leave values that would be released with the very bits
-    that are there."""
+    """Set `master` to `released`, of its shape, but keep values whose bf16 rounding has the released bits
+    already."""
     master, released = torch.atleast_1d(master.detach(), released.detach())
     rows = max(1, PIECE * len(master) // max(1, master.numel()))
     for mine, told in zip(master.split(rows), released.split(rows), strict=True):
@@ -121,7 +124,7 @@ def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> Non
 
 
 def own_names(state: Mapping[str, Tensor]) -> list[str]:
-    """Names without those that share their memory with a later one (tied weights)."""
+    """Sorted names, without those that share their memory with a later one (tied weights)."""
     seen: dict[tuple[int, tuple[int, ...]], str] = {}
     for name in sorted(state, reverse=True):
         seen.setdefault((state[name].data_ptr(), tuple(state[name].shape)), name)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
-"""(sender, message) -> acknowledgement. Raising Refused tells the sender why; any other exception is a bug of
-ours."""
+"""(sender, message) -> acknowledgement. A Refused that it raises is sent to the sender with its reason; any
+other exception is a bug of ours."""
 
 
 class NetError(Exception):
@@ -52,11 +52,11 @@ class Silent(NetError):
 
 
 class Refused(NetError):
-    """The other side answered: no. The message says why."""
+    """The other side answered no; the message says why."""
 
 
 class Busy(Refused):
-    """The other side answered: not now, it is at work for others. It is asked again, and nobody is blamed."""
+    """The other side is busy with others. The caller may ask again later; this is no fault of the peer."""
 
 
 class RoundLost(NetError):
@@ -68,7 +68,9 @@ class Clock(Protocol):
         """Unix seconds (virtual ones in a simulation)."""
         ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds` of this clock."""
+        ...
 
 
 class Board(Protocol):
@@ -85,11 +87,13 @@ class Board(Protocol):
 
 
 class Gossip(Protocol):
-    async def publish(self, topic: str, data: bytes) -> None: ...
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Send at most 4 KiB to all subscribers of `topic`, best effort: a message may be lost."""
+        ...
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
-        """Messages of others (not my own) from now on. Bounded: when the reader is slow the oldest are
-        dropped."""
+        """(sender, message) of others, not my own, from now on. Bounded: when the reader is slow the oldest
+        are dropped."""
         ...
 
 
@@ -101,9 +105,9 @@ class Mail(Protocol):
     ) -> bytes:
         """Deliver and wait for the acknowledgement.
 
-        `timeout` is for the whole of it. With `idle` a peer is silent already when for so many seconds not a
-        byte of any answer of this service came from it: a large answer over a slow line is not late while it
-        is coming.
+        `timeout` bounds the whole call, in seconds. With `idle` a peer counts as silent already after so many
+        seconds without a byte of any answer of this service: a large answer over a slow line is not late
+        while it arrives.
 
         Raises Unreachable, Silent, Refused or Busy. After the first two the message may or may not have been
         handled: receivers know repeated messages by their ids.
@@ -126,11 +130,10 @@ class Average:
     members: frozenset[PeerId]
     seconds: float
     exchanged: Mapping[PeerId, int] = field(default_factory=dict)
-    """Bytes of tensors that came from each other member; as many went there. What a broken round moved is not
-    known."""
+    """Bytes of tensors received from each other member; as many were sent to it. Unknown for a broken
+    round."""
     scaled: Mapping[PeerId, float] = field(default_factory=dict)
-    """The share of a gradient that counted, of each member whose gradient was scaled down
-    (swarm.core.standing)."""
+    """Member -> factor, for each gradient that was scaled down (swarm.core.standing)."""
 
 
 class Averager(Protocol):
@@ -142,7 +145,8 @@ class Averager(Protocol):
         peers: Collection[PeerId],
         deadline: float,
     ) -> Average | None:
-        """Replace `tensors` in place by the weighted mean over whoever of `peers` came for `version`.
+        """Replace `tensors` (float32, any shapes, the same ones at all members) in place by the weighted mean
+        over those of `peers` that came for `version`. `weight` is above 0, in full groups.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
         are the learners believed to take part (without me); nobody else is averaged with. `deadline` is in
@@ -153,28 +157,33 @@ class Averager(Protocol):
 
 
 class Work(Protocol):
-    """Slow code off the loop."""
+    """Runs slow code outside of the event loop."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)` on the thread of its kind; there one at a time, in order. `kind` prices it in
-        a simulation."""
+        a simulation. Raises what `function` raises."""
         ...
 
 
 class Keyring(Protocol):
-    """Signs as me, verifies as anybody."""
+    """Signs with this peer's key, verifies with any peer's."""
 
     @property
     def me(self) -> PeerId: ...
 
-    def sign(self, data: bytes) -> bytes: ...
+    def sign(self, data: bytes) -> bytes:
+        """Signature of 64 bytes."""
+        ...
 
-    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool: ...
+    def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
+        """Whether `signature` is of `data` by the key inside `peer`; False also for an id that holds no
+        key."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a role is given."""
+    """All that a role may use of the world."""
 
     clock: Clock
     board: Board

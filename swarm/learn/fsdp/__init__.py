@@ -1,2 +1,2 @@
-"""A learner whose parameters lie on several GPUs: the learner, its driver, its workers and what passes
-between them."""
+"""FSDP2: a learner whose parameters are sharded over several GPUs; the learner, the driver of its ranks, the
+ranks and their messages."""

@@ -98,7 +98,7 @@ class ShardedLearner:
         self._checkpointing = settings.checkpointing == "on"
         self._steps, self._peak = 0, 0
         self._hollow = False
-        """Ranks were lost, and what new ones hold means nothing yet."""
+        """Ranks were lost; new ones hold no weights yet."""
         self._ranks: Ranks | None = None
         self._entries: tuple[Entry, ...] = self._up().entries
         self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
@@ -273,13 +273,13 @@ class ShardedLearner:
             self._ranks = None
 
     def _kind(self) -> dict[str, object]:
-        """What a checkpoint has in common with whoever takes it."""
+        """The facts in which a checkpoint and the learner that loads it must agree."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
     # --- ranks ----------------------------------------------------------------------------------------------
 
     def _up(self) -> Ranks:
-        """The ranks; new ones where they were lost, whose weights mean nothing."""
+        """The ranks; after a loss new ones, without weights."""
         if self._ranks is None:
             settings = Settings(
                 model=str(self._model),
@@ -292,7 +292,7 @@ class ShardedLearner:
         return self._ranks
 
     def _ask(self, orders: Order | Sequence[Order]) -> list[Answer]:
-        """Of all ranks. Raises RankLost, OutOfMemory."""
+        """Every rank's answer to its order. Raises RankLost, OutOfMemory."""
         if self._hollow and not isinstance(orders, Read):
             raise RankLost(
                 "the ranks were lost, and new ones have no weights before a release is loaded", memory=False
@@ -336,7 +336,8 @@ class ShardedLearner:
             yield entry, part.view(entry.shape)
 
     def _losses(self, order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
-        """A rank's, as they would be here: of a group that is not believed, no token counts."""
+        """A rank's losses, as one process would have them: of a group that is not believed, no token
+        counts."""
         shares = [share for half in order.halves for share in half if share.groups]
         for share, part in zip(shares, answer.parts, strict=True):
             believed = [objection(odds, self.run.window.drift) is None for odds in part.odds]
@@ -370,7 +371,7 @@ def _cut(whole: Share, start: int, stop: int) -> Share:
 
 
 class _Said(NamedTuple):
-    """What a rank says of a group."""
+    """A rank's results for one group."""
 
     odds: Odds
     advantage: tuple[float, ...]
@@ -378,7 +379,7 @@ class _Said(NamedTuple):
 
 
 def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _Said]]:
-    """Of each group of a rank, with its id."""
+    """The id and results of each group of a rank."""
     shares = [share for half in order.halves for share in half if share.groups]
     for share, part in zip(shares, answer.parts, strict=True):
         start = 0
@@ -389,7 +390,7 @@ def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _Said]]:
 
 
 def _cosine(learned: Sequence[Learned]) -> float:
-    """Between the gradients of the two halves; 0 if one is 0."""
+    """Cosine between the gradients of the two halves; 0 if one is 0."""
     half, rest, dot = (sum(getattr(answer, name) for answer in learned) for name in ("half", "rest", "dot"))
     return dot / math.sqrt(half * rest) if half * rest > 0 else 0.0
 

@@ -29,7 +29,7 @@ PREFIX = 4
 
 
 class Settings(Struct):
-    """What all ranks have in common."""
+    """Settings that all ranks share."""
 
     model: str
     """The run's model folder."""
@@ -92,33 +92,33 @@ class Learn(Struct, tag="learn"):
     spare: Share
     """One group, for passes that weigh nothing."""
     lengths: tuple[tuple[int, ...], ...]
-    """Of the whole batch, group by group, for the objective's Total."""
+    """Lengths of the whole batch's completions, group by group, for the objective's Total."""
     rewards: tuple[tuple[float, ...], ...]
     others: tuple[Closed, ...]
     """Batches of the same round at other learners, for it as well."""
 
 
 class Part(Struct):
-    """What a micro-batch's loss says."""
+    """Metrics of one micro-batch, and its completions' advantages and weights."""
 
     metrics: dict[str, float]
     advantage: tuple[float, ...]
     weight: tuple[float, ...]
     odds: tuple[Odds, ...]
-    """Of each of its groups."""
+    """The odds of each of its groups."""
 
 
 class Learned(Struct, tag="learned"):
     parts: tuple[Part, ...]
-    """Of the shares with groups, in order."""
+    """One for each share with groups, in order."""
     half: float
-    """GradientAccumulator of squares of this rank's shards of the first half's gradient,"""
+    """Sum of squares over this rank's shards of the first half's gradient."""
     rest: float
-    """of the second half's,"""
+    """The same of the second half's gradient."""
     dot: float
-    """and their product."""
+    """Dot product of the two."""
     peak: int
-    """Bytes in use at most, as memory.PeakMemory counts them."""
+    """Bytes in use at most, as microbatch.PeakMemory counts them."""
 
 
 class Step(Struct, tag="step"):
@@ -138,14 +138,14 @@ class Write(Struct, tag="write"):
 
 
 class Read(Struct, tag="read"):
-    """Take over from the slab, as `Write` lays it out."""
+    """Take values over from the slab, as `Write` lays them out."""
 
     what: tuple[str, ...]
     dtype: str
     steps: int = 0
-    """Steps that moments which are read have seen."""
+    """Optimizer steps behind the moments that are read."""
     buffers: bool = True
-    """Those too; a state has none."""
+    """Take buffers over too; a state has none."""
     exact: bool = True
     """Take the values themselves; else masters follow them, as swarm.learn.weights says."""
 
@@ -159,7 +159,7 @@ class Done(Struct, tag="done"):
 
 
 class Failed(Struct, tag="failed"):
-    """The rank is of no use any more."""
+    """The rank cannot go on."""
 
     reason: str
     memory: bool
