@@ -78,7 +78,7 @@ def up(loaded: LoadedConfig, folder: Path) -> int:
 
 
 @dataclass
-class Child:
+class PeerProcess:
     name: str
     words: list[str]
     log: Path
@@ -145,7 +145,7 @@ def _environment() -> Mapping[str, str]:
 class Children:
     folder: Path
     config: Config
-    children: dict[str, Child] = field(default_factory=dict)
+    children: dict[str, PeerProcess] = field(default_factory=dict)
     signalled: int | None = None
     signals: int = 0
     complete: bool = False
@@ -232,7 +232,7 @@ class Children:
         self.signals += 1
 
     def _add(self, name: str, words: list[str]) -> None:
-        child = self.children[name] = Child(name, words, self.folder / "logs" / f"{name}.log")
+        child = self.children[name] = PeerProcess(name, words, self.folder / "logs" / f"{name}.log")
         child.start()
 
     def _wait_for_invites(self) -> None:

@@ -63,7 +63,7 @@ def _packed(names: Sequence[str]) -> dict[str, str]:
     return {place: f"rewards-{i}.py" for i, place in enumerate(places)}
 
 
-class Scorer:
+class RunRewards:
     """The rewards of a run on this peer. One call at a time."""
 
     def __init__(

@@ -42,7 +42,7 @@ def make(
 
 def _scorer(
     source: Course, names: Sequence[str], settings: config.TaskSettings, folder: Path | None, code: Code
-) -> rewards.Scorer:
+) -> rewards.RunRewards:
     comparing = [name for name in names if name in COMPARES]
     if comparing and isinstance(source, DataSet) and not source.answers:
         raise TaskError(
@@ -51,7 +51,7 @@ def _scorer(
             " to another reward"
         )
     try:
-        return checked(rewards.Scorer(names, settings.weights, folder, code, settings.timeout))
+        return checked(rewards.RunRewards(names, settings.weights, folder, code, settings.timeout))
     except NoSandbox:
         raise
     except ValueError as error:
@@ -61,7 +61,7 @@ def _scorer(
 class ScoredSource:
     slow = True
 
-    def __init__(self, source: Course, scorer: rewards.Scorer) -> None:
+    def __init__(self, source: Course, scorer: rewards.RunRewards) -> None:
         self.environment = source.environment
         self._source, self._scorer = source, scorer
 

@@ -114,9 +114,9 @@ def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     )
 
 
-def household(tmp_path: Path, code: int) -> tuple[up.Children, up.Child]:
+def household(tmp_path: Path, code: int) -> tuple[up.Children, up.PeerProcess]:
     house = up.Children(tmp_path, Config())
-    child = house.children["seed"] = up.Child("seed", [], tmp_path / "logs" / "seed.log")
+    child = house.children["seed"] = up.PeerProcess("seed", [], tmp_path / "logs" / "seed.log")
     child.log.write_text("swarm: cannot use blobs: the disk is full\n")
     child.process, child.born = subprocess.Popen(["sh", "-c", f"exit {code}"]), time.monotonic()
     child.process.wait()
@@ -129,7 +129,7 @@ def test_a_child_that_has_run_and_cannot_now_is_started_again(
     house, child = household(tmp_path, 3)
     child.proven = True
     started: list[str] = []
-    monkeypatch.setattr(up.Child, "start", lambda self: started.append(self.name))
+    monkeypatch.setattr(up.PeerProcess, "start", lambda self: started.append(self.name))
     house._look()
     said = " ".join(capsys.readouterr().err.split())
     assert "seed died (exit code 3: cannot use blobs: the disk is full) and is started again" in said

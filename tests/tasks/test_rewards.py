@@ -12,7 +12,7 @@ import pytest
 from swarm.tasks import maths, programs, sandbox
 from swarm.tasks import rewards as named
 from swarm.tasks.base import RewardError
-from swarm.tasks.rewards import Scorer, exact, files
+from swarm.tasks.rewards import RunRewards, exact, files
 
 works = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 
@@ -38,14 +38,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def scored() -> Iterator[Any]:
-    made: list[Scorer] = []
+    made: list[RunRewards] = []
 
     def score(
         names: list[str], completions: list[Any], weights: tuple[float, ...] = (), **options: Any
     ) -> list[float]:
         columns = {name: [value] * len(completions) for name, value in options.pop("columns", {}).items()}
         made.append(
-            Scorer(
+            RunRewards(
                 names,
                 weights,
                 options.get("folder"),
@@ -107,8 +107,8 @@ def test_code_of_a_run_is_boxed_and_built_in_code_is_not(here: Path, scored: Any
 def test_code_of_a_run_can_be_refused(here: Path) -> None:
     for name in ("mine.py:length", "os.path:join"):
         with pytest.raises(ValueError, match=r"peer.rewards.code = refuse"):
-            Scorer(["exact", name], (), None, "refuse", 5.0)
-    Scorer(["exact", "math"], (), None, "refuse", 5.0).close()
+            RunRewards(["exact", name], (), None, "refuse", 5.0)
+    RunRewards(["exact", "math"], (), None, "refuse", 5.0).close()
 
 
 def test_an_installed_entry_point_is_a_name(here: Path, scored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_what_cannot_be_a_reward_is_refused_at_once(
     here: Path, names: list[str], weights: tuple[float, ...], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        Scorer(names, weights, None, "trust", 5.0)
+        RunRewards(names, weights, None, "trust", 5.0)
 
 
 def test_a_function_that_is_not_there_is_told_by_the_check(here: Path) -> None:
-    scorer = Scorer(["mine.py:width", "exact"], (), None, "trust", 5.0)
+    scorer = RunRewards(["mine.py:width", "exact"], (), None, "trust", 5.0)
     with pytest.raises(ValueError, match=r"mine.py:width: there is no function 'width' in mine.py"):
         scorer.check()
     scorer.close()
@@ -269,6 +269,6 @@ def test_code_is_a_reward_like_others(scored: Any) -> None:
 def test_code_refuses_to_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "missing", lambda: "install bubblewrap")
     with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
-        Scorer(["code"], (), None, "trust", 5.0)
+        RunRewards(["code"], (), None, "trust", 5.0)
     with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
         programs.passes([RIGHT], ["assert True"])

@@ -98,7 +98,7 @@ class Learn(Struct, tag="learn"):
     """Batches of the same round at other learners, for it as well."""
 
 
-class Part(Struct):
+class ShareResult(Struct):
     """Metrics of one micro-batch, and its completions' advantages and weights."""
 
     metrics: dict[str, float]
@@ -109,7 +109,7 @@ class Part(Struct):
 
 
 class Learned(Struct, tag="learned"):
-    parts: tuple[Part, ...]
+    parts: tuple[ShareResult, ...]
     """One for each share with groups, in order."""
     half: float
     """Sum of squares over this rank's shards of the first half's gradient."""

@@ -46,10 +46,10 @@ from swarm.learn.fsdp.messages import (
     Learn,
     Learned,
     Order,
-    Part,
     Read,
     Settings,
     Share,
+    ShareResult,
     Slab,
     Start,
     Started,
@@ -166,7 +166,7 @@ class Rank:
         self._gauge.start()
         total = objectives.Total.of(order.lengths, order.rewards, order.others)
         self._whole.zero_grad(set_to_none=True)
-        parts: list[Part] = []
+        parts: list[ShareResult] = []
         halves: list[list[Tensor]] = []
         for shares in order.halves:
             for share in shares:
@@ -191,14 +191,14 @@ class Rank:
             peak=self._gauge.peak,
         )
 
-    def _pass(self, share: Share, total: objectives.Total, version: int) -> Part:
+    def _pass(self, share: Share, total: objectives.Total, version: int) -> ShareResult:
         batch, odds = batch_of(
             self._whole, self._run, GradientWork(share.groups, share.prompts, share.rewards, total), version
         )
         part = objectives.loss(self._objective, batch)
         part.value.backward()
         advantage, weight = tuple(part.advantage.tolist()), tuple(part.weight.tolist())
-        return Part(metrics=part.metrics, advantage=advantage, weight=weight, odds=tuple(odds))
+        return ShareResult(metrics=part.metrics, advantage=advantage, weight=weight, odds=tuple(odds))
 
     def _empty_pass(self, spare: Share) -> None:
         """The collectives of a pass, and a gradient of zero."""
