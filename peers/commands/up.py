@@ -69,12 +69,12 @@ def up(loaded: LoadedConfig, folder: Path) -> int:
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", configs.dump(loaded.config, "peer").encode())
-        household = Children(folder, loaded.config)
+        children = Children(folder, loaded.config)
         try:
-            household.live()
+            children.live()
         finally:
-            household.end()
-        return household.farewell()
+            children.end()
+        return children.farewell()
 
 
 @dataclass
@@ -296,9 +296,9 @@ class Children:
 class _Screen:
     """The live view of a terminal."""
 
-    def __init__(self, household: Children) -> None:
-        self._household = household
-        self._live = Live(console=household.console, refresh_per_second=4, transient=True)
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._live = Live(console=children.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Callable[[], None]:
         self._live.__enter__()
@@ -308,8 +308,8 @@ class _Screen:
         self._live.__exit__(*exit)
 
     def _show(self) -> None:
-        household = self._household
-        self._live.update(render(household.state, time.time(), household.console.width))
+        children = self._children
+        self._live.update(render(children.state, time.time(), children.console.width))
 
 
 class Tail:
