@@ -38,7 +38,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     """Butterfly all-reduce that gives all members the same bytes, or breaks."""
 
     def __init__(self, *, claims: Mapping[PeerID, Claim], groups: int, codec: Codec, **kwargs: Any) -> None:
-        """`groups`: of the run's whole batch."""
+        """`groups`: those of the run's whole batch."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
         self.tensor_part_container.return_deltas = False
@@ -55,8 +55,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def scaled(self) -> dict[str, float]:
-        """Member -> the share that counted of what it sent, as far as I see: of its gradient, of parts and
-        means beyond it."""
+        """Member -> the factor of what it sent, as far as I know it: of its gradient, or of parts and means
+        beyond its announced norm."""
         held = {
             peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids
         }
@@ -101,7 +101,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.cut.set()
 
     def _taken(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A member's part as it counts."""
+        """A member's part, scaled down where it exceeds the announced norm."""
         peer = self.sender_peer_ids[sender]
         part = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(part)):
@@ -109,7 +109,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         return _times(part, self._standing[peer].share * self._sent[peer].take(size))
 
     def _given(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A reducer's mean as it counts: the same for all who get it."""
+        """A reducer's mean, scaled down where it exceeds the largest possible norm: the same at all
+        members."""
         mean = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(mean)):
             raise AllreduceException("a mean is not finite")

@@ -1,4 +1,4 @@
-"""Content-addressed bytes between peers: one class over the Mail port, in both worlds.
+"""Blobs: content-addressed bytes between peers, over the Mail port of either world.
 
     cut(whole) -> Manifest{chunks} -> hold     its digest is in the Release
     fetch_release: manifest, chunks of several holders
@@ -35,7 +35,7 @@ from swarm.types import Digest, Manifest, PeerId, Release
 from swarm.wire import WireError, decode, encode
 
 CHUNK = 1 << 20
-"""Best throughput of streams is between 256 KiB and 1 MiB, and a lost one is cheap to repeat."""
+"""Bytes of a chunk: streams are fastest between 256 KiB and 1 MiB, and a lost chunk is cheap to repeat."""
 
 AT_ONCE = 4
 """Chunks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
@@ -56,7 +56,8 @@ class Cut(NamedTuple):
 
 
 def cut(data: bytes, version: int) -> Cut:
-    """Cuts and hashes, 1 s of CPU for a GB. Raises ValueError when the bytes are none, or too many."""
+    """Cut and hash a release's bytes, 1 s of CPU for a GB. Raises ValueError when there are none, or too
+    many."""
     if not 0 < len(data) <= LARGEST:
         raise ValueError(f"version {version} has {len(data)} bytes: at most {LARGEST} travel")
     step = chunk_size(len(data))
@@ -75,12 +76,11 @@ def chunk_size(size: int) -> int:
 
 
 AGAIN = 60.0
-"""Seconds after which a disk that still takes no more is told again: windows that come later hear of it,
-too."""
+"""Seconds after which a disk that still refuses is reported again: later windows see it too."""
 
 LATELY = 20.0
-"""Seconds since a part of a release was asked for in which somebody is still fetching it: a slow line asks
-every few seconds."""
+"""Seconds after a request for a part of a release during which a peer counts as fetching it: one on a slow
+line asks every few seconds."""
 
 
 def _ignore(peer: PeerId, reason: str) -> None:
@@ -108,8 +108,7 @@ class Blobs:
         service: Service = Service.BLOBS,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
-        """Reads the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks
-        while it does."""
+        """Read the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks."""
         self.asked = 0.0
         self._mail, self._service = mail, service
         self._on_bad = on_bad
@@ -119,18 +118,18 @@ class Blobs:
         self._shelf: MemoryShelf | Folder = Folder(folder, on_damage) if folder is not None else MemoryShelf()
         self._releases: dict[Digest, Manifest] = {}
         self._begun: dict[Digest, Manifest] = {}
-        """Releases of which chunks are here, but not all."""
+        """Releases of which some chunks are here, but not all."""
         self._fetching: Counter[Digest] = Counter()
         self._part_of: dict[Digest, Digest] = {}
         """Manifest and chunks of the releases that are here -> the manifest."""
         self._wanted: dict[Digest, float] = {}
-        """When somebody asked for a part of a release last, in loop seconds."""
+        """Release -> when a part of it was last asked for, in loop seconds."""
         self._last: Digest | None = None
-        """The release that was published last, until a newer one is here: who falls back to an old one has to
-        offer it."""
+        """The release published last, until a newer one is here: a learner that fell back to an old one has
+        to offer it."""
         self._turns = AnswerTurns()
         self._complained = -AGAIN
-        """When, in monotonic seconds, the disk was complained of last."""
+        """When the disk was last reported, in monotonic seconds."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
         for found, manifests in (
             (self._releases, self._shelf.releases()),
@@ -168,11 +167,11 @@ class Blobs:
         return parts.manifest, self._hold(parts.manifest)
 
     def get(self, digest: Digest) -> bytes | None:
-        """What is held here, without asking anybody."""
+        """The bytes, if they are held here; asks nobody."""
         return self._shelf.get(digest)
 
     def holds(self, release: Release) -> bool:
-        """Its bytes are here, all of them; what turned out to be damaged is not."""
+        """Whether all bytes of a release are here, undamaged."""
         manifest = self._releases.get(release.manifest)
         here = manifest is not None and all(
             digest in self._shelf for digest in (release.manifest, *manifest.chunks)
@@ -253,13 +252,14 @@ class Blobs:
         self._complain()
 
     def _complain(self) -> None:
-        """A disk that takes no more costs what would outlive this peer, and nothing else."""
+        """Report a disk that refuses, at most every AGAIN seconds. The peer goes on; only what would outlive
+        it is lost."""
         if (complaint := self._shelf.complaint()) and time.monotonic() - self._complained >= AGAIN:
             self._complained = time.monotonic()
             self._on_damage(complaint)
 
     async def _take(self, fetch: Fetch, digest: Digest, size: int | None) -> bytes:
-        """From here, else from the holders; it is not held by that."""
+        """A blob from here, else from the holders; fetching does not hold it."""
         data = self._shelf.get(digest)
         if data is None:
             data = await fetch.blob(digest)
@@ -270,7 +270,7 @@ class Blobs:
         return data
 
     async def _begin(self, address: Digest, manifest: Manifest) -> None:
-        """From now on chunks of this release are held, although it is not here as a whole."""
+        """Hold chunks of this release from now on, before it is complete."""
         if address not in self._releases and address not in self._begun:
             self._begun[address] = manifest
             await self._off_loop(self._shelf.begin, address, encode(manifest))
@@ -373,7 +373,7 @@ def _agrees(manifest: Manifest, release: Release) -> bool:
 
 
 def _check(manifest: Manifest, release: Release) -> None:
-    """Before a byte of a chunk is asked for. Raises NetError."""
+    """Check a manifest before a chunk is asked for. Raises NetError."""
     if not _agrees(manifest, release) or len(manifest.chunks) != -(-release.size // chunk_size(release.size)):
         raise NetError(
             f"the manifest of version {release.version} ({manifest.size} bytes in {len(manifest.chunks)}"

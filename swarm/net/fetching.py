@@ -6,10 +6,10 @@
                 unreachable, silent        rests; out of this fetch after a few times in a row
                 wrong bytes                a liar: reported, and out of this fetch
 
-Silent is who sends not a byte for 5 s and 8 round trips, however long a chunk takes; where a second holder
-would be much faster, it is asked as well, and the first answer counts. Nobody is blamed for a slow line. Not
-handled: what is done with the bytes (swarm.net.blobs), and how long a whole fetch may take, which is for its
-caller to say.
+A holder is silent when it sends no byte for 5 s and 8 round trips, however long a chunk takes; where a second
+holder would be much faster, it is asked as well, and the first answer counts. A slow line is no fault. Not
+handled: what is done with the bytes (swarm.net.blobs), and the deadline of a whole fetch, which its caller
+keeps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LONGEST = 300.0
 """Seconds for one chunk: 3.5 kB/s. Slower ones would come, but not before the next release does."""
 
 STRIKES = 3
-"""Failures in a row that end it for a holder that has answered; for one that never has, the first does."""
+"""Failures in a row after which a holder that has answered before is out; one that never has is out after the
+first."""
 
 REST, LONGEST_REST = 0.5, 4.0
 """Seconds before a busy or failing holder is asked again, doubled each time, with jitter."""
@@ -44,7 +45,7 @@ STARVED = 120.0
 something newer."""
 
 GIVEN = 10.0
-"""Seconds after which a request that is not answered is being answered: a busy holder says so earlier."""
+"""Seconds after which an unanswered request counts as being answered: a busy holder says so earlier."""
 
 LOOK = 1.0
 """Seconds between two looks at whether another holder would be faster."""
@@ -60,9 +61,9 @@ class Holder:
 
     peer: PeerId
     under: dict[Digest, float] = field(default_factory=dict)
-    """What it was asked for, and when."""
+    """Digest -> when it was asked for."""
     lacks: dict[Digest, str] = field(default_factory=dict)
-    """What it refused, and why."""
+    """Digest -> why it refused it."""
     pace: float = 0.0
     """Seconds of an answer, smoothed; 0 before the first."""
     trip: float = TRIP
@@ -70,10 +71,10 @@ class Holder:
     rest_until: float = 0.0
     rest: float = REST
     out: str = ""
-    """Why it is not asked any more."""
+    """Why it is not asked any more; empty while it is."""
 
     def cost(self, now: float, usual: float) -> float:
-        """Seconds in which it would answer, by what it did so far, or as others do."""
+        """Seconds in which it would answer, by its own answers so far, or else by the usual ones."""
         oldest = now - min(self.under.values(), default=now)
         return (len(self.under) + 1) * max(self.pace or usual, oldest)
 
@@ -144,7 +145,8 @@ class Fetch:
         return None
 
     def _faster(self, digest: Digest, asked: dict[asyncio.Task[bytes | None], Holder]) -> Holder | None:
-        """A second holder, when it would have given the blob by now, twice over, and the first has not."""
+        """A second holder to ask, when it would have delivered the blob twice by now and the first has
+        not."""
         if len(asked) > 1:
             return None
         now, (first,) = asyncio.get_running_loop().time(), asked.values()
@@ -166,7 +168,7 @@ class Fetch:
         return min((holder.pace for holder in self._holders if holder.pace), default=0.0)
 
     async def _ask(self, holder: Holder, digest: Digest) -> bytes | None:
-        """None when it did not give it, for a reason that its Holder has."""
+        """Ask one holder. None when it did not deliver; its Holder has the reason."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

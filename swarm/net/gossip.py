@@ -31,7 +31,7 @@ SUBSCRIBE_SECONDS = 30.0
 """Until a new subscription must stand: p2pd's own start and one replacement."""
 
 UNHEARD_SECONDS = 10.0
-"""Until something is done about it that nobody listens; then the pause doubles while that does not help."""
+"""Seconds without any listener until the node connects anew; the pause doubles while that does not help."""
 
 
 class GossipDaemon(Protocol):
@@ -51,7 +51,7 @@ class PubSub:
         self._me = me
         self._line = line
         self.published: set[str] = set()
-        """Topics that something was published to."""
+        """Topics published to so far."""
 
     async def publish(self, topic: str, data: bytes) -> None:
         if len(data) > EVENT_LIMIT.sealed:
@@ -114,15 +114,14 @@ class Inbox:
 
 
 class Unheard:
-    """For how long nobody has listened, and when to do something about it. Times are of one clock, in
-    seconds."""
+    """How long nobody has listened, and when to connect anew. Times are of one clock, in seconds."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._done = 0
 
     def due(self, now: float) -> bool:
-        """Nobody listens now: is something to be done?"""
+        """Nobody listens now: whether to connect anew."""
         if self._since is None:
             self._since = now
         if now < self._since + UNHEARD_SECONDS * (2 ** (self._done + 1) - 1):
@@ -131,6 +130,7 @@ class Unheard:
         return True
 
     def over(self, now: float) -> float | None:
-        """Somebody listens now. How long nobody did, told once and if something was done about it."""
+        """Somebody listens now: the seconds without a listener, returned once and only after connecting
+        anew."""
         since, done, self._since, self._done = self._since, self._done, None, 0
         return now - since if since is not None and done else None

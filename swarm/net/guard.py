@@ -1,4 +1,5 @@
-"""Limits that stock hivemind lacks. `install()` once, before any P2P or DHT: forked children inherit it.
+"""Guard: limits that stock hivemind lacks. Call `install()` once, before any P2P or DHT: forked children
+inherit it.
 
     bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules
         -> hivemind
@@ -39,7 +40,8 @@ from swarm.types import Digest, PeerId
 from swarm.wire import topic
 
 DECODE_BYTES = 1 << 20
-"""A key that is full of records is 600 KiB; hivemind's other msgpack is below 1 KiB."""
+"""Bytes of msgpack decoded at once: a key that is full of records is 600 KiB; hivemind's other msgpack is
+below 1 KiB."""
 
 DECODE_ITEMS = 4096
 """Elements of one array or map: a full key has 512 records."""
@@ -48,17 +50,18 @@ DECODE_DEPTH = 4
 """Nested extension types: hivemind nests two (a dictionary whose items hold a tuple)."""
 
 FRAME_SECONDS = 30.0
-"""From a frame's header to its last byte: 4 MiB at 140 kB/s."""
+"""Seconds from a frame's header to its last byte: 4 MiB at 140 kB/s."""
 
 IDLE_SECONDS = 300.0
-"""Between two frames of one of hivemind's streams: a follower is silent while its leader gathers and reduces,
-minutes over a WAN."""
+"""Seconds between two frames of one of hivemind's streams: a follower is silent while its leader gathers and
+reduces, minutes over a WAN."""
 
 STREAMS_PER_PEER = 64
-"""p2pd manages 64 streams to one peer at once, 256 fail; an averaging opens two for each member."""
+"""Streams of one peer: p2pd manages 64 to one peer at once, 256 fail; an averaging opens two for each
+member."""
 
 STREAMS = 512
-"""In one process: half of the usual limit of 1024 open files."""
+"""Streams in one process: half of the usual limit of 1024 open files."""
 
 SUBKEYS = 512
 """Records under one key: strangers can make identities freely, so that a key must not grow with them."""
@@ -95,12 +98,12 @@ class GuardError(ValueError):
 
 
 def averaging_prefix(run: Digest) -> str:
-    """What begins the names of a run's averaging calls at p2pd."""
+    """Prefix of the names of a run's averaging calls at p2pd."""
     return f"{run[:16]}_grads"
 
 
 def allowed_keys(run: Digest) -> tuple[str, ...]:
-    """Everything that may be stored."""
+    """The keys under which records may be stored."""
     return tuple(topic(run, key) for key in Key)
 
 
@@ -301,7 +304,7 @@ async def _add_handler_bounded(
 
 
 def install() -> None:
-    """Put the limits into hivemind's classes. Call it as often as you like."""
+    """Put the limits into hivemind's classes. A second call changes nothing."""
     DHTProtocol.rpc_store, DHTProtocol.rpc_find = _store_bounded, _find_bounded
     DictionaryDHTValue.store = _store_record_bounded
     MSGPackSerializer._decode_ext_types = classmethod(_decode_bounded)

@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Report = Callable[[str, str, float | None], None]
-"""(part, what happened, None for a fault or the seconds until it was over)."""
+"""(part, what happened, None) for a fault; (part, what happened, seconds it lasted) when it is over."""
 
 LOOK_SECONDS = 0.25
-"""Between two looks at whether the children live."""
+"""Seconds between two looks at whether the children live."""
 
 HEALTH_SECONDS = 10.0
-"""Between two questions to children that live: a hung one is found within two of these."""
+"""Seconds between two health questions to living children: a hung one is found within two of these."""
 
 NETWORK_SECONDS = 2.0
-"""Between two looks at who is connected; the network is found again within a few of these."""
+"""Seconds between two looks at who is connected; the network is found again within a few of these."""
 
 AGAIN_SECONDS = 5.0
-"""Between two tries to replace p2pd when that fails, and the slowest pace of dialling those who are
-missing."""
+"""Seconds between two tries to replace p2pd when that fails, and between two dials of missing peers at the
+slowest."""
 
 STOP_SECONDS = 3.0
-"""For each step of `close`."""
+"""Seconds for each step of `close`."""
 
 SOME = 8
 """Peers dialled or greeted at a time."""
@@ -248,7 +248,7 @@ class Node:
         self._daemon_up.set()
 
     async def _enter(self) -> None:
-        """Be connected with a bootstrap peer, if there are any. Raises Unreachable naming each and how it
+        """Connect with a bootstrap peer, if there are any. Raises Unreachable naming each and how it
         failed."""
         line = await self.line()
         reasons = await asyncio.gather(*map(line.reach, self._bootstrap))
@@ -260,7 +260,7 @@ class Node:
             raise Unreachable(f"no bootstrap peer could be reached: {each}")
 
     async def _launch_dht(self) -> tuple[str, ...]:
-        """Start the DHT and greet who is connected. -> complaints"""
+        """Start the DHT and greet connected peers. Returns complaints."""
         daemon = await self.line()
         # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is
         # never asked again.
@@ -278,7 +278,7 @@ class Node:
         return await self._greet(self._peers)
 
     async def _greet(self, peers: frozenset[PeerId]) -> tuple[str, ...]:
-        """Make connected peers known to the DHT. -> complaints"""
+        """Make connected peers known to the DHT. Returns complaints."""
         if not peers or self._dht is None:
             return ()
         some = random.sample(sorted(peers), min(SOME, len(peers)))
@@ -292,7 +292,7 @@ class Node:
             self._dht = None
 
     async def close(self) -> None:
-        """Reverse order, each step with a deadline; no process and no socket is left."""
+        """End the parts in reverse order, each with a deadline; no process and no socket is left."""
         self._daemon_up.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -306,7 +306,7 @@ class Node:
     # --- supervision ----------------------------------------------------------------------------------------
 
     async def supervise(self) -> None:
-        """Runs for ever: replaces what died, goes back to a network that was lost."""
+        """Run for ever: replace dead parts, reconnect to a network that was lost."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_children(), name="children of the node")
             tasks.create_task(self._watch_network(), name="network of the node")

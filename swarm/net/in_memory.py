@@ -201,9 +201,9 @@ class MemoryPeer:
         self.peer = peer
         self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self.answering: dict[asyncio.Task[None], bool] = {}
-        """And whether they are bounded in number: those that have turns are bounded by these."""
+        """Task -> whether it counts against CONCURRENT; calls with turns are bounded by these."""
         self.coming: dict[tuple[PeerId, str], float] = {}
-        """Until when bytes of answers of a service come from a peer, in loop seconds."""
+        """(peer, service) -> until when bytes of its answers arrive, in loop seconds."""
 
     def answer(self, call: PendingCall, handler: Handler, turns: AnswerTurns | None) -> None:
         task = self.network.tasks.create_task(
@@ -315,7 +315,7 @@ class MemoryMail:
 
 
 class Quiet:
-    """Settles a call as silent when for `idle` seconds no answer of its service was on its way from its
+    """Settles a call as silent after `idle` seconds in which no answer of its service was on its way from its
     peer."""
 
     def __init__(self, host: MemoryPeer, call: PendingCall, idle: float) -> None:
@@ -452,7 +452,7 @@ class MemoryAverager:
 
 
 class MemoryWork:
-    """The function inline, then the seconds that it costs in the simulation."""
+    """Runs the function inline, then sleeps the seconds that it costs in the simulation."""
 
     def __init__(self, price: Callable[[str], float]) -> None:
         self._price = price

@@ -82,7 +82,7 @@ class Meeting:
             self._start()
 
     def leave(self, seat: Seat, reason: str) -> None:
-        """Before the exchange one may go; during it, that breaks the round."""
+        """Remove a seat: before the exchange the others go on, during it the round breaks."""
         if self.over or self.seats.get(seat.peer) is not seat:
             return
         if self.exchanging:
@@ -210,8 +210,8 @@ def _shapes(seat: Seat) -> list[tuple[int, ...]]:
 
 
 def _average(seats: list[Seat], judged: list[Standing]) -> None:
-    """In place: sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer ids, so that it is one
-    result for all."""
+    """Replace all tensors in place by sum_i w_i s_i t_i / sum_i w_i, in float32 and in the order of the peer
+    ids, so that it is one result for all."""
     import torch
 
     total = sum(one.weight for one in judged)

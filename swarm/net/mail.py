@@ -34,29 +34,31 @@ from swarm.types import Digest, PeerId
 log = logging.getLogger(__name__)
 
 STREAMS_TO_ONE = 8
-"""Open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to one
-peer."""
+"""Streams open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to
+one peer."""
 
 POOL_SECONDS = 30.0
-"""An idle stream is closed by the sender: a sampler writes more often, a passer-by should not hold one."""
+"""Seconds after which the sender closes an idle stream: a sampler writes more often, and a passing peer
+should not hold one."""
 
 IDLE_SECONDS = 60.0
-"""By the receiver: later than the sender, so that a request never meets a stream that is just being
-closed."""
+"""Seconds after which the receiver closes it: later than the sender, so that a request never meets a stream
+that is just being closed."""
 
 REPLY_SECONDS = 30.0
-"""For each piece of a reply to be taken: whoever reads is slow, and whoever does not is gone."""
+"""Seconds for a peer to take each piece of a reply: a slow reader needs them, one that takes longer is
+gone."""
 
 DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
-"""Of a message's deadline, and at most: finding the peer and opening the stream take one share each, the
-answer has the rest."""
+"""Share of a message's deadline, and seconds at most: finding the peer and opening the stream take one share
+each, the answer has the rest."""
 
 REASON_LIMIT = 500
 """Bytes of a refusal's reason."""
 
 PIECE = 1 << 16
-"""Bytes read at a time of a message that is not wanted, and written at a time of a reply: less would be more
-calls than bytes."""
+"""Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
+calls."""
 
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 """Peers whose addresses are remembered, and how many of each."""
@@ -91,10 +93,10 @@ class Pool:
     """(since, stream), the most recently used last."""
     users: int = 0
     patient: dict[asyncio.Timeout, float] = field(default_factory=dict)
-    """Who waits for answers by progress, and for how many seconds without a byte."""
+    """Calls that wait by progress -> seconds without a byte after which the peer is silent."""
 
     def moved(self) -> None:
-        """Bytes of an answer came: whoever waits for this service of this peer sees that it is not silent."""
+        """Bytes of an answer arrived: extend the calls that wait for this service of this peer."""
         if not self.patient:
             return
         now = asyncio.get_running_loop().time()
@@ -129,14 +131,14 @@ class StreamMail:
     # --- addresses ------------------------------------------------------------------------------------------
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Where a peer says that it can be dialled (a heartbeat carries it)."""
+        """Remember the addresses that a peer announces in its heartbeat."""
         self._addresses[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
         self._addresses.move_to_end(peer)
         while len(self._addresses) > ADDRESSES_KNOWN:
             self._addresses.popitem(last=False)
 
     def addresses(self) -> dict[PeerId, tuple[str, ...]]:
-        """Remembered ones, the most recently heard peer last."""
+        """Remembered addresses, the most recently heard peer last."""
         return dict(self._addresses)
 
     # --- sending --------------------------------------------------------------------------------------------
@@ -223,11 +225,11 @@ class StreamMail:
         await self._register(await self._line(), service)
 
     def prefer(self, regular: Callable[[PeerId], bool]) -> None:
-        """Peers of which this is true are not kept out by strangers."""
+        """Peers for which `regular` is true are not kept out by strangers."""
         self._slots.regular = regular
 
     async def attach(self, line: MailDaemon) -> None:
-        """A new p2pd knows none of the services."""
+        """Register all services with a new p2pd."""
         for service in self._services:
             await self._register(line, service)
 
@@ -285,7 +287,7 @@ class StreamMail:
     async def _answer(
         self, seat: StreamSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
     ) -> bool:
-        """One request. False when the stream must be closed."""
+        """Answer one request. False when the stream must be closed."""
         patience.wait(IDLE_SECONDS)
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > (most := largest(seat.service)):
@@ -313,7 +315,8 @@ class StreamMail:
     async def _handle(
         self, service: str, peer: PeerId, message: bytes
     ) -> tuple[int, bytes, Callable[[], None]]:
-        """-> status, answer or reason, and what ends the call's turn when that has left."""
+        """Returns status, answer or reason, and the function that ends the call's turn once the reply has
+        left."""
         handler, turns = self._services[service]
         end = no_turn
         try:
@@ -325,7 +328,8 @@ class StreamMail:
         except Refused as refusal:
             return BUSY if isinstance(refusal, Busy) else REFUSED, str(refusal).encode()[:REASON_LIMIT], end
         except Exception as error:
-            # Ours, and whoever wrote may repeat it: it is told and logged, and the peer goes on.
+            # A bug of ours that the sender may trigger again: it is reported and logged, and the peer goes
+            # on.
             log.exception("the handler of %r failed on a message of %s", service, peer)
             self._bug(service, f"{type(error).__name__}: {error}")
             return REFUSED, b"internal error", end

@@ -60,26 +60,26 @@ MAX_ANNOUNCEMENT = 16 << 10
 """8 bytes for each invited peer: room for two thousand learners."""
 
 POLL = 0.05
-"""Seconds between two looks at the window's end, and before somebody who refused or is not there is asked
-again;"""
+"""Seconds between two looks at the window's end, and before a peer that refused or is not there is asked
+again."""
 
 LONGEST_POLL = 0.4
-"""twice as long each time up to here: a dead peer costs a few dials in a window, one that restarts (0.2 s) is
-found in it."""
+"""Seconds up to which POLL doubles with each try: a dead peer costs a few dials in a window, one that
+restarts (0.2 s) is found in it."""
 
 
 class MatchError(Exception):
-    """What another learner told is not to be believed."""
+    """Another learner's announcement must not be believed."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """What a learner tells a group that forms (hivemind's `gather`)."""
+    """What a learner announces to a group that forms (hivemind's `gather`)."""
 
     v: int
     weight: float
     norm: float
     usual: float
-    """See swarm.core.standing.Claim."""
+    """Usual norm, see swarm.core.standing.Claim."""
     dial_only: bool
     invited: Annotated[
         tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
@@ -92,7 +92,7 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 def read_announcement(raw: bytes) -> Announcement:
-    """Raises MatchError."""
+    """Decode an announcement. Raises MatchError."""
     if len(raw) > MAX_ANNOUNCEMENT:
         raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
     try:
@@ -120,7 +120,7 @@ def _rank(peer: PeerID) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class Suitor:
-    """Somebody who asked me to lead, while its stream is open."""
+    """A peer that asked me to lead, while its stream is open."""
 
     peer: PeerID
     raw: bytes
@@ -245,7 +245,7 @@ class Matching:
         return [one for one in self._suitors.values() if one.accepted]
 
     def _admit(self) -> None:
-        """Accept whoever fits, and begin when the group is full."""
+        """Accept every suitor that fits, and begin when the group is full."""
         if self._group is None or self._group.done() or self._leader is not None:
             return
         for suitor in self._suitors.values():
@@ -290,7 +290,7 @@ class Matching:
     # --- as a follower --------------------------------------------------------------------------------------
 
     def _court_all(self) -> None:
-        """Ask everybody who may lead me and is not asked yet."""
+        """Ask every peer that may lead me and is not asked yet."""
         for peer in self.invited:
             if (self.dial_only or _rank(peer) < _rank(self.me)) and peer not in self._courting:
                 self._courting[peer] = self._tasks.create_task(self._court(peer))
@@ -313,7 +313,7 @@ class Matching:
             pause = min(2 * pause, LONGEST_POLL)
 
     async def _ask(self, leader: PeerID) -> bool:
-        """Until it refuses, disbands or begins. -> it had accepted me"""
+        """Ask until the leader refuses, disbands or begins. Returns whether it had accepted me."""
         left = self._until - asyncio.get_running_loop().time()
         request = JoinRequest(
             schema_hash=self._schema, expiration=left, gather=self._raw, client_mode=self.dial_only

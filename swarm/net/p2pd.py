@@ -41,22 +41,22 @@ from swarm.types import PeerId
 StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 START_SECONDS = 20.0
-"""p2pd starts in 0.2 s; a machine that compiles something next to it has needed 10."""
+"""Seconds for p2pd to start: it needs 0.2; a machine that compiles something next to it has needed 10."""
 
 STOP_SECONDS = 2.0
-"""From SIGTERM to SIGKILL: p2pd has nothing to save."""
+"""Seconds from SIGTERM to SIGKILL: p2pd has nothing to save."""
 
 ASK_SECONDS = 10.0
-"""For an answer on the control socket that needs no network."""
+"""Seconds for an answer on the control socket that needs no network."""
 
 PROBE_SECONDS = 5.0
-"""One TCP handshake to the other side of the world, three times over."""
+"""Seconds for a TCP handshake: three times one to the other side of the world."""
 
 READ_AHEAD = 1 << 20
 """Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
 
 MESSAGE_LIMIT = 1 << 20
-"""Of a frame on the control socket; GossipSub's own limit of a message."""
+"""Bytes of a frame on the control socket; GossipSub's own limit of a message."""
 
 # PR_SET_PDEATHSIG holds for the thread that forks: Nodes are started in the main thread. The check after it
 # closes the race with a parent that died before. In a process group of its own p2pd does not hear what a
@@ -204,7 +204,7 @@ class Daemon(P2P):
         return self._child.returncode is not None
 
     async def stop(self) -> None:
-        """p2pd is gone afterwards, and its sockets are."""
+        """End p2pd and remove its sockets."""
         self._terminate()
         try:
             await asyncio.wait_for(self._child.wait(), STOP_SECONDS)
@@ -234,7 +234,7 @@ class Daemon(P2P):
         return peers
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> None:
-        """Be connected with `peer`. Raises Unreachable or Silent."""
+        """Connect with `peer`. Raises Unreachable or Silent."""
         dial = [address.dial for address in addresses]
         request = pb.ConnectRequest(peer=base58.b58decode(peer), addrs=dial, timeout=int(timeout) + 1)
         await self._ask(pb.Request(type=pb.Request.CONNECT, connect=request), timeout)
@@ -273,8 +273,8 @@ class Daemon(P2P):
     async def open_stream(
         self, peer: PeerId, name: str, timeout: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises Unreachable when the peer cannot be dialled or has no handler of that name, Silent on
-        timeout."""
+        """Open a stream. Raises Unreachable when the peer cannot be dialled or has no handler of that name,
+        Silent on timeout."""
         stream = pb.StreamOpenRequest(peer=base58.b58decode(peer), proto=[name], timeout=int(timeout) + 1)
         reader, writer, _ = await self._call(
             pb.Request(type=pb.Request.STREAM_OPEN, streamOpen=stream), timeout

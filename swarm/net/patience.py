@@ -1,8 +1,7 @@
-"""Patience: how long a stream that is served may take for what it does now.
+"""Patience: a deadline for each step of a served stream, with one timer a stream.
 
-What a stream does changes four times a message, and a timer for each would cost more than all that is decided
-about the message. There is one timer a stream: it stays where it is while deadlines move away from it, and
-looks again when it is early.
+A stream's deadline changes four times a message, and a new timer for each would cost more than handling the
+message. So the one timer stays set while the deadline moves later; when it fires early, it is set again.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from collections.abc import Callable
 
 class Patience:
     def __init__(self, over: Callable[[], None]) -> None:
-        """`over` is called when something takes longer."""
+        """`over` is called when a step outlasts its deadline."""
         self._loop, self._over = asyncio.get_running_loop(), over
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, seconds: float) -> None:
-        """What begins now may take so long; infinite: as long as it takes."""
+        """The step that begins now may take `seconds`; infinite: no deadline."""
         self._until = self._loop.time() + seconds
         if self._timer is None or self._until < self._timer.when():
             self._set()
 
     def end(self) -> None:
-        """Nothing is waited for any more."""
+        """End: no deadline is kept any more."""
         self._until = math.inf
         self._set()
 

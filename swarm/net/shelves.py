@@ -1,9 +1,9 @@
-"""Where blobs lie: in memory, or as files of a folder that outlive the peer.
+"""Shelves: storage of blobs, in memory or as files of a folder that outlive the peer.
 
 A shelf knows digests, bytes and which manifests are of whole releases; swarm.net.blobs decides what is held.
 In a folder every file is written durably (temporary file, fsync, rename, fsync of the folder) and verified
-whenever it is read: what is damaged is told and not held any more. What the disk does not take is held in
-memory until it is dropped. Not handled: two processes on one folder.
+whenever it is read: a damaged file is reported and not held any more. What the disk refuses is held in memory
+until it is dropped. Not handled: two processes on one folder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MemoryShelf:
         return ""
 
     def mark(self, manifest: Digest) -> None:
-        """Nothing outlives a memory."""
+        """No mark is needed: a shelf in memory does not outlive the peer."""
 
     def releases(self) -> list[Digest]:
         return []
@@ -65,7 +65,7 @@ class MemoryShelf:
 class Folder:
     """Blobs as files named by their digests; an empty `<digest>.release` marks the manifest of a release that
     is here as a whole, `<digest>.begun` one of which chunks are here, `<digest>.pin` what stays. What the
-    disk does not take is held in memory.
+    disk refuses is held in memory.
     """
 
     def __init__(self, path: Path, on_damage: Callable[[str], None]) -> None:
@@ -73,7 +73,7 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         self._held: set[Digest] = set()
         self._spare: dict[Digest, bytes] = {}
-        """Of these, what the disk did not take."""
+        """Those of them that the disk refused."""
         self._refused = ""
         for file in sorted(path.iterdir()):
             if DIGEST.fullmatch(file.name.encode()):
@@ -90,7 +90,7 @@ class Folder:
         return digest in self._held
 
     def get(self, digest: Digest) -> bytes | None:
-        """What is damaged or gone, by whatever happened to the disk, is told once and not held any more."""
+        """The blob's bytes, verified. A damaged or missing file is reported once and not held any more."""
         if digest not in self._held:
             return None
         if digest in self._spare:
@@ -127,7 +127,7 @@ class Folder:
         self._unlink(f"{manifest}.begun")
 
     def complaint(self) -> str:
-        """Why the disk took less than it was given since the last question; empty when it took all."""
+        """Why the disk refused something since the last call; empty when it took everything."""
         told, self._refused = self._refused, ""
         return told
 
@@ -166,7 +166,7 @@ class Folder:
                 self._unlink(digest)
 
     def _drop_orphans(self) -> None:
-        """What a crash left behind: chunks of no release, marks without a blob."""
+        """Delete what a crash left behind: chunks of no release, marks without a blob."""
         needed: set[Digest] = set(self._marked("pin"))
         for manifest in (*self.releases(), *self.begun()):
             needed.update([manifest, *decode((self._path / manifest).read_bytes(), Manifest).chunks])

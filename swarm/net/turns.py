@@ -1,10 +1,9 @@
-"""Turns: a few answers of a service leave at a time, the next one to the peer that had its turn the longest
-ago.
+"""Turns: bounds how many answers of a service leave at once; the next one goes to the peer whose last turn is
+longest ago.
 
-A line that carries all answers at once makes every one of them late and none of them useful; one after the
-other the first is useful at once. Who would wait long is told Busy, which is an answer: it may ask somebody
-else, or again. A turn ends when its answer has left, or after a while: a reader that takes its time must not
-keep the others waiting.
+A line that carries all answers at once makes every one of them late; one after the other, the first is useful
+early. A peer that would wait long gets Busy, so that it can ask another holder, or again. A turn ends when
+its answer has left, or after a while: a reader that takes its time must not keep the others waiting.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ FROM_ONE = 6
 is late."""
 
 REMEMBERED = 256
-"""Peers whose last turn is known: more than can wait."""
+"""Peers whose last turn is remembered: more than can wait."""
 
 WAIT = 2.5
-"""Seconds that a call waits: well below those after which its sender takes the holder for silent."""
+"""Seconds that a call waits: well below those after which its sender counts the holder as silent."""
 
 LONGEST = 20.0
-"""Seconds of a turn. An uplink so slow that eight chunks take longer goes over to more at once."""
+"""Seconds of a turn at most. On an uplink so slow that eight chunks take longer, more answers leave at
+once."""
 
 
 class AnswerTurns:
@@ -46,7 +46,8 @@ class AnswerTurns:
         """Peers that had a turn, the last one last."""
 
     async def take(self, peer: PeerId) -> Callable[[], None]:
-        """Wait for a turn -> what ends it, to be called once the answer has left. Raises Busy."""
+        """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
+        Busy."""
         if len(self._waiting) >= QUEUE or self._of[peer] >= FROM_ONE:
             raise Busy("busy: too many wait already, try later")
         loop = asyncio.get_running_loop()
@@ -79,7 +80,8 @@ class AnswerTurns:
         return end
 
     def _next(self) -> None:
-        """Give free turns to those who had theirs the longest ago, and among these to who came first."""
+        """Give free turns to the peers whose last turn is longest ago, and among these to the first that
+        asked."""
         while self._free and self._waiting:
             order = {peer: k for k, peer in enumerate(self._served)}
             first = min(self._waiting, key=lambda waiting: order.get(waiting[0], -1))
@@ -105,4 +107,4 @@ class AnswerTurns:
 
 
 def no_turn() -> None:
-    """Ends the turn of a service that has none."""
+    """The end of a turn, for services without turns."""

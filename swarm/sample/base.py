@@ -13,7 +13,7 @@ from swarm.types import Digest
 
 
 class EngineError(Exception):
-    """This call failed, another may not: memory ran out with a single task, the engine's process died or
+    """This call failed; another may succeed: memory ran out with a single task, the engine's process died or
     hangs, a server is away. The engine keeps its policy, or takes the next one that it is given."""
 
 
@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Without special tokens."""
+        """Text without special tokens."""
         ...
 
 

@@ -62,7 +62,7 @@ class HfEngine:
         self._most: int | None = None
         """Completions in one call, once memory has run out."""
         self._torn = False
-        """A load ended half way: these are no version's weights."""
+        """A load ended half way: the weights are of no version."""
         self.version = -1
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
 
@@ -107,7 +107,7 @@ class HfEngine:
         }
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing to free."""
 
     def _in_parts(self, count: int, copies: int, part: Callable[[int, int], list[T]]) -> list[T]:
         """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when

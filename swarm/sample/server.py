@@ -38,13 +38,14 @@ from swarm.sample.vllm import LoadedRelease, Recipe, completions, spread
 from swarm.types import Digest
 
 QUICK = 30.0
-"""Seconds for what the server answers without computing much."""
+"""Seconds for requests that need little computing."""
 
 APART = 0.02
 """Nats a token that the server and the reference may differ by on the mean: bfloat16 rounds off less."""
 
 ALIKE = 1e-4
-"""Log-probabilities at two temperatures that are nearer to each other were taken before the temperature."""
+"""Nats: log-probabilities at two temperatures that are closer than this are computed before the
+temperature."""
 
 Reference = Callable[[Path, Sequence[int]], list[float]]
 """(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
@@ -65,7 +66,7 @@ class ServerEngine:
         self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
         self._served = ""
         self._life: str | None = None
-        """Of the server's process that has the release; None: not known to have it."""
+        """Start of the server process that has the release; None: not known to have it."""
         self._held: LoadedRelease | None = None
         self._seen: list[float] = []
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
@@ -115,8 +116,8 @@ class ServerEngine:
     # --- the server -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """That the server is there and does what is needed. Raises EngineError with the command that starts
-        it right."""
+        """Check that the server is there and does what is needed. Raises EngineError with the command that
+        starts it right."""
         try:
             self._served = str(self._get("/v1/models")["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
@@ -146,7 +147,7 @@ class ServerEngine:
             )
 
     def _take(self, release: LoadedRelease) -> None:
-        """The server has this release afterwards. Raises EngineError."""
+        """Make the server take this release. Raises EngineError."""
         life = self._process()
         if life != self._life:
             self.check()
@@ -234,7 +235,8 @@ class ServerEngine:
         return completions(_sampled(told), tokenizer)
 
     def _process(self) -> str:
-        """When the server's process began: another one has other weights. Empty where it does not tell."""
+        """When the server's process started: another process has other weights. Empty where it does not
+        say."""
         for line in self._ask("GET", "/metrics", None, QUICK).decode(errors="replace").splitlines():
             if line.startswith("process_start_time_seconds "):
                 return line.split()[1]
@@ -273,7 +275,7 @@ class ServerEngine:
         return data
 
     def _start(self) -> str:
-        """What a person types to have the right server."""
+        """The command that starts a fitting server."""
         adapters = self._recipe.rank
         mode = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if adapters else "VLLM_SERVER_DEV_MODE=1"
         rank = next((rank for rank in vllm_process.RANKS if rank >= adapters), vllm_process.RANKS[-1])

@@ -50,7 +50,7 @@ class ToyEngine:
         return {"version": self.version, "groups": self._groups}
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing to free."""
 
     def _group(self, prompt: str, group_size: int, seed: int) -> Completions:
         bucket = int(prompt) % len(self._cdf)

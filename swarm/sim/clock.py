@@ -21,7 +21,7 @@ _NAMED = 8
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that nobody will do."""
+    """Every task waits and nothing can wake one."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -1,4 +1,4 @@
-"""What a simulated run came to: a fold of its events into a few figures.
+"""Summary of a simulated run: a fold of its events into a few figures.
 
 In come events (a Bus sink), out comes a Summary for people (`text`) or programs (`as_dict`). Groups are
 counted from Judged, and from the gossiped Counted where learners report only those; lags are those of trained
@@ -78,7 +78,7 @@ class Summary:
 
 
 def _power(seconds: float) -> int:
-    """The power of two at or above."""
+    """The smallest power of two at or above the value."""
     return 1 << max(0, (max(1, int(-(-seconds // 1))) - 1).bit_length())
 
 

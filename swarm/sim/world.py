@@ -34,17 +34,17 @@ from swarm.types import PeerId
 
 @dataclass(frozen=True)
 class SimPeer:
-    """What a simulated peer is given."""
+    """All that a simulated peer is made from."""
 
     name: str
     role: Role
     ports: Ports
     seed: int
-    """Of this peer and this life."""
+    """Seed of this peer's life."""
     config: Config
     bus: Bus
     life: int
-    """0 at first, one more after each bounce."""
+    """Number of the peer's life: 0 at first, one more after each bounce."""
 
 
 Spawn = Callable[[SimPeer], Coroutine[Any, Any, None]]
@@ -58,7 +58,7 @@ class SimulationOutcome:
     virtual: float
     """Seconds simulated."""
     wall: float
-    """Seconds it took."""
+    """Seconds of wall time."""
 
 
 class World:

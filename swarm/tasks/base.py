@@ -35,8 +35,8 @@ Code = Literal["sandbox", "trust", "refuse"]
 
 
 class TaskError(ValueError):
-    """There is no such source, or it cannot be made of these options, or of this data. The message says what
-    to do."""
+    """There is no such source, or it cannot be made from these options or this data. The message says what to
+    do."""
 
 
 class RewardError(Exception):
@@ -45,7 +45,7 @@ class RewardError(Exception):
 
 
 class Course(Protocol):
-    """Exercises without rewards."""
+    """A source of exercises, without rewards."""
 
     environment: str
     """The name under which `source` finds it."""
@@ -65,11 +65,11 @@ class Course(Protocol):
 
 class TaskSource(Course, Protocol):
     slow: bool
-    """Tasks or rewards take their time, or come from a process of their own: they are asked for off the loop,
-    one at a time."""
+    """Tasks or rewards are slow, or come from a process of their own: they are asked for outside of the event
+    loop, one at a time."""
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
-        """What each completion is worth, finite. Raises RewardError."""
+        """One finite reward for each completion. Raises RewardError."""
         ...
 
 
@@ -102,13 +102,13 @@ class Exercises(abc.ABC):
 
     @abc.abstractmethod
     def reward(self, task: Task, completion: str) -> float:
-        """What the completion is worth, 0 to 1."""
+        """The completion's reward, 0 to 1."""
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         return [self.reward(task, completion) for completion in completions]
 
     def close(self) -> None:  # noqa: B027 (a default, not a duty)
-        """Nothing outlives the object."""
+        """Nothing to free."""
 
 
 BUILT_IN = {
@@ -164,7 +164,7 @@ def named_rewards(settings: config.TaskSettings) -> tuple[str, ...]:
 
 
 def warm_start(settings: config.TaskSettings, seed: int) -> WarmStart:
-    """The source from which the embedded policy is made. Raises TaskError for one whose exercises are of any
+    """The source from which the embedded policy is made. Raises TaskError for a source without a fixed set of
     characters."""
     word, colon, _ = settings.name.partition(":")
     found: object = None if colon and word in PREFIXED else _factory(settings.name)(seed, settings.options)
@@ -177,7 +177,7 @@ def warm_start(settings: config.TaskSettings, seed: int) -> WarmStart:
 
 
 def about(settings: config.TaskSettings) -> str:
-    """What the source's author says of its options, in one line. Raises TaskError."""
+    """The options of a source, from its docstring, in one line. Raises TaskError."""
     word, colon, _ = settings.name.partition(":")
     factory: object = _load(PREFIXED[word]) if colon and word in PREFIXED else _factory(settings.name)
     return " ".join((inspect.getdoc(factory) or "").split()).removesuffix(" Raises TaskError.")
@@ -211,7 +211,7 @@ def _load(place: str) -> Callable[..., TaskSource]:
 
 
 def checked(it: Started) -> Started:
-    """It, once its `check` has passed; closed when that raises."""
+    """The source, once its `check` has passed; closed when that raises."""
     try:
         it.check()
     except ValueError:

@@ -41,7 +41,7 @@ DEFAULTS: dict[str, int | float | str | bool] = {
     "shuffle": True,
 }
 DATA, HELD_OUT = "data.parquet", "held-out.parquet"
-"""What a run carries of a data set: files of its task folder."""
+"""Files of the task folder in which a run carries a data set."""
 
 HASHES = 1 << 64
 BLOCK = 1000
@@ -123,7 +123,7 @@ class DataSet:
 
     @property
     def answers(self) -> bool:
-        """Rows have an answer to compare with."""
+        """Whether rows have an answer to compare with."""
         return bool(self._answer)
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class DataSet:
         return row
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing to free."""
 
     def _row(self, index: int) -> dict[str, Any]:
         held = index < 0
@@ -169,7 +169,7 @@ class DataSet:
         return Task(environment=self.environment, index=index, prompt=text, answer=answer, messages=messages)
 
     def _right(self, value: object) -> str | None:
-        """What a completion is compared with; None where the row has nothing."""
+        """The answer that a completion is compared with; None where the row has none."""
         text = _text(value)
         if text is None or not self._after:
             return text
@@ -214,7 +214,8 @@ class DataSet:
 
 
 def _held_out(prompts: set[int], share: float) -> set[int]:
-    """The prompts that never train: those with the smallest hashes, of several at least one and never all."""
+    """Prompts that are held out: those with the smallest hashes, at least one and never all where there are
+    several."""
     if share == 0.0 or len(prompts) < 2:
         return set()
     held = {prompt for prompt in prompts if prompt < share * HASHES}

@@ -1,4 +1,4 @@
-"""What exercises on a string of digits share: `52318=` asks for an answer that follows from those digits
+"""Base of exercises on a string of digits: `52318=` asks for an answer that follows from those digits
 alone.
 
 A subclass says what the answer is, and what decides whether an exercise is held out: one in ten, by a hash of
@@ -39,10 +39,10 @@ class Digits(Exercises):
 
     @abc.abstractmethod
     def answer(self, question: str) -> str:
-        """The only right one."""
+        """The only right answer."""
 
     def split(self, question: str) -> str:
-        """Exercises that have this in common are in the same half."""
+        """The key of the split: exercises with the same key are in the same half."""
         return question
 
     def task(self, index: int) -> Task:

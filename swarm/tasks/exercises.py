@@ -36,7 +36,7 @@ BARREN = 2000
 """Draws in a row without a new held-out question, after which there are no more."""
 
 CACHED = 64
-"""Chunks that are kept."""
+"""Chunks that are cached."""
 
 Exercise = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def held_out(name: str, seed: int, options: Options, first: int, n: int) -> list
 def scores(
     name: str, seed: int, options: Options, index: int, tag: str, completions: list[str]
 ) -> list[float]:
-    """What the exercise's own author says of each completion."""
+    """The score of each completion by the exercise's own `score_answer`."""
     exercise = _exercise(name, seed, options, index)
     scored = _chunk(name, _frozen(options), _seed(seed, "training", 0, 0))
     values = []

@@ -1,5 +1,4 @@
-"""The same source, its prompts as the model reads them: through the tokenizer's chat template, where the run
-has one.
+"""Wraps a task source: prompts are rendered through the tokenizer's chat template, where the run has one.
 
 Roles and engines see strings only. Rewards are given the task as the source made it: reward functions never
 see a template. A single conversation that the template cannot write (roles in an order that it does not know)
