@@ -181,9 +181,10 @@ class Child:
         return frame
 
     def kill(self) -> None:
-        """SIGKILL to it and to all that it started; stopped ones too."""
+        """SIGKILL to it and to all that it started, stopped ones too; it is gone afterwards."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def end(self, grace: float = 0.0) -> None:
         """Nothing of it is left afterwards. With `grace` its input ends first, and it has that many seconds
@@ -196,7 +197,6 @@ class Child:
                 while True:
                     self.receive(deadline - time.monotonic())
         self.kill()
-        self._process.wait()
         self._open = self._prints = False
         for pipe in self._pipes:
             pipe.close()

@@ -1,4 +1,5 @@
-"""Samples with vLLM, in a process of its own (child.py): its death or hang costs a restart and not the peer.
+"""Samples with vLLM, in a process of its own (vllm_process.py): its death or hang costs a restart and not the
+peer.
 
     load    release -> folder in memory or on the disk -> vLLM takes it in place (starts with the first one)
     sample  prompts -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature), untruncated
@@ -17,10 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +31,7 @@ import numpy as np
 
 from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
+from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, Tokenizer
 from swarm.types import Digest
@@ -45,12 +44,7 @@ SHARE = 0.25
 """Of the free memory of /dev/shm that a release may take: two are there at once while one takes the other's
 place."""
 
-LAST_WORDS = 2000
-"""Bytes of its log that are searched for why vLLM died."""
-
-LOOK = 0.5
-"""Seconds between two looks whether the process lives: something that it started may hold its end of the
-pipe."""
+_answers = msgspec.msgpack.Decoder(vllm_process.Answer)
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ class VllmEngine:
             raise EngineError("the engine is closed")
         assert self._scratch is not None
         recipe = self._recipe
-        self._child = Child(recipe.settings, self._scratch)
+        self._child = started(recipe.settings, self._scratch)
         self._starts += 1
         setup = vllm_process.Setup(
             folder=str(recipe.base or load.folder),
@@ -191,10 +185,10 @@ class VllmEngine:
         assert self._child is not None
         seconds = seconds or self._recipe.settings.timeout
         try:
-            told = self._child.ask(call, seconds)
-        except EngineError:
+            told = _answers.decode(self._child.ask(msgspec.msgpack.encode(call), seconds))
+        except Lost as lost:
             self._end()
-            raise
+            raise EngineError(f"vLLM {_why(lost)}") from None
         if not isinstance(told, vllm_process.Failed):
             return told
         if told.sound:
@@ -204,7 +198,7 @@ class VllmEngine:
 
     def _end(self) -> None:
         if self._child is not None:
-            self._child.kill()
+            self._child.end()
             self._child = None
 
     def _place(self, size: int) -> Path:
@@ -232,90 +226,21 @@ class LoadedRelease:
     digest: Digest
 
 
-class Child:
-    """The process, its pipes and its log."""
+def started(settings: Settings, scratch: Path) -> Child:
+    """vLLM's process, which waits for its Setup."""
+    return Child([*COMMAND, str(scratch)], environment(_own(settings)))
 
-    def __init__(self, settings: Settings, scratch: Path) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has died, gone with this object)
-        self._process = subprocess.Popen(
-            [*COMMAND, str(scratch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=_environment(settings),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
-        self._decoder = msgspec.msgpack.Decoder(vllm_process.Answer)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ask(self, call: vllm_process.Call, seconds: float) -> vllm_process.Answer:
-        """Raises EngineError when the process dies or does not answer in time; then it is of no more use."""
-        end = time.monotonic() + seconds
-        try:
-            self._write(vllm_process.encode(call), end)
-            (size,) = vllm_process.PREFIX.unpack(self._read(vllm_process.PREFIX.size, end))
-            return self._decoder.decode(self._read(size, end))
-        except TimeoutError:
-            raise EngineError(
-                f"vLLM did not answer within {seconds:g} s and counts as hung: if it was only slow, raise"
-                " peer.engine.timeout"
-            ) from None
-        except (EOFError, BrokenPipeError):
-            raise EngineError(f"vLLM's process died{self._why()}") from None
-
-    def kill(self) -> None:
-        """With all that it started; a stopped process too."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _write(self, data: bytes, end: float) -> None:
-        left = memoryview(data)
-        while left:
-            self._wait(self._in, select.POLLOUT, end)
-            with contextlib.suppress(BlockingIOError):
-                left = left[os.write(self._in, left) :]
-
-    def _read(self, size: int, end: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            self._wait(self._out, select.POLLIN, end)
-            with contextlib.suppress(BlockingIOError):
-                if not (part := os.read(self._out, size - len(data))):
-                    raise EOFError
-                data += part
-        return bytes(data)
-
-    def _wait(self, pipe: int, what: int, end: float) -> None:
-        poll = select.poll()
-        poll.register(pipe, what)
-        while not poll.poll(1000 * min(LOOK, max(0.0, end - time.monotonic()))):
-            if self._process.poll() is not None:
-                raise EOFError
-            if time.monotonic() >= end:
-                raise TimeoutError
-
-    def _why(self) -> str:
-        """What is known of its end: how, and the last line of its log that names an error."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(LOOK)
-        code = self._process.poll()
-        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with code {code}"
-        size = os.fstat(self._log.fileno()).st_size
-        words = (
-            os.pread(self._log.fileno(), LAST_WORDS, max(0, size - LAST_WORDS))
-            .decode(errors="replace")
-            .splitlines()
-        )
-        named = [line.strip() for line in words if "Error" in line]
-        return how + (f": {named[-1]}" if named else "")
+def _why(lost: Lost) -> str:
+    """What a person can do about it, or the last line that names an error."""
+    match lost:
+        case Hung():
+            return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
+        case Ended():
+            named = [line for line in lost.lines if "Error" in line]
+            return lost.how + (f": {named[-1]}" if named else "")
+        case _:
+            return str(lost)
 
 
 def spread(seed: int) -> int:
@@ -343,8 +268,9 @@ def completions(told: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Comple
     return groups
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """Of the process. vLLM binds a CPU's cores one by one unless told not to: here they are shared."""
+def _own(settings: Settings) -> dict[str, str]:
+    """Of the process's environment. vLLM binds a CPU's cores one by one unless told not to: here they are
+    shared."""
     own = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -362,4 +288,4 @@ def _environment(settings: Settings) -> dict[str, str]:
         own["CUDA_VISIBLE_DEVICES"] = (
             visible[int(number)] if int(number) < len(visible) and visible[0] else number
         )
-    return {**os.environ, **own}
+    return own

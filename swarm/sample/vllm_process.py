@@ -4,10 +4,9 @@ on its standard output.
     Setup -> (vLLM starts with the folder's weights) -> Ready
     Load -> Loaded        Sample -> Sampled        anything -> Failed
 
-Frames are a length (4 bytes, little endian) and msgpack. One call at a time, each gets one answer. Whatever
-vLLM prints goes to standard error. The process ends when its standard input does: nothing of it outlives the
-peer, also when that is killed in the middle of a call. Only its parent talks to it; what comes in is
-believed.
+Frames (swarm.process) hold msgpack. One call at a time, each gets one answer. The process ends when its
+standard input does: nothing of it outlives the peer, also when that is killed in the middle of a call. Only
+its parent talks to it; what comes in is believed.
 
 After each load the weights inside are compared with the file, since vLLM can keep stale ones: tensors that it
 holds as they are by a few rows each; those that a CPU packs by what their layer makes of a fixed vector; and
@@ -17,21 +16,18 @@ here: deadlines, restarts (vllm.py), several GPUs.
 
 from __future__ import annotations
 
-import os
-import queue
 import shutil
 import signal
-import struct
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-PREFIX = struct.Struct("<I")
+from swarm.process import Pipe
+
 ROWS = 16
 """Of each tensor that are compared: a step of training moves at least one value in a hundred, and these are
 thousands."""
@@ -401,34 +397,16 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
         return served, Failed(f"{type(error).__name__}: {str(error).strip() or 'no reason given'}"[:1000])
 
 
-def encode(message: Message) -> bytes:
-    """With its length before it."""
-    body = msgspec.msgpack.encode(message)
-    return PREFIX.pack(len(body)) + body
-
-
-def _calls(source: IO[bytes], calls: queue.SimpleQueue[bytes], scratch: str) -> None:
-    """Reads always, so that the peer's end is noticed while vLLM computes."""
-    while len(prefix := source.read(PREFIX.size)) == PREFIX.size:
-        calls.put(source.read(*PREFIX.unpack(prefix)))
-    shutil.rmtree(scratch, ignore_errors=True)
-    # with whatever vLLM has started: this process leads a group of its own
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
 def main(scratch: str) -> int:
     """`scratch`, the folder with the weights, is removed when the peer ends without a word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the peer, which leaves in order
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_calls, args=(os.fdopen(os.dup(0), "rb"), calls, scratch), daemon=True).start()
+    pipe = Pipe()
+    call = pipe.listen(lambda: shutil.rmtree(scratch, ignore_errors=True))
     decoder = msgspec.msgpack.Decoder(Call)
     served: Served | None = None
     while True:
-        served, told = answer(served, decoder.decode(calls.get()))
-        out.write(encode(told))
-        out.flush()
+        served, told = answer(served, decoder.decode(call()))
+        pipe.send(msgspec.msgpack.encode(told))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and values.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -56,7 +56,7 @@ def test_a_machine_without_vllm_says_what_to_install(folder: Path, monkeypatch: 
 def test_a_process_that_dies_says_how_and_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(monkeypatch, "raise MemoryError('no room for the weights')")
     said = failure(VllmEngine(recipe(folder)), Versions(folder))
-    assert said.endswith("died with code 1: MemoryError: no room for the weights")
+    assert said.endswith("ended its process with exit code 1: MemoryError: no room for the weights")
 
 
 def test_a_process_that_hangs_is_killed_by_the_deadline(
@@ -72,7 +72,7 @@ def test_a_process_that_hangs_is_killed_by_the_deadline(
 def test_a_failed_load_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(monkeypatch, "sys.exit(3)")
     engine = VllmEngine(recipe(folder))
-    with pytest.raises(EngineError, match="died with code 3"):
+    with pytest.raises(EngineError, match="exit code 3"):
         engine.load(*Versions(folder).move())
     assert engine._scratch is not None and not list(engine._scratch.iterdir())
     engine.close()
@@ -96,14 +96,15 @@ def test_the_process_ends_with_its_peer_and_takes_the_weights_along(tmp_path: Pa
     assert process.wait(timeout=60) == -9 and not scratch.exists()
 
 
-def test_ctrl_c_is_left_to_the_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_left_to_the_peer(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed = "lambda served, call: (os.kill(0, signal.SIGINT), (served, vllm_process.Loaded(0.5)))[1]"
     program(
         monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
     )
-    process = vllm.Child(recipe(folder).settings, Path(os.devnull))
-    assert process.ask(vllm_process.Load("", 1, True), 60.0) == vllm_process.Loaded(0.5)
-    process.kill()
+    process = vllm.started(recipe(folder).settings, tmp_path / "scratch")
+    told = process.ask(msgspec.msgpack.encode(vllm_process.Load("", 1, True)), 60.0)
+    process.end()
+    assert msgspec.msgpack.decode(told, type=vllm_process.Answer) == vllm_process.Loaded(0.5)
 
 
 def test_seeds_of_neighbouring_groups_are_far_apart_and_fit_vllm() -> None:
