@@ -1,4 +1,4 @@
-"""Do the learners hold the same weights? By version: who showed which digest.
+"""Whether the learners hold the same weights: by version, which learner showed which digest.
 
 In come (version, learner, digest) as heartbeats and releases tell them; a later digest of a learner replaces
 its earlier one (it snapped to the release). Versions that leave the window are only counted. A version shown
@@ -58,7 +58,7 @@ class Agreement(msgspec.Struct):
         )
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         shown, self.shown = self.shown, {}
         self.same, self.different = whole(self.same), whole(self.different)
         for version in sorted(shown):

@@ -1,4 +1,4 @@
-"""From a bus to many readers: folds events and gives each reader what it has not seen.
+"""The feed: folds a bus's events into a State and gives each reader what it has not seen.
 
 A Feed is a sink of a Bus. A reader is nothing but a revision number: at each tick it gets all that changed
 since then, as one update; readers with the same revision share its text. So there is no queue that could
@@ -53,7 +53,7 @@ class Feed:
         self._closed = False
         self._tick = -1
         self._texts: dict[tuple[int, bool], tuple[str, int]] = {}
-        """Of this tick, by the reader's revision and whether it gets flows: (view as JSON, ticks until the
+        """This tick's views: (reader's revision, whether it gets flows) -> (view as JSON, ticks until the
         next)."""
 
     def __call__(self, event: Event) -> None:

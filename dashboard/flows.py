@@ -1,9 +1,9 @@
 """Bytes between peers, as the receivers counted them.
 
 In come Transferred (a receiver's counts by purpose and by sender, over so many seconds), out go rates of the
-flows that are still reported and totals by purpose. A rate that was not told again for three periods is gone.
-Senders' counts are not used: two ends would be counted twice. Learners that averaged without telling bytes
-have flows of gradients without a rate.
+flows that are still reported and totals by purpose. A rate that is not reported again for three periods is
+gone. Senders' counts are not used: two ends would be counted twice. Learners that averaged without reporting
+bytes have flows of gradients without a rate.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FlowReport(msgspec.Struct):
     rate: float
     relayed: bool
     until: float
-    """When it is gone without another report."""
+    """When the flow ends without another report."""
 
 
 class Receiver(msgspec.Struct):
@@ -83,7 +83,7 @@ class Flows(msgspec.Struct):
                     )
 
     def averaged(self, members: tuple[str, ...], now: float) -> None:
-        """These learners sent each other gradients; nobody told how many bytes."""
+        """Learners that sent each other gradients; the bytes are unknown."""
         if len(members) <= AMONG:
             pairs = [(source, target) for source in members for target in members if source != target]
         else:
@@ -118,7 +118,7 @@ class Flows(msgspec.Struct):
         return TrafficView(total={purpose: float(size) for purpose, size in self.total.items()}, rate=rate)
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         self.total = {purpose: whole(self.total[purpose]) for purpose in TOLD if purpose in self.total}
         self.receivers = {
             peer: receiver for peer, receiver in list(self.receivers.items())[:RECEIVERS] if proper(peer)

@@ -1,8 +1,8 @@
 """What each kind of event changes in a State.
 
 One function an event: (state, event, when it happened by the window's clock). They clean what peers wrote and
-hand it to the part that keeps it. Judged, Sampled and other kinds without a function here are told as
-sentences, or not at all.
+hand it to the part that keeps it. Judged, Sampled and other kinds without a function here become sentences,
+or nothing.
 """
 
 from __future__ import annotations

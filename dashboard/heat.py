@@ -1,4 +1,4 @@
-"""Who was how far behind, when: a map of peers by slots of time.
+"""The map of lags: how many versions each peer was behind, by slots of time.
 
 In come (peer, lag in versions, time), out goes the largest lag of each peer in each slot. A full map merges
 its slots in pairs, so that it covers any time in a bounded number of columns.
@@ -48,7 +48,7 @@ class Heat(msgspec.Struct):
         return HeatView(slot=self.slot, start=self.start, columns=used, rows=rows)
 
     def mend(self, columns: int, peers: int) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         self.slot, self.start, self.columns = number(self.slot, SLOT, 1e12), moment(self.start), columns
         self.rows = {peer: row for peer, row in list(self.rows.items())[:peers] if proper(peer)}
         for row in self.rows.values():

@@ -39,7 +39,7 @@ CURVES = 64
 """Names in one question: more curves than a state keeps."""
 
 Absent = SkipJsonSchema[None]
-"""A parameter may be left out; it cannot be null, which a query has no word for."""
+"""Type of a parameter that may be left out; a query cannot say null."""
 
 Instant = Annotated[float, Field(ge=0, lt=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, lt=LARGEST, allow_inf_nan=False)]
@@ -90,6 +90,7 @@ class Endpoints(APIRouter):
 
 
 def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
+    """The endpoints of one window: `at` is refused where it is live, taken where it is a replay."""
     router = Endpoints()
     moment = _live(source) if source.live else _replayed(source)
     _swarm(router, moment)
@@ -100,7 +101,7 @@ def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
 
 
 async def timeless(request: Request) -> None:
-    """Of a live window, nobody can ask for another time."""
+    """Refuse `at` for a live window: it shows the present alone."""
     if "at" in request.query_params:
         raise HTTPException(
             422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was"
@@ -240,7 +241,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """As RFC 4180 has it. Text that a spreadsheet would run as a formula is quoted for it."""
+    """CSV as RFC 4180 has it. Text that a spreadsheet would run as a formula is quoted for it."""
     written = io.StringIO(newline="")
     writer = csv.writer(written)
     writer.writerow(header)

@@ -1,4 +1,4 @@
-"""The event list: the newest sentences, in which the same news again is counted instead of told.
+"""The event list: the newest sentences; one that repeats is counted instead of listed again.
 
 Each line remembers the revision at which it last changed, so that a reader asks for what is newer.
 """
@@ -12,7 +12,7 @@ from dashboard.text import TEXT_LIMIT, clean, moment, proper, whole
 from dashboard.views import Line
 
 RECENT = 6
-"""Lines among which the same news again is counted instead of told."""
+"""Newest lines among which a repeated sentence is counted instead of listed again."""
 
 WIRE = 500
 """Sentences of a full view: as many as a page keeps; /api/events has them all."""
@@ -54,7 +54,7 @@ class Lines(msgspec.Struct):
             del self.kept[: len(self.kept) - self.most]
 
     def view(self, since: int = 0, peer: str | None = None, most: int | None = None) -> tuple[Line, ...]:
-        """Sentences told or repeated after revision `since`, oldest first; about one peer, or about
+        """Sentences added or repeated after revision `since`, oldest first; about one peer, or about
         anything."""
         fresh: list[Line] = []
         for told in reversed(self.kept[-self.most :]):
@@ -65,7 +65,7 @@ class Lines(msgspec.Struct):
         return tuple(reversed(fresh))
 
     def mend(self, most: int) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         self.most, self.told = most, whole(self.told)
         self.kept = self.kept[-most:]
         for told in self.kept:

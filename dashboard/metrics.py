@@ -1,8 +1,8 @@
 """The swarm's figures as Prometheus reads them: `/metrics`.
 
 In comes a moment of a State, out goes the text format. Everything is computed when it is asked for, from the
-State alone, so that a scrape and the page cannot differ. Base units (seconds, bytes, ratios 0 to 1); a figure
-that nobody told is left out instead of being zero. Labels have few values, and peers are labels of
+State alone, so that a scrape and the page cannot differ. Base units (seconds, bytes, ratios 0 to 1); an
+unknown figure is left out instead of being zero. Labels have few values, and peers are labels of
 `swarm_peer_up` alone, of which a State keeps a bounded number. Not handled here: drawing
 (dashboard/grafana.json).
 """

@@ -2,7 +2,7 @@
 
 Everything in a heartbeat is the peer's own claim; the verdicts on its groups, the answers it gave and how far
 its clock is off are what others counted and timed. Strings and numbers are cleaned on the way in. `lost` has
-one rule, `status`: told so by a roster, or silent for longer than the run's patience.
+one rule, `status`: a roster's Lost event, or silence for longer than the run's patience.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PeerRow(msgspec.Struct, dict=True):
     """Unix seconds of the last heartbeat, by the receiver's clock; of its last event for a peer without
     heartbeats."""
     beating: bool = False
-    """It was heard by a heartbeat: silence means something."""
+    """It sends heartbeats, so that silence means something."""
     gone: str = ""
-    """`lost` or `left`; empty while nobody said so."""
+    """`lost` or `left` by an event; else empty."""
     introduced: bool = False
     """A Started event was folded."""
     order: tuple[int, int] = (-1, -1)
@@ -63,9 +63,9 @@ class PeerRow(msgspec.Struct, dict=True):
     trained: int = 0
     """Groups in this learner's optimizer steps."""
     rtt: float | None = None
-    """Fastest answer in seconds that somebody timed."""
+    """Fastest answer in seconds, as timed by another peer."""
     timed: float = 0.0
-    """When that was."""
+    """When that answer was timed."""
     relayed: bool | None = None
     clocks: list[float] = []
     """Its clock minus the receiver's at the last heartbeats."""
@@ -113,7 +113,7 @@ class PeerRow(msgspec.Struct, dict=True):
         return True
 
     def reached(self, link: Link, at: float) -> None:
-        """Somebody tells how this peer answers."""
+        """Take another peer's timing of this one's answers."""
         self.relayed = link.relayed
         if link.rtt > 0 and (self.rtt is None or link.rtt <= self.rtt or at - self.timed > RTT_LASTS):
             self.rtt, self.timed = number(link.rtt, high=1e6), at
@@ -125,9 +125,9 @@ class PeerRow(msgspec.Struct, dict=True):
         return "lost" if self.beating and now - self.heard > patience else "alive"
 
     def changed(self, revision: int) -> None:
-        """Something about it is new with this revision."""
+        """Mark the row as changed at this revision."""
         self.revision = revision
-        self.__dict__.clear()  # what was made of it
+        self.__dict__.clear()  # the cached row
 
     def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
         """`newest` is the newest version, `released` when the version it uses was released."""
@@ -174,7 +174,7 @@ class PeerRow(msgspec.Struct, dict=True):
         )
 
     def mend(self) -> bool:
-        """Make fit what was read from elsewhere. False: this is no peer."""
+        """Bring a row that was read from a snapshot to the bounds of a fold. False: it is no peer."""
         if not proper(self.id):
             return False
         self.name, self.hardware = clean(self.name) or human_name(self.id), clean(self.hardware, 80)
@@ -198,9 +198,9 @@ class PeerRow(msgspec.Struct, dict=True):
 
 
 VERDICTS = (*map(str, Verdict), "expired")
-"""What learners count of a group; `expired`: it was admitted and grew too old."""
+"""Outcomes of a group that learners count; `expired`: admitted, then too old."""
 
 
 def told_verdicts(counts: dict[str, int]) -> dict[str, int]:
-    """The verdicts among what somebody counted."""
+    """The known verdicts among reported counts."""
     return {verdict: whole(counts[verdict]) for verdict in VERDICTS if counts.get(verdict)}

@@ -34,11 +34,11 @@ class Pulse(msgspec.Struct):
         return (before + 1) * SLOT if self.slot != before and before >= 0 else None
 
     def begin(self, now: float) -> None:
-        """Another clock counts from here on, which says `now`."""
+        """Continue by another clock, which says `now`."""
         self.slot = self.slot if self.slot <= int(now) // SLOT else -1
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         self.slot = int(moment(self.slot * SLOT)) // SLOT if self.slot >= 0 else -1
 
 

@@ -1,5 +1,4 @@
-"""The last minutes of a swarm, for telling what is wrong: what each peer is at and since when, and what
-befell it.
+"""The last minutes of a swarm, for the diagnosis: each peer's state and since when, and what happened to it.
 
 Every event comes in through `take`; nothing goes out: dashboard.diagnosis reads. Times are arrivals by the
 window's own clock (that of the newest heartbeat's receiver), so that a peer whose clock is off cannot age
@@ -29,7 +28,7 @@ SLOT = 4.0
 """Seconds of verdicts that are kept as one."""
 
 SLOTS = 15
-"""Of these make the minute that a sampler is judged by at most."""
+"""Slots kept: together the minute that a sampler is judged by."""
 
 VERSIONS = 64
 """Releases and steps that are remembered one by one."""
@@ -39,7 +38,7 @@ STRETCH = 20
 percent."""
 
 SENDERS = 128
-"""Peers whose frames were not believed, and faults that are open: more are told as events alone."""
+"""Peers with refused frames, and open faults: beyond them there are only the events."""
 
 PAUSE = 2.0
 """Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use
@@ -50,29 +49,29 @@ _VERDICTS = frozenset((*map(str, Verdict), "expired"))
 
 @dataclass(slots=True)
 class Trace:
-    """What was noticed of one peer since it last started."""
+    """What one peer did since it last started."""
 
     first: float
-    """When it was first heard of."""
+    """Time of its first event."""
     incarnation: int = -1
     state: str = ""
     since: float = 0.0
-    """When it came into that state, or to that version in it."""
+    """When it entered that state, or that version in it."""
     version: int = -1
     done: int = 0
     worked: float = 0.0
     """When `done` last grew."""
     behind: float | None = None
-    """Of a learner: since when it tries to take a release."""
+    """Learner: since when it tries to take a release."""
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
     rounds: deque[tuple[float, frozenset[PeerId]]] = field(default_factory=lambda: deque(maxlen=MARKS))
     snaps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
     verdicts: deque[tuple[float, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=SLOTS))
-    """Of a sampler: (start of a slot, its groups by verdict)."""
+    """Sampler: (start of a slot, its groups by verdict)."""
     refused: float = 0.0
-    """When a group of it was last refused, or expired."""
+    """When one of its groups was last refused, or expired."""
     together: int = 1
-    """Members of its last step."""
+    """Learners that shared its last step."""
 
     def at(self, state: str, version: int, now: float) -> None:
         if (state, version) != (self.state, self.version):
@@ -108,7 +107,7 @@ class OpenFault:
 
 @dataclass(slots=True)
 class Distrust:
-    """Frames of one sender that were not believed."""
+    """Refused frames of one sender."""
 
     kind: str = ""
     reason: str = ""
@@ -119,18 +118,18 @@ class Recent:
     """Changed by `take` alone."""
 
     METRICS = ("reward", "kl", "ess", "zero", "flat", "grad_norm", "lag_versions")
-    """Those of Trained that tell whether learning is sound."""
+    """Metrics of Trained that the rules about learning read."""
 
     def __init__(self) -> None:
         self.clock: float | None = None
         """The newest arrival; None before any event."""
         self.began = 0.0
         self.beating = False
-        """A heartbeat was heard: silence means something."""
+        """A heartbeat was heard, so that silence means something."""
         self.pause = (0.0, 0.0)
         """(end, seconds) of the last long stretch without any heartbeat."""
         self.me: PeerId | None = None
-        """Who listens, when that is a peer itself."""
+        """This window's own peer, when it is one."""
         self.traces: dict[PeerId, Trace] = {}
         self.releases: dict[int, float] = {}
         """Newest versions -> arrival of their release."""
@@ -153,7 +152,7 @@ class Recent:
         self.far: dict[tuple[int, PeerId], float] = {}
         """(version, learner) -> when its gradient was scaled down."""
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
-        """(peer, part) -> what broke and did not recover."""
+        """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
 
     def take(self, event: happened.Event) -> None:
@@ -243,7 +242,7 @@ class Recent:
                 )
 
     def _close_stretch(self) -> None:
-        """A version began: the ones before it are complete."""
+        """Begin a version: those before it are complete."""
         rewards = self.metric("reward", STRETCH + 1)[-STRETCH:]
         if len(rewards) == STRETCH:
             mean = fmean(rewards)
@@ -253,7 +252,8 @@ class Recent:
             del self.steps[min(self.steps)]
 
     def metric(self, name: str, most: int = VERSIONS) -> list[float]:
-        """Means of the newest versions, oldest first; of the last one not all learners may have told."""
+        """Means of the newest versions, oldest first; some learners' reports of the last one may be
+        missing."""
         newest = sorted(self.steps)[-most:]
         return [mean for version in newest if (mean := self.steps[version].mean(name)) is not None]
 
@@ -285,7 +285,7 @@ class Recent:
         self.faults.pop((event.peer, clean(event.part)), None)
 
     def _mend(self, peer: PeerId) -> None:
-        """A peer that started again or left has none of its old faults."""
+        """Drop the faults of a peer that started again or left."""
         for key in [key for key in self.faults if key[0] == peer]:
             del self.faults[key]
 

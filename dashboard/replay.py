@@ -35,10 +35,10 @@ from swarm.config import History, Run
 from swarm.events import AnyEvent, Event, from_line
 
 STRIDE = 4096
-"""Events between two kept states: as many as are folded in a tenth of a second."""
+"""Events between two saved states: as many as are folded in a tenth of a second."""
 
 STATES = 256
-"""Kept states; a longer journal has them further apart."""
+"""Saved states at most; a longer journal has them further apart."""
 
 MOMENTS = 4
 """States that are shared by those who ask for single moments: a page asks for several things of one
@@ -83,7 +83,7 @@ class JournalFile:
 
 
 class EventsInMemory:
-    """Events that are held as they are."""
+    """A journal's events in memory."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
@@ -104,12 +104,12 @@ class Track:
         self._events, self._run, self._history = events, run, history
         self.stride = max(STRIDE, len(events) // STATES)
         self.times = array("d")
-        """By event: its journal time; never falls."""
+        """Each event's journal time; never falls."""
         self._kept: list[StateAt] = []
         self._read()
 
     def place(self, at: float) -> int:
-        """How many events had come."""
+        """How many events had come at a time."""
         return bisect_right(self.times, at)
 
     def quiet(self, place: int, now: float) -> float:
@@ -157,7 +157,7 @@ class Replay:
         times = self._track.times
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)
         self._moments: OrderedDict[int, State] = OrderedDict()
-        """By the number of events folded."""
+        """Number of events folded -> state."""
         self._closed = False
         self.readers = 0
 

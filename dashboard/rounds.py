@@ -23,10 +23,10 @@ LEARNERS = 64
 class LearnerPhase(msgspec.Struct):
     state: str
     since: float
-    """By the window's clock."""
+    """Unix seconds by the window's clock."""
     version: int
     told: float
-    """By the learner's clock."""
+    """Unix seconds by the learner's clock."""
 
 
 class Mean(msgspec.Struct):
@@ -88,7 +88,7 @@ class LearnerRounds(msgspec.Struct):
         )
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
         self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in PHASES}
         for phase in self.phases.values():

@@ -1,4 +1,4 @@
-"""What every request passes before the page answers, and every answer before it leaves.
+"""Safety: checks of every request before the page answers, and security headers of every answer.
 
 In comes an HTTP request, out goes an answer with the security headers. Only names that belong to this page
 are answered, so that a foreign site whose name is made to point here cannot read it (DNS rebinding); only GET
@@ -48,7 +48,7 @@ class Hosts:
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = {_bare(name) for name in (*LOOPBACK, *names)}
         self._addresses = False
-        """Any address is fine, as whoever listens on all of them cannot know them all: rebinding needs a
+        """Accept any address: a page that listens on all of them cannot know them all, and rebinding needs a
         name."""
 
     def bind(self, host: str) -> None:

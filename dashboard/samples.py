@@ -10,7 +10,7 @@ from swarm import events as happened
 from swarm.types import PeerId
 
 COMPLETIONS = 64
-"""Of a group: the largest that is in use."""
+"""Completions of one group: as many as the largest groups in use have."""
 
 PROMPT, COMPLETION = 2000, 1000
 """Characters that are read on a page; one event carries at most 4 KiB."""
@@ -38,11 +38,11 @@ class Samples(msgspec.Struct):
         self._keep(revision, _fit(sample))
 
     def view(self, since: int) -> tuple[Sample, ...]:
-        """Those told after revision `since`, oldest first."""
+        """Groups added after revision `since`, oldest first."""
         return tuple(sample for revision, sample in self.kept if revision > since)
 
     def mend(self, most: int) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         kept, self.kept, self.most = self.kept, [], most
         for revision, sample in kept[-most:]:
             self._keep(whole(revision), _fit(sample))

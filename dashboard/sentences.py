@@ -32,11 +32,11 @@ class News(NamedTuple):
     level: Level
     text: str
     peers: tuple[PeerId, ...] = ()
-    """Whom it is about."""
+    """Peers that the sentence is about."""
 
 
 def tell(event: happened.Event, name: Namer) -> News | None:
-    """The sentence of an event that needs no memory to be told."""
+    """The sentence of an event, from the event alone."""
     teller = _TELLERS.get(type(event))
     if teller is None:
         return None
@@ -45,7 +45,7 @@ def tell(event: happened.Event, name: Namer) -> News | None:
 
 
 def named(text: str, name: Namer) -> str:
-    """The text with names in the place of peer ids."""
+    """The text with peer ids replaced by names."""
     return _IDS.sub(lambda found: name(PeerId(found.group())), text[: 4 * TEXT_LIMIT])
 
 

@@ -40,7 +40,7 @@ class Series(msgspec.Struct):
     revisions: list[int] = []
 
     def add(self, x: int, at: float, value: float, weight: float, revision: int) -> bool:
-        """True when the curve was thinned: earlier points are no longer what a reader has."""
+        """Add a point. True when the curve was thinned: a reader's earlier points are then outdated."""
         self.changed = revision
         value = number(value, -GREATEST, GREATEST)
         place = len(self.xs) if not self.xs or x > self.xs[-1] else bisect_left(self.xs, x)
@@ -61,7 +61,7 @@ class Series(msgspec.Struct):
         return True
 
     def points(self, since: int = 0, most: int | None = None) -> tuple[Point, ...]:
-        """(x, at, value) of what changed after revision `since`; merged to about `most` when there are
+        """(x, at, value) of points that changed after revision `since`; merged to about `most` when there are
         more."""
         if self.changed <= since:
             return ()
@@ -76,7 +76,7 @@ class Series(msgspec.Struct):
         return self.values[-1] if self.values else None
 
     def cut(self, last: int) -> None:
-        """Leave out what is beyond `last`."""
+        """Drop points beyond `last`."""
         place = bisect_right(self.xs, last)
         for column in self._columns():
             del column[place:]
@@ -97,7 +97,7 @@ class Series(msgspec.Struct):
         self.values[:even], self.weights[:even] = means, totals
 
     def mend(self, limit: int) -> bool:
-        """Make fit what was read from elsewhere. False: this is no curve."""
+        """Bring a curve that was read from a snapshot to the bounds of a fold. False: it is no curve."""
         self.limit = limit
         columns = self._columns()
         if len({len(column) for column in columns}) != 1 or any(

@@ -1,4 +1,5 @@
-"""A page on a port: serves an application inside the caller's event loop, for clients of any manners.
+"""The page's HTTP server: serves an application inside the caller's event loop, also to slow and hostile
+clients.
 
 In comes the application of dashboard.app, out goes a Server that is to be closed. Signals stay with the
 caller. uvicorn knows no deadline for a request's head and none for a client that does not read, so a
@@ -36,7 +37,7 @@ CONNECTIONS = 256
 """Open connections in all, streams included: keeps file descriptors for the swarm."""
 
 WAITING = 64
-"""Of them without a request: browsers keep six each, and a head takes one round trip."""
+"""Connections without a request: browsers keep six each, and a head takes one round trip."""
 
 HEAD = 5.0
 """Seconds for a request's head, and between an answer and the next head."""
@@ -48,7 +49,7 @@ PORTION = 64 << 10
 """Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away."""
 
 NO_ADDRESS = {socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA}
-"""What looking a name up ends with, in an OSError's errno."""
+"""errno of a failed name lookup."""
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.ERROR)
@@ -148,7 +149,7 @@ class _Alarm:
 
     @property
     def ends(self) -> float | None:
-        """By the loop's clock; None while it is stopped."""
+        """Deadline in loop seconds; None while it is stopped."""
         return self._timer.when() if self._timer else None
 
     def start(self, seconds: float) -> None:
@@ -172,7 +173,7 @@ class _Connection(H11Protocol):
         self._stall = _Alarm(self.loop, self._hurry)
         """Runs while the client has much to read."""
         self._unread = 0
-        """Bytes that it had to read when the alarm was started."""
+        """Unread bytes when the alarm was started."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

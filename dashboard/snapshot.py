@@ -30,7 +30,7 @@ from swarm.config import History, Run
 from swarm.types import PeerId, Release
 
 FORM = 1
-"""Of the bytes: another one is not read."""
+"""Version of the format: another one is not read."""
 
 LARGEST_DUMP = 64 << 20
 """Bytes when unpacked: ten times a state whose every container is full."""
@@ -50,7 +50,7 @@ PIECE = 1 << 20
 """Bytes unpacked at a time."""
 
 LEVEL = 3
-"""Of zstd: a state of 500 peers packs in tens of milliseconds."""
+"""Compression level of zstd: a state of 500 peers packs in tens of milliseconds."""
 
 
 class SnapshotError(ValueError):
@@ -58,7 +58,7 @@ class SnapshotError(ValueError):
 
 
 class SavedState(msgspec.Struct, kw_only=True):
-    """What of a State is kept; fields are named as there."""
+    """The saved parts of a State, under the same field names."""
 
     form: int = FORM
     revision: int
@@ -103,10 +103,9 @@ def dump(state: State, limit: int | None = None) -> bytes:
 def load(
     data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None
 ) -> State:
-    """The state that these bytes tell. Raises SnapshotError when they tell none.
+    """Read a state. Raises SnapshotError when the bytes are none.
 
-    With `now`, whoever loads it keeps time from here on: what was heard later than that was stamped by a
-    clock that is wrong.
+    With `now` the loader's clock counts from here on: later stamps come from a wrong clock.
     """
     try:
         kept = _decoder.decode(_unpack(data))
@@ -128,7 +127,7 @@ def load(
 
 
 def _begin(state: State, now: float) -> None:
-    """Whoever loaded it keeps time from here on, and its clock says `now`."""
+    """The loader's clock counts from here on, and says `now`."""
     state.timeline.begin(now)
     state.pulse.begin(now)
     for peer in state.peers.values():
@@ -173,7 +172,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _shrink(kept: SavedState) -> bool:
-    """Make it smaller by what is missed least. False when there is nothing left."""
+    """Drop what is missed least. False when nothing is left to drop."""
     longest = max((len(curve.xs) for curve in kept.series.values()), default=0)
     if longest > COARSEST:
         for curve in kept.series.values():
@@ -193,7 +192,7 @@ def _shrink(kept: SavedState) -> bool:
 
 
 def _mend(kept: SavedState, history: History) -> None:
-    """Bring everything to the bounds and the cleanliness of a fold, by the limits of this window."""
+    """Bring every part to the bounds and the cleanliness of a fold, by this window's limits."""
     kept.revision = whole(kept.revision)
     kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.mend()]
     for peer in kept.peers:

@@ -1,4 +1,5 @@
-"""Where a page gets its State from: a running swarm or a journal. Feed and Replay implement it."""
+"""The Source protocol: where a page gets its State from. Feed (a running swarm) and Replay (a journal)
+implement it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Source(Protocol):
 
     @property
     def full(self) -> bool:
-        """There is no room for another stream."""
+        """Whether there is no room for another stream."""
         ...
 
     def moment(self, at: float | None = None) -> Moment:

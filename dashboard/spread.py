@@ -30,12 +30,12 @@ SLOWEST = 1e7
 
 
 class ReleaseSpread(msgspec.Struct):
-    """Of one release."""
+    """The spread of one release."""
 
     since: float
     """When it was released, by whichever clock is earlier: the publisher's or the window's."""
     seconds: list[float] = []
-    """Until each timed peer had it; sorted."""
+    """Seconds until each timed peer had it, sorted."""
     revision: int = 0
 
 

@@ -5,7 +5,7 @@
 `fold` is pure bookkeeping: no clock, no I/O, the same events give the same state whether they come live or
 from a journal. Each concern is a part of its own: what it takes, what it keeps (bounded, whatever the events
 say) and what it shows. Every change has a revision number, so that `view(now, since)` tells a reader who has
-revision `since` only what is newer; a change that cannot be told that way (a thinned curve) makes the next
+revision `since` only what is newer; a change that an update cannot carry (a thinned curve) makes the next
 view a full one. Strings and numbers of peers are cleaned here, once. Not handled here: whether a sender may
 say what it says (the roles check that); how a state is kept (dashboard.snapshot).
 """
@@ -42,7 +42,7 @@ from swarm.protocol import ROLES, Role
 from swarm.types import PeerId, Release
 
 CURVES = 48
-"""Names come from the metrics of learners: more than any objective reports."""
+"""Curves at most: names come from learners' metrics, and no objective reports as many."""
 
 _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ORDER = {role: place for place, role in enumerate(ROLES)}
@@ -56,7 +56,7 @@ class State:
         self.revision = 0
         self.timeline = Timeline()
         self.peers: dict[PeerId, PeerRow] = {}
-        """Whoever was silent for longest comes first."""
+        """Peers, the one silent for longest first."""
         self.releases: dict[int, Release] = {}
         self.accuracies: dict[str, tuple[int, float]] = {}
         """`first` and `last`: (version, held-out accuracy)."""
@@ -71,10 +71,10 @@ class State:
         self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
         self.lines, self.samples = Lines(self.history.events), Samples(self.history.samples)
         self.members: tuple[PeerId, ...] = ()
-        """Of the last averaging round."""
+        """Members of the last averaging round."""
         self.recent = Recent()
         self.reset = 0
-        """Revision of the last change that only a full view can tell."""
+        """Revision of the last change that needs a full view."""
         self._gone: deque[tuple[int, PeerId]] = deque()
         """(revision, peer) of rows that were dropped."""
         self._drawn: dict[str, tuple[int, tuple[Point, ...]]] = {}
@@ -91,7 +91,7 @@ class State:
 
     @property
     def version(self) -> int:
-        """The newest release's; before any was seen, the newest that a peer claims to use."""
+        """Version of the newest release; before any was seen, the newest that a peer claims to use."""
         return (
             max(self.releases)
             if self.releases
@@ -201,7 +201,7 @@ class State:
         return tuple(dict.fromkeys(peer for peer in dropped if peer not in self.peers))
 
     def events(self, since: int = 0, peer: str | None = None) -> tuple[views.Line, ...]:
-        """Sentences told or repeated after revision `since`, oldest first; with a peer, those about it."""
+        """Sentences added or repeated after revision `since`, oldest first; with a peer, those about it."""
         return self.lines.view(since, peer)
 
     def release_views(
@@ -278,8 +278,7 @@ class State:
         return peer
 
     def at(self, peer: PeerRow, version: int, at: float, age: float | None = None) -> None:
-        """`peer` shows that it uses `version`; `age` when it timed itself how long after the release that
-        was."""
+        """Take note that `peer` uses `version`; `age`: seconds after the release, where the peer timed it."""
         if peer.role in MOVING and peer.gone != "left":
             self.heat.take(peer.id, max(self.version - version, 0), self.last)
             self.spreads.reach(peer.id, version, at, self.revision, age)

@@ -1,4 +1,4 @@
-"""What learners counted: verdicts, and how old the groups were that were trained on.
+"""Learners' counts: verdicts, and the ages of trained groups.
 
 Counted alone is taken, which every learner emits for all of its groups; Judged, which only the learner's own
 journal has, is told as a sentence.
@@ -16,7 +16,7 @@ from dashboard.text import count, number, whole
 from dashboard.views import LagView
 
 OLDEST = 1024
-"""Versions of lag that are told apart: beyond any admission window in use."""
+"""Largest lag that is counted by itself: beyond any admission window in use."""
 
 
 class VerdictTally(msgspec.Struct):
@@ -46,7 +46,7 @@ class VerdictTally(msgspec.Struct):
         )
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         verdicts, versions, seconds = self.verdicts, self.versions, self.seconds
         self.verdicts, self.versions, self.seconds, self.trained = {}, {}, {}, whole(self.trained)
         as_told = {str(lag): groups for lag, groups in versions.items()}

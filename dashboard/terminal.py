@@ -57,7 +57,7 @@ def render(state: State, now: float, width: int) -> RenderableType:
 def summary(
     state: State, now: float, model: Path | None = None, journal: Path | None = None
 ) -> RenderableType:
-    """What a finished run was; `model` and `journal` are where the exported model and the journal lie."""
+    """Summary of a finished run; `model` and `journal` are where the exported model and the journal lie."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()

@@ -1,4 +1,4 @@
-"""What strangers wrote, made fit for a page, a terminal and a sentence.
+"""Cleans text and numbers of strangers for the page, the terminal and sentences.
 
 In comes any string or number that a peer supplied, out goes one line of bounded length without control,
 bidirectional or invisible characters, or a finite number. Done once, where events are folded; nobody

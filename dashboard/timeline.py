@@ -1,4 +1,4 @@
-"""What time it was when an event came in, by one clock.
+"""One clock for the events of many peers: the time at which an event came in.
 
 Whoever keeps a journal stamps what it saw itself (heartbeats that it heard, releases, verdicts); what others
 report carries their clocks, which may be off by hours. The line moves by the keeper's stamps alone and never
@@ -23,7 +23,7 @@ one."""
 class Timeline(msgspec.Struct):
     now: float = 0.0
     keeper: PeerId | None = None
-    """Who stamped last with the clock that counts."""
+    """The peer whose stamps count: the last that stamped what it saw itself."""
 
     def take(self, event: happened.Event) -> float:
         """The time after this event."""
@@ -41,11 +41,11 @@ class Timeline(msgspec.Struct):
         return moment(event.at) if abs(event.at - self.now) <= NEAR else self.now
 
     def begin(self, now: float) -> None:
-        """Another clock counts from here on, which says `now`: its first stamp sets the line, back too."""
+        """Continue by another clock, which says `now`: its first stamp sets the line, back too."""
         self.now, self.keeper = min(self.now, now), None
 
     def mend(self) -> None:
-        """Make fit what was read from elsewhere."""
+        """Bring a part that was read from a snapshot to the bounds of a fold."""
         self.now = moment(self.now)
 
 

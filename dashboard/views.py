@@ -1,5 +1,5 @@
-"""What a window shows, as types: the JSON API answers with these, the stream sends them, OpenAPI describes
-them.
+"""The views: what a window shows, as types. The JSON API answers with these, the stream sends them, OpenAPI
+describes them.
 
 A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed
 by somebody else, or by this window. Times are unix seconds, durations seconds, sizes bytes, rates per second.

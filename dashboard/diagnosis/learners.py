@@ -15,15 +15,15 @@ from swarm.protocol import Role
 from swarm.types import PeerId
 
 STOPPED = 30.0
-"""Seconds without a version that may be chance, however quick the versions came before; ten times the usual
-where that is longer."""
+"""Seconds without a version that count as chance, however quick the earlier versions were; ten times the
+usual interval where that is longer."""
 
 BEGIN = 300.0
 """Seconds from the first learner to the first version: loading and sampling with a large model takes
 minutes."""
 
 GATHER = 30.0
-"""Seconds without groups at a learner that may be chance."""
+"""Seconds without groups at a learner that count as chance."""
 
 APART = 15.0
 """Seconds in which two learners that step must have met."""
@@ -112,7 +112,7 @@ def _steps(s: Situation, peer: PeerRow, span: float) -> int:
 
 
 def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRow]]:
-    """Those that took part in a common round of late stand together."""
+    """Learners grouped by common rounds of late."""
     part: dict[PeerId, set[PeerId]] = {peer.id: {peer.id} for peer in active}
     for peer in active:
         for at, members in s.trace(peer).rounds:
@@ -128,7 +128,7 @@ def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRo
 
 
 def stuck(s: Situation) -> Iterator[Problem]:
-    """Learners that are in one state for long."""
+    """Learners that stay in one state for long."""
     for peer in s.learners():
         trace = s.trace(peer)
         catching = s.now - max(trace.behind, s.listening) if trace.behind is not None else 0.0

@@ -22,10 +22,10 @@ ZERO = 0.9
 """Share of samples without any weight; healthy runs stay below 0.4."""
 
 NATS = 2.0
-"""Per token, between sampler and learner: healthy runs stay below 0.7 over five versions."""
+"""Nats a token between sampler and learner: healthy runs stay below 0.7 over five versions."""
 
 EXPLODED = 10.0
-"""Times the median of the versions before."""
+"""Times the median norm of the versions before."""
 
 CHANCE = 3.0
 """Standard deviations of a difference of two shares: one evaluation in seven hundred is as far below by
@@ -41,7 +41,7 @@ def _last(s: Situation, name: str, count: int = LAST) -> float | None:
 
 
 def weights(s: Situation) -> Iterator[Problem]:
-    """Importance weights that collapsed."""
+    """Collapsed importance weights."""
     ess, zero, group = _last(s, "ess"), _last(s, "zero"), s.run.sampling.group_size
     if zero is not None and zero >= ZERO:
         text = (

@@ -1,5 +1,5 @@
-"""Rules about who is here, and whether it is sound: silent peers, missing roles, clocks, broken parts, disks,
-strange frames."""
+"""Rules about which peers are here, and whether they are sound: silent peers, missing roles, clocks, broken
+parts, disks, strange frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SKEW = 2.0
 """Seconds that a clock may be off: hivemind refuses a join at 3."""
 
 BACKLOG = 6
-"""Heartbeats after a pause of this window before clocks are judged: those that waited meanwhile are old."""
+"""Heartbeats after a pause of this window before clocks are judged: those that queued during the pause are
+old."""
 
 MEND = 5.0
 """Seconds in which a supervised part is replaced."""
@@ -39,7 +40,7 @@ RECURS = 60.0
 """Seconds after which a single failure is over."""
 
 FRAMES = 10
-"""Frames of one sender in a minute that were not believed: fewer are a joiner, a restart, a damaged line."""
+"""Refused frames of one sender in a minute: fewer are a joiner, a restart, a damaged line."""
 
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
@@ -172,7 +173,7 @@ def _restart(role: Role) -> str:
 
 
 def absent(s: Situation) -> Iterator[Problem]:
-    """A role without which the swarm stands still, and nobody silent whom `lost` names."""
+    """A missing role without which the swarm stands still; not where `lost` names a silent peer of it."""
     listening = s.now - s.recent.began if s.recent.beating else 0.0
     costs = {
         Role.LEARNER: "nothing is trained",
@@ -341,7 +342,7 @@ def disk(s: Situation) -> Iterator[Problem]:
 
 
 def memberships(s: Situation) -> Iterator[Problem]:
-    """Peers that may not act for much longer. They look, and tell, about once an hour."""
+    """Peers whose membership ends soon. They check and warn about once an hour."""
     for peer, part, fault in _broken(s, momentary=True):
         if part == Part.MEMBERSHIP and s.now - fault.last < TOLD:
             yield problem(

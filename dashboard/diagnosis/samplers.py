@@ -13,13 +13,13 @@ from dashboard.text import duration
 from dashboard.views import Problem
 
 FEW = 3
-"""Verdicts below which nothing is said of a sampler."""
+"""Verdicts that a sampler needs before it is judged."""
 
 UNFETCHED = 10.0
 """Seconds in which a small release finds its first taker on any link."""
 
 LINGER = 20.0
-"""Seconds that a sampler may wait before it is said; eight heartbeats where those are slow."""
+"""Seconds that a sampler may wait before it is reported; eight heartbeats where those are slow."""
 
 FULL = 20
 """Over-quota verdicts in a minute that make a habit: a few are the race of many samplers for the last unit of
@@ -152,7 +152,7 @@ def _late(s: Situation, finding: Late) -> Problem:
 
 
 def _share(s: Situation, peer: PeerRow, verdicts: tuple[str, ...], least: int) -> tuple[int, int] | None:
-    """(groups with these verdicts, all) of the newest ones when they are half of them or more."""
+    """(groups with these verdicts, all groups) of the newest ones, when the share is a half or more."""
     counts = s.judged.get(peer.id, {})
     bad, every = sum(counts.get(verdict, 0) for verdict in verdicts), sum(counts.values())
     return (bad, every) if bad >= least and 2 * bad >= every else None
@@ -173,7 +173,7 @@ def _expired(s: Situation, peer: PeerRow) -> Late | None:
 
 
 def _behind(s: Situation, peer: PeerRow) -> Late | None:
-    """Behind the window by its policy alone: no verdict has to be waited for."""
+    """Whether a sampler's policy alone is too old for the window, before any verdict."""
     window, behind = s.run.window, s.version - peer.version
     told = 2 * LONGEST_BEAT * s.beat
     # What a heartbeat says may be as old as the heartbeat.
@@ -197,7 +197,7 @@ def _behind(s: Situation, peer: PeerRow) -> Late | None:
     else:
         return None
     cause, seconds = _largest(s, peer)
-    # else what it claims is not what keeps it back
+    # else its claims do not explain its lag
     explains = 4 * seconds >= age or 4 * s.versions(seconds) >= behind
     return Late(peer, what, cause if explains else "policy", seconds)
 

@@ -1,5 +1,5 @@
-"""What the rules of a diagnosis look at: who is there, who is silent, what is usual. Made once per diagnosis,
-in one pass.
+"""The situation that a diagnosis judges: who is here, who is silent, what is usual. Computed once per
+diagnosis, in one pass.
 
 Silence is counted from the last heartbeat, or from when this window began to listen (again). Suspicion comes
 after three missed heartbeats or the run's patience, whichever is shorter: whoever is killed is named before
@@ -43,8 +43,7 @@ MINUTE = 60.0
 """Seconds of verdicts that a sampler is judged by; thirty heartbeats where those are slow."""
 
 LATEST, ENOUGH = 8.0, 8
-"""Seconds, and groups, that are enough of it: a trouble is told soon after it began, and no longer than that
-after it is over."""
+"""Judge by the last 8 s once they hold 8 groups: problems appear and clear within 8 s."""
 
 MANY = 4
 """Peers that are named one by one; more with the same trouble share one problem."""
@@ -66,7 +65,7 @@ class Situation:
         self.here: set[PeerId] = set()
         """Ids of those alive."""
         self.left: dict[Role, PeerRow] = {}
-        """Who said goodbye last."""
+        """Role -> the peer that left last."""
         for peer in state.peers.values():
             self._sort_in(peer)
         self.newest: Release | None = state.newest
@@ -111,13 +110,13 @@ class Situation:
                 judged[verdict] = judged.get(verdict, 0) + groups
             if self.now - start >= LATEST and sum(judged.values()) >= ENOUGH:
                 break
-        # what expired was admitted before
+        # an expired group was counted as admitted before
         judged["admit"] = max(judged.get("admit", 0) - judged.get("expired", 0), 0)
         return judged
 
     @property
     def silent_window(self) -> bool:
-        """This window has not even heard itself."""
+        """Whether this window has not even heard itself."""
         clock = self.recent.clock
         return (
             self.recent.beating
@@ -128,7 +127,7 @@ class Situation:
 
     @property
     def over(self) -> bool:
-        """The run is complete, or everybody said goodbye: whatever ends then is not wrong."""
+        """Whether the run is complete or everybody left: ending peers are no problem then."""
         stop, judged = self.run.stop, self.state.accuracies.get("last", (0, 0.0))[1]
         here = any(self.alive[role] for role in Role if role is not Role.OBSERVER) or self.silent
         # Accuracy goes up and down, so that a window of a run that it ended asks whether everybody has gone.
@@ -147,11 +146,11 @@ class Situation:
         return self.alive[Role.SAMPLER]
 
     def trace(self, peer: PeerRow) -> Trace:
-        """What was noticed of it; a peer that is not traced any more has just come, as far as that goes."""
+        """A peer's trace; one that is not traced counts as having just come."""
         return self.recent.traces.get(peer.id) or Trace(self.now, since=self.now, worked=self.now)
 
     def settled(self, peer: PeerRow) -> bool:
-        """It has been here for long enough to be well."""
+        """Whether it has been here for long enough to be judged."""
         trace = self.recent.traces.get(peer.id)
         return trace is not None and self.now - trace.first > self.grace
 
@@ -160,7 +159,7 @@ class Situation:
         return self.now - max(self.trace(peer).since, self.listening)
 
     def versions(self, seconds: float) -> int:
-        """How many versions usually come in so many seconds."""
+        """Versions that usually come in so many seconds."""
         return math.ceil(seconds / self.usual) if self.usual else 0
 
     def transfer(self) -> float:
