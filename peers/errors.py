@@ -72,7 +72,7 @@ _BY_NAME = {
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.tasks.base.TaskError": USAGE,
     "swarm.identity.IdentityError": CANNOT,
-    "swarm.learn.tokenization.ModelError": CANNOT,
+    "swarm.learn.pretrained.ModelError": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
     "dashboard.server.PortTaken": CANNOT,
     "swarm.net.ports.Unreachable": UNREACHED,

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
@@ -25,6 +26,7 @@ HELP = [
     "-c",
     "import sys; sys.argv = ['swarm', '--help']; from peers.cli import main; sys.exit(main())",
 ]
+PACKAGES = ("swarm", "peers", "dashboard", "benchmarks")
 HALF_A_SECOND = 0.5
 """Longer than this and a command feels slow."""
 
@@ -34,6 +36,19 @@ def test_imports_run_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     configure()
     kept = lint_imports(config_filename="pyproject.toml", cache_dir=None, no_logo=True)
     assert kept, capsys.readouterr().out
+
+
+def test_no_import_leads_back_to_where_it_started() -> None:
+    """Imports inside functions count: they put a cycle off until the function runs. Those under TYPE_CHECKING
+    never run."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    back = {
+        (module, imported): chain
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if (chain := graph.find_shortest_chain(imported, module)) is not None
+    }
+    assert not back, "\n".join(" -> ".join((module, *chain)) for (module, _), chain in sorted(back.items()))
 
 
 def test_help_imports_neither_torch_nor_hivemind() -> None:

@@ -104,7 +104,7 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     from peers.build import factory
     from peers.roles.learner import LearnerPeer
     from swarm.protocol import Role
-    from swarm.tasks import base as tasks
+    from swarm.tasks import catalog as tasks
 
     learner, tokenization = factory.learner(model, config)
     source = tasks.source(config.run.task, config.run.seed)

@@ -48,7 +48,8 @@ def way(setup: Answer, config: Config) -> Way:
 def _generate(model: Path, config: Config) -> Way:
     import torch
 
-    from swarm.learn.model import load_policy, load_tokenizer
+    from swarm.learn.model import load_policy
+    from swarm.learn.pretrained import load_tokenizer
 
     sampling, device = config.run.sampling, "cuda" if torch.cuda.is_available() else "cpu"
     policy, tokenizer = load_policy(model, device, config.peer.engine.dtype), load_tokenizer(model)

@@ -42,7 +42,7 @@ class Alone:
     def __init__(self, model: Path) -> None:
         from benchmarks.local_swarm import settings
         from peers.build import factory
-        from swarm.tasks import base as tasks
+        from swarm.tasks import catalog as tasks
         from swarm.types import PeerId
 
         self.config = settings()

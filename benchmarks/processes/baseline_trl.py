@@ -84,8 +84,9 @@ def _trainer(trl: Any, model: Path, folder: Path, count: Count) -> Any:
     from transformers import PrinterCallback, TrainerCallback
 
     from benchmarks.local_swarm import settings
-    from swarm.learn.model import load_policy, load_tokenizer
-    from swarm.tasks import base as tasks
+    from swarm.learn.model import load_policy
+    from swarm.learn.pretrained import load_tokenizer
+    from swarm.tasks import catalog as tasks
 
     run = settings().run
     source = tasks.source(run.task, run.seed)

@@ -44,8 +44,8 @@ class Sender:
 
 class Crowd:
     def __init__(self, folder: Path, model: Path, desk: dict[str, Any]) -> None:
-        from swarm.learn.model import load_tokenizer
-        from swarm.tasks import base as tasks
+        from swarm.learn.pretrained import load_tokenizer
+        from swarm.tasks import catalog as tasks
 
         self.folder, self.desk, self.config = folder, desk, configs.load(None, SETTINGS).config
         self.run = Digest(desk["run"])

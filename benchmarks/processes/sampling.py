@@ -252,7 +252,7 @@ def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
     from benchmarks.processes.training import genesis
     from peers.build import factory
     from swarm.learn.weights import digest
-    from swarm.tasks import base as tasks
+    from swarm.tasks import catalog as tasks
     from swarm.tasks.rendered import Rendered
 
     run, model = config.run, Path(setup["model"])

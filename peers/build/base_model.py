@@ -22,7 +22,7 @@ from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
 from swarm.config import Run, run_dict
 from swarm.learn import rates
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.tasks import files as task_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -22,14 +22,15 @@ from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import ran_out
-from swarm.learn.model import config_of, load_policy
+from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel
+from swarm.learn.pretrained import config_of
 from swarm.learn.tokenization import Tokenization
 from swarm.sample.base import Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.server import ServerEngine
 from swarm.sample.vllm import Recipe, VllmEngine
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.tasks.base import Say, TaskSource
 from swarm.tasks.rendered import Rendered
 

@@ -36,7 +36,7 @@ from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key
 from swarm.invite import Invite, InviteError, Trouble
 from swarm.protocol import Role
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.tasks import files as task_files
 from swarm.types import Digest, Membership, Spec, Task
 
@@ -274,13 +274,13 @@ def copy_files(policy: Path, target: Path) -> None:
 
 def genesis_of(policy: Path, run: Run) -> bytes:
     """Version 0 as a release: the policy's weights, or the first adapter. Raises ModelError."""
-    from swarm.learn import adapters, model, weights
+    from swarm.learn import adapters, model, pretrained, weights
 
     # its file is a release already: seconds of importing its architecture are saved
     if run.model.name == "embedded":
         return (policy / "model.safetensors").read_bytes()
     if not any(policy.glob("*.safetensors")):
-        raise model.ModelError(model.no_weights(policy))
+        raise pretrained.ModelError(model.no_weights(policy))
     if run.model.training != "full":
         return adapters.genesis(policy, run.lora, run.seed)
     return weights.of(model.load_policy(policy, dtype="bfloat16"))

@@ -18,7 +18,8 @@ import torch
 
 from swarm.config import Lora
 from swarm.learn import adapters, weights
-from swarm.learn.model import config_of, load_policy
+from swarm.learn.model import load_policy
+from swarm.learn.pretrained import config_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 REFERENCE = 1_000_000_000

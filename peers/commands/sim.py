@@ -37,7 +37,8 @@ from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
 from swarm.sim.world import SimPeer, World
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
+from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
 from swarm.types import Delegation, Digest, Membership, PeerId
 
@@ -119,7 +120,7 @@ def live(
     return host.run((role or role_of)(host, kit).run)
 
 
-def role_of(host: Host, kit: PolicyParts, source: tasks.TaskSource | None = None) -> Playing:
+def role_of(host: Host, kit: PolicyParts, source: TaskSource | None = None) -> Playing:
     """What a simulated peer of this host's role plays. Tasks come from `source`, or else from the run's
     settings."""
     run = host.config.run

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from peers.errors import DONE, USAGE, CannotHere, WrongUsage
 from swarm.config import Run
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
 

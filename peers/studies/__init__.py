@@ -8,7 +8,6 @@ PNG, report
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +48,3 @@ def main(
     from peers.studies import staleness
 
     return staleness.main(quick, folder, methods, minutes, seed or 1)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

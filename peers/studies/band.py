@@ -27,8 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from peers.commands import sim
-from peers.studies import say
-from peers.studies.experiments import Row, complete, key, read
+from peers.studies.experiments import Row, complete, key, read, to_stderr
 from peers.studies.method_names import defined
 from peers.studies.trainings import GROUPS, Figures, TrainingCell, is_model, scenario, setup, start
 from swarm import config as settings
@@ -128,7 +127,7 @@ def main(quick: bool, out: Path, minutes: float) -> int:
     ledger = out / "ledger.jsonl"
     suffered = _done(lies, suffer, ledger, most)
     write(out, _done(bands, measure, ledger, most - (time.monotonic() - began)), suffered)
-    say(f"figures: {out / 'band.png'}, {out / 'band.csv'}, {out / 'liars.csv'}")
+    to_stderr(f"figures: {out / 'band.png'}, {out / 'band.csv'}, {out / 'liars.csv'}")
     return 0
 
 
@@ -136,7 +135,7 @@ def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: floa
     """Those that are done by now, or within the `left` seconds."""
     found = read(ledger)
     rows = (
-        complete(cells, work, ledger, say, budget=left)
+        complete(cells, work, ledger, to_stderr, budget=left)
         if left > 0
         else [found.get(key(cell)) for cell in cells]
     )

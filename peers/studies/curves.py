@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from peers.studies.plots import Curve, Panel, heat, lines
-from peers.studies.report import Account, FinishedCell, StageResults, by_method, pooled, spread, values
+from peers.studies.records import Account, FinishedCell, StageResults, by_method, pooled, spread, values
 from peers.studies.trainings import EVERY
 
 MOST = 10

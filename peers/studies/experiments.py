@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -38,6 +39,11 @@ class CellResult(Struct):
     key: str
     cell: msgspec.Raw
     row: dict[str, float | str | None]
+
+
+def to_stderr(text: str) -> None:
+    """The `say` of a command: a line at once, beside the data on standard output."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def key(cell: msgspec.Struct) -> str:

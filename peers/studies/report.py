@@ -15,27 +15,32 @@ from __future__ import annotations
 import csv
 import io
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from peers.studies.experiments import Row, columns
-from peers.studies.intervals import LEVEL, chance, holm, student
+from peers.studies.intervals import LEVEL, chance, holm
 from peers.studies.markdown import markdown
-from peers.studies.trainings import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN, TrainingCell
+from peers.studies.records import (
+    COLLAPSED,
+    Account,
+    FinishedCell,
+    Interval,
+    StageResults,
+    by_method,
+    by_place,
+    collapsed,
+    pooled,
+    spread,
+    values,
+)
+from peers.studies.trainings import COMPLETIONS, EVERY, GROUPS, LONGEST, MEDIAN
 from swarm.durable import write_durably
 
 AGAINST = "gepo"
 """Differences are to this method."""
-
-BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
-"""What a section holds fixed besides domain and delay, unless it is its axis."""
-
-COLLAPSED = 0.5
-"""A training whose last accuracy is below this part of its best one has collapsed."""
 
 DIAGNOSED = (
     "lag_versions",
@@ -51,42 +56,6 @@ DIAGNOSED = (
 )
 
 
-class FinishedCell(NamedTuple):
-    cell: TrainingCell
-    row: Row
-
-    def figure(self, name: str) -> float:
-        return float(self.row[name])
-
-
-class StageResults(NamedTuple):
-    """What one stage of the plan came to."""
-
-    name: str
-    axis: str
-    domain: str
-    methods: Sequence[str]
-    asked: int
-    """Trainings that the plan has here."""
-    done: Sequence[FinishedCell]
-
-
-class Account(NamedTuple):
-    command: str
-    seeds: Sequence[int]
-    search: Sequence[int]
-    middle: int
-    searched: Sequence[FinishedCell]
-    rates: Mapping[tuple[str, str], float]
-    sections: Sequence[StageResults]
-
-
-class Interval(NamedTuple):
-    mean: float
-    half: float
-    """Half-width of the 95 % interval; NaN for a single value."""
-
-
 def write(out: Path, account: Account) -> None:
     """Replace what an earlier, shorter run wrote."""
     from peers.studies import curves  # matplotlib takes a second
@@ -95,57 +64,6 @@ def write(out: Path, account: Account) -> None:
     write_durably(out / "cells.csv", table(account).encode())
     pictures = curves.draw(account, out)
     write_durably(out / "report.md", text(account, pictures).encode())
-
-
-# --- figures ------------------------------------------------------------------------------------------------
-
-
-def spread(values: Sequence[float]) -> Interval:
-    """NaN among the values makes NaN."""
-    n = len(values)
-    if n < 2:
-        return Interval(values[0] if values else math.nan, math.nan)
-    mean = math.fsum(values) / n
-    return Interval(
-        mean, student(n - 1) * statistics.stdev(values) / math.sqrt(n) if math.isfinite(mean) else math.nan
-    )
-
-
-def pooled(account: Account, section: StageResults) -> list[FinishedCell]:
-    """A section's trainings, and those of other sections that are its axis' own value: the laws beside the
-    log-normal one."""
-    held = {**BASE, "domain": section.domain, "delay": account.middle}
-    held.pop(section.axis)
-    found = {
-        one.cell: one
-        for other in account.sections
-        for one in other.done
-        if one.cell.method in section.methods
-        and all(getattr(one.cell, name) == value for name, value in held.items())
-    }
-    return list(found.values())
-
-
-def by_method(
-    done: Iterable[FinishedCell], axis: str, name: str
-) -> dict[str, dict[float | str, dict[int, float]]]:
-    """Method -> value of the axis -> seed -> the figure of that name."""
-    found: dict[str, dict[float | str, dict[int, float]]] = {}
-    for one in done:
-        found.setdefault(one.cell.method, {}).setdefault(getattr(one.cell, axis), {})[one.cell.seed] = (
-            one.figure(name)
-        )
-    return found
-
-
-def values(done: Iterable[FinishedCell], axis: str) -> list[float | str]:
-    """Of the axis, numbers in their order and names in that of their first sight."""
-    found = list(dict.fromkeys(getattr(one.cell, axis) for one in done))
-    return found if any(isinstance(value, str) for value in found) else sorted(found)
-
-
-def collapsed(one: FinishedCell) -> bool:
-    return not one.figure("last") >= COLLAPSED * one.figure("best")
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -317,14 +235,6 @@ def _lags(done: Sequence[FinishedCell], axis: str) -> str:
         f"{_place(place)}: {spread(at).mean:.1f} ({spread(tails[place]).mean:.0f})"
         for place, at in means.items()
     )
-
-
-def by_place(done: Sequence[FinishedCell], axis: str, name: str) -> dict[float | str, list[float]]:
-    """Value of the axis -> the figure of that name, of all methods and seeds."""
-    found: dict[float | str, list[float]] = {place: [] for place in values(done, axis)}
-    for one in done:
-        found[getattr(one.cell, axis)].append(one.figure(name))
-    return found
 
 
 def _pairs(mine: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:

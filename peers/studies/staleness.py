@@ -28,10 +28,10 @@ from typing import NamedTuple
 import msgspec
 
 from peers.errors import WrongUsage
-from peers.studies import say
-from peers.studies.experiments import Row, complete, key, read
+from peers.studies.experiments import Row, complete, key, read, to_stderr
 from peers.studies.method_names import defined, parsed
-from peers.studies.report import Account, FinishedCell, StageResults, write
+from peers.studies.records import Account, FinishedCell, StageResults
+from peers.studies.report import write
 from peers.studies.trainings import TrainingCell, is_model, setup, start, train
 from swarm.learn.objectives import OBJECTIVES
 
@@ -251,8 +251,8 @@ class Study:
             for domain in dict.fromkeys(cell.domain for cell in cells):
                 if is_model(domain):
                     start(domain)  # here and not in two processes at once
-            say(title)
-            rows = complete(cells, train, self._ledger, say, budget=left)
+            to_stderr(title)
+            rows = complete(cells, train, self._ledger, to_stderr, budget=left)
         else:
             found = read(self._ledger)
             rows = [found.get(key(cell)) for cell in cells]
@@ -277,5 +277,5 @@ def main(quick: bool, out: Path, methods: Sequence[str], minutes: float, first: 
     study = Study(plan, out, minutes)
     for stage in plan.stages:
         study.stage(stage)
-    say(f"the report: {out / 'report.md'}")
+    to_stderr(f"the report: {out / 'report.md'}")
     return 0

@@ -26,6 +26,7 @@ from torch import Tensor
 from swarm import config
 from swarm.durable import write_durably
 from swarm.learn import weights
+from swarm.learn.pretrained import config_of
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -64,8 +65,6 @@ def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
     """Release 0 of a run on the model in `folder`, from its config.json alone. Raises ValueError as `wrap`
     and `config_of` do."""
     from transformers import AutoModelForCausalLM
-
-    from swarm.learn.model import config_of
 
     with torch.device("meta"):
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)

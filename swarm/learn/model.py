@@ -1,12 +1,12 @@
-"""A policy from a folder: config, tokenizer and, if they are there, weights, as `save_pretrained` writes
-them.
+"""A policy from a folder, as `save_pretrained` writes it: a model with the folder's weights, if they are
+there.
 
     full    all weights are trained; a joiner has the folder without them (they come with the newest release)
     lora    the folder's weights are the base and stay as they are; an adapter on it is trained
     qlora   the same on a base in 4 bits (NF4): that is the policy, wherever it is sampled
 
-Code that a folder brings along is never run, pickled weights are never read. Not handled here: several
-devices.
+Code that a folder brings along is never run, pickled weights are never read. Not handled here: what
+else a folder has (swarm.learn.pretrained), several devices.
 """
 
 from __future__ import annotations
@@ -18,31 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    initialization,
-)
-from transformers import __version__ as transformers_version
+from transformers import AutoModelForCausalLM, initialization
 from transformers.utils import logging as transformers_logging
 
 from swarm.config import Lora
 from swarm.durable import sync
 from swarm.learn import adapters, quantized, weights
 from swarm.learn.microbatch import ran_out
-from swarm.learn.tokenization import ModelError
+from swarm.learn.pretrained import ModelError, config_of, first_line
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
-
-VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
-"""File names of a tokenizer's vocabulary; one of them must be there."""
 
 BLANK = 0.01
 """Value of weights before the first release; not 0, since `scoring.linear_head` tries whether the head is a
@@ -85,65 +74,6 @@ def dtype_of(name: str, device: str) -> torch.dtype:
     if name == "auto":
         return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
-
-
-def config_of(folder: Path) -> PretrainedConfig:
-    """The config of a model's folder. Raises ModelError for what transformers cannot build from its own
-    code."""
-    path = folder / "config.json"
-    try:
-        told = json.loads(path.read_text())
-        known = told.get("model_type") in CONFIG_MAPPING
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
-        ) from error
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
-    if "quantization_config" in told:
-        raise ModelError(
-            f"the weights in {folder} are quantized already: take the plain model, "
-            "which model.training = qlora or peer.engine.quantize will quantize"
-        )
-    if not known and "auto_map" in told:
-        raise ModelError(
-            f"the model in {folder} needs code that it brings along, and that is never run here: "
-            f"take a model whose architecture transformers {transformers_version} has itself"
-        )
-    if not known:
-        raise ModelError(
-            f"transformers {transformers_version} does not know the architecture {told.get('model_type')!r}"
-            f" of {folder}: upgrade transformers, or take another model"
-        )
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(
-            f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes"
-            " text"
-        )
-    return config
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder. Raises ModelError when there is none, or it has no end token."""
-    if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
-        # transformers would make an empty one from the name of the architecture.
-        raise ModelError(f"{folder} has no tokenizer: save one there with save_pretrained")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelError(
-            f"{folder} has no tokenizer that can be loaded ({_first_line(error)}): save one there"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its"
-            " config"
-        )
-    if tokenizer.pad_token_id is None:
-        # padding is masked everywhere: which token it is does not matter
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def write_base(folder: Path, target: Path) -> None:
@@ -214,7 +144,7 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         if ran_out(error):
             raise
-        raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
     if quantize == "none":
         return model.to(device)
     quantized.steady(model)
@@ -232,7 +162,3 @@ def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreT
         for parameter in model.parameters():
             parameter.fill_(BLANK)
     return model.to(device)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from swarm.learn.pretrained import ModelError, config_of, load_tokenizer
 from swarm.types import Message, Task
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 Template = Literal["auto", "on", "off"]
 PROBE = (Message(role="user", content="1+1="),)
 """A conversation that every chat template must be able to write."""
-
-
-class ModelError(ValueError):
-    """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
 
 
 class Tokenization:
@@ -149,8 +146,6 @@ def load(folder: Path, template: Template = "auto", system: str = "") -> Tokeniz
     """Read config, tokenizer and generation config of a model's folder.
 
     Raises ModelError as Tokenization does, and when a file is missing."""
-    from swarm.learn.model import config_of, load_tokenizer
-
     config = config_of(folder)
     return Tokenization(
         load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system

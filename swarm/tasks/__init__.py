@@ -1,5 +1,6 @@
 """Where exercises come from, and what an answer is worth."""
 
-from swarm.tasks.base import RewardError, TaskError, TaskSource, source, warm_start
+from swarm.tasks.base import RewardError, TaskError, TaskSource
+from swarm.tasks.catalog import source, warm_start
 
 __all__ = ["RewardError", "TaskError", "TaskSource", "source", "warm_start"]

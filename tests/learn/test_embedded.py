@@ -16,6 +16,7 @@ from swarm.config import Run, TaskSettings
 from swarm.learn import embedded, model, tokenization, weights
 from swarm.learn.learner import Learner
 from swarm.learn.policy import LanguageModel
+from swarm.learn.pretrained import load_tokenizer
 from swarm.sample.hf import HfEngine
 from swarm.types import Array, Digest, Group, PeerId, Times
 
@@ -90,7 +91,7 @@ def test_every_character_of_a_task_is_a_token_of_its_policy(
     monkeypatch.setattr(embedded, "LAST_STEP", 1)
     source = tasks.source(TaskSettings(name=name), 1)
     embedded.make(tmp_path / name, 1, source.characters, source.example, quiet)
-    tokenizer = model.load_tokenizer(tmp_path / name)
+    tokenizer = load_tokenizer(tmp_path / name)
     ids = tokenizer(source.characters).input_ids
     assert len(set(ids)) == len(source.characters) and tokenizer.unk_token_id not in ids
     assert tokenizer.decode(ids) == source.characters

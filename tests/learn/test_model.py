@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from swarm.config import Lora
 from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
-from swarm.learn.tokenization import ModelError
+from swarm.learn.pretrained import ModelError, load_tokenizer
 
 LORA = Lora(rank=4, alpha=8.0)
 
@@ -182,7 +182,7 @@ def test_a_tokenizer_that_is_missing_says_so(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     with pytest.raises(ModelError, match="has no tokenizer: save one there"):
-        model.load_tokenizer(folder)
+        load_tokenizer(folder)
 
 
 def test_two_peers_quantize_to_the_same_policy(whole: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from swarm.learn import tiny, tokenization
-from swarm.learn.tokenization import ModelError, Tokenization
+from swarm.learn.pretrained import ModelError
+from swarm.learn.tokenization import Tokenization
 from swarm.types import Message, Task
 
 CONVERSATION = (

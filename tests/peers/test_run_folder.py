@@ -25,7 +25,7 @@ from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
-from swarm.learn.tokenization import ModelError
+from swarm.learn.pretrained import ModelError
 from swarm.net.blobs import Blobs
 from swarm.protocol import RELEASE_LIMIT, Role
 from swarm.types import Digest, Release

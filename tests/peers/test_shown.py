@@ -20,7 +20,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import EVENT_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.types import Array, Delegation, Digest, Group, Membership, PeerId, Task, Times
 
 ME, SAMPLER = PeerId("12D3KooW" + "m" * 44), PeerId("12D3KooW" + "s" * 44)

@@ -17,11 +17,12 @@ import torch
 from swarm.config import Lora, TaskSettings
 from swarm.learn import adapters, embedded, model, quantized, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
+from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.toy import ToyEngine
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.types import Digest, Task
 
 RAGGED = ["52318=", "1=", "777+12345=", "00000="]
@@ -92,7 +93,7 @@ def test_the_learner_scores_completions_as_the_engine_sampled_them(
 
 
 def test_the_log_probabilities_are_those_of_transformers_own_forward(folder: Path) -> None:
-    policy, tokenizer = model.load_policy(folder), model.load_tokenizer(folder)
+    policy, tokenizer = model.load_policy(folder), load_tokenizer(folder)
     group = hf(folder).sample(["52318="], 4, 9)[0]
     start = tokenizer("52318=").input_ids
     for row, logq in zip(rows(group), np.split(group.logprobs, np.cumsum(group.lengths)[:-1]), strict=True):
@@ -113,7 +114,7 @@ def test_a_group_can_be_replayed_alone_from_its_seed(folder: Path, make: str) ->
 
 
 def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
-    policy, tokenizer = model.load_policy(folder), model.load_tokenizer(folder)
+    policy, tokenizer = model.load_policy(folder), load_tokenizer(folder)
     with torch.no_grad():
         expected = torch.softmax(
             policy(torch.tensor([tokenizer("52318=").input_ids])).logits[0, -1], -1
@@ -124,7 +125,7 @@ def test_tokens_come_as_often_as_their_probability_says(folder: Path) -> None:
 
 
 def test_the_end_token_counts_and_nothing_follows_it(folder: Path) -> None:
-    end = model.load_tokenizer(folder).eos_token_id
+    end = load_tokenizer(folder).eos_token_id
     ended = 0
     for group in hf(folder).sample(RAGGED, 16, 2):
         for row, text in zip(rows(group), group.texts, strict=True):

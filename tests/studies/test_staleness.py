@@ -18,7 +18,8 @@ from peers.studies import staleness, trainings
 from peers.studies.experiments import Row, key
 from peers.studies.intervals import chance, holm
 from peers.studies.method_names import defined
-from peers.studies.report import Account, FinishedCell, StageResults, pooled, spread, table, text
+from peers.studies.records import Account, FinishedCell, StageResults, pooled, spread
+from peers.studies.report import table, text
 from peers.studies.staleness import Plan, Stage, Study, best, grid, searched
 from peers.studies.trainings import Figures, TrainingCell, scenario, train
 from swarm.core.delays import draw

@@ -12,8 +12,8 @@ import datasets
 import pytest
 
 from swarm.config import TaskSettings
-from swarm.tasks import base as tasks
-from swarm.tasks.base import RewardError, TaskError
+from swarm.tasks import catalog as tasks
+from swarm.tasks.base import RewardError, TaskError, TaskSource
 
 FUNCTIONS = """
 import asyncio
@@ -103,7 +103,7 @@ def source(
     weights: tuple[float, ...] = (),
     timeout: float = 20.0,
     **options: Any,
-) -> tasks.TaskSource:
+) -> TaskSource:
     rewards = tuple(f"{here}/mine.py:{name}" if name not in ("exact", "math") else name for name in names)
     return tasks.source(
         TaskSettings(
@@ -117,7 +117,7 @@ def source(
     )
 
 
-def at_level(source: tasks.TaskSource, wanted: Mapping[int, bool]) -> Any:
+def at_level(source: TaskSource, wanted: Mapping[int, bool]) -> Any:
     return next(task for task in map(source.task, range(40)) if wanted.get(int(task.answer) % 4))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarm import tasks
 from swarm.config import TaskSettings
-from swarm.tasks import base
+from swarm.tasks import catalog
 from swarm.tasks.toy import Toy
 
 
@@ -105,7 +105,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("broken", "no_such_package:Source", "swarm.tasks"),
     ]
     monkeypatch.setattr(
-        base, "entry_points", lambda group: [point for point in points if point.group == group]
+        catalog, "entry_points", lambda group: [point for point in points if point.group == group]
     )
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or SimpleNamespace(Mine=Mine))
 

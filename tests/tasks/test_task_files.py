@@ -11,9 +11,9 @@ import datasets
 import pytest
 
 from swarm.config import TaskSettings
-from swarm.tasks import base as tasks
+from swarm.tasks import catalog as tasks
 from swarm.tasks import files
-from swarm.tasks.base import TaskError
+from swarm.tasks.base import Exercises, TaskError
 from swarm.tasks.rendered import Rendered
 from swarm.types import Message, Task
 
@@ -99,7 +99,7 @@ def test_without_a_network_the_revision_stays_open(monkeypatch: pytest.MonkeyPat
     assert files.pinned(settings) is settings
 
 
-class Asked(tasks.Exercises):
+class Asked(Exercises):
     """A source of conversations that remembers what it was asked to score."""
 
     environment = "asked"

@@ -13,7 +13,7 @@ import pytest
 
 from peers.cli import parser
 from swarm.config import TaskSettings
-from swarm.tasks import base, rewards
+from swarm.tasks import base, catalog, rewards
 from swarm.tasks.dataset import ANSWERS, DEFAULTS, PROMPTS
 from swarm.tasks.files import LARGEST
 from swarm.tasks.rows import KINDS
@@ -27,7 +27,7 @@ PYTHON, TOML = (
 def test_the_rewards_of_the_page_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rewards.py").write_text(PYTHON[0])
     monkeypatch.chdir(tmp_path)
-    source = base.source(
+    source = catalog.source(
         TaskSettings(name="digit-sums", rewards=("my_rewards.py:short", "my_rewards.py:boxed")), 1
     )
     task = source.task(0)
@@ -71,6 +71,6 @@ def test_the_pages_names_and_numbers_are_the_programs() -> None:
         for name in re.findall(r"`(\w+)`", row)
     }
     assert options == set(DEFAULTS)
-    assert all(f"`{name}`" in TEXT for name in (*PROMPTS, *ANSWERS, *rewards.BUILT_IN, *base.BUILT_IN))
+    assert all(f"`{name}`" in TEXT for name in (*PROMPTS, *ANSWERS, *rewards.BUILT_IN, *catalog.BUILT_IN))
     assert all(f"`{suffix}`" in TEXT for suffix in KINDS if suffix != ".ndjson")
     assert f"up to {LARGEST >> 20} MiB" in TEXT

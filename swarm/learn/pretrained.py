@@ -1,0 +1,92 @@
+"""A model's folder apart from its weights: config and tokenizer, as `save_pretrained` writes them.
+
+    folder --config_of--> PretrainedConfig            folder --load_tokenizer--> tokenizer with an end token
+
+Invariant: code that a folder brings along is never run. transformers takes seconds to import, so that it is
+imported by the calls that need it. Not handled here: weights (swarm.learn.model), what a run makes of a
+tokenizer (swarm.learn.tokenization).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")
+"""File names of a tokenizer's vocabulary; one of them must be there."""
+
+
+class ModelError(ValueError):
+    """A model's folder cannot be used as it is, or not as the run asks; the message says what to do."""
+
+
+def config_of(folder: Path) -> PretrainedConfig:
+    """The config of a model's folder. Raises ModelError for what transformers cannot build from its own
+    code."""
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, __version__
+
+    path = folder / "config.json"
+    try:
+        told = json.loads(path.read_text())
+        known = told.get("model_type") in CONFIG_MAPPING
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
+        ) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
+    if "quantization_config" in told:
+        raise ModelError(
+            f"the weights in {folder} are quantized already: take the plain model, "
+            "which model.training = qlora or peer.engine.quantize will quantize"
+        )
+    if not known and "auto_map" in told:
+        raise ModelError(
+            f"the model in {folder} needs code that it brings along, and that is never run here: "
+            f"take a model whose architecture transformers {__version__} has itself"
+        )
+    if not known:
+        raise ModelError(
+            f"transformers {__version__} does not know the architecture {told.get('model_type')!r}"
+            f" of {folder}: upgrade transformers, or take another model"
+        )
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes"
+            " text"
+        )
+    return config
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model's folder. Raises ModelError when there is none, or it has no end token."""
+    if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
+        # transformers would make an empty one from the name of the architecture.
+        raise ModelError(f"{folder} has no tokenizer: save one there with save_pretrained")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ModelError(
+            f"{folder} has no tokenizer that can be loaded ({first_line(error)}): save one there"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"the tokenizer in {folder} has no end token: completions could not end; set eos_token in its"
+            " config"
+        )
+    if tokenizer.pad_token_id is None:
+        # padding is masked everywhere: which token it is does not matter
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the advice and the traces that follow it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
