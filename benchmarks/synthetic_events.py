@@ -26,8 +26,7 @@ from benchmarks import synthetic_swarm
 from benchmarks.synthetic_swarm import HOSTILE, ROUND, SIZE, Member
 from swarm import events as happened
 from swarm.core.rounds import Cause
-from swarm.core.rounds import State as Phase
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Link, PeerId, Verdict
 
 BEAT = 2.0
@@ -253,7 +252,7 @@ class _Play:
     def _move(self, learner: Member, when: float, version: int, phase: Phase, cause: Cause) -> None:
         def move(at: float) -> Events:
             if not self._suffers(learner, "learner", at):
-                learner.state = phase.value
+                learner.phase = phase
                 yield happened.Moved(
                     at=at, peer=learner.id, version=version, state=phase.value, cause=cause.value
                 )
@@ -360,6 +359,4 @@ class _Play:
             )
         member.done += member.groups
         member.pending = min(member.pending + member.groups, 24)
-        member.state = (
-            "waiting for credit" if member.pending == 24 and self.rng.random() < 0.3 else "sampling"
-        )
+        member.phase = Phase.NO_CREDIT if member.pending == 24 and self.rng.random() < 0.3 else Phase.SAMPLING

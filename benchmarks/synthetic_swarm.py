@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
-from swarm.protocol import Role
+from swarm.protocol import PHASES, Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId, Release
 
 ROUND = 1.2
@@ -62,7 +62,7 @@ class Member:
     groups: int
     relayed: bool
     version: int = 0
-    state: str = "sampling"
+    phase: Phase = Phase.SAMPLING
     done: int = 0
     refused: int = 0
     seq: int = 0
@@ -86,9 +86,11 @@ def enlist(rng: random.Random, role: Role, born: float, name: str | None = None)
         distance=rng.uniform(2.0, 12.0) if far else rng.uniform(0.02, 0.5),
         pause=rng.uniform(1.0, 6.0),
         groups=rng.randint(2, 8),
-        state={Role.SAMPLER: "sampling", Role.SEED: "serving", Role.EVALUATOR: "waiting for a release"}.get(
-            role, "gathering"
-        ),
+        phase={
+            Role.SAMPLER: Phase.SAMPLING,
+            Role.SEED: Phase.SERVING,
+            Role.EVALUATOR: Phase.NO_RELEASE,
+        }.get(role, Phase.GATHERING),
     )
 
 
@@ -111,7 +113,8 @@ def beat(rng: random.Random, member: Member, version: int, newest: int, at: floa
         seq=member.seq,
         version=version,
         weights=digest(version),
-        state=member.state,
+        state=PHASES[member.phase].text,
+        phase=member.phase,
         credit=rng.randint(8, 48) if learner else 0,
         takers=4,
         inbox=rng.randint(0, 12) if learner else min(member.pending, 4),

@@ -17,7 +17,7 @@ from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, whole
 from swarm import events as happened
 from swarm.identity import human_name
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _heard(state: State, event: happened.Heard, at: float) -> None:
     state.at(peer, peer.version, at)
     if peer.role is Role.LEARNER:
         state.agreement.show(peer.version, peer.id, event.beat.weights)
-        state.rounds.move(peer.id, peer.state.lower(), peer.version, at, moment(event.beat.at))
+        state.rounds.move(peer.id, peer.phase, peer.version, at, moment(event.beat.at))
 
 
 def _lost(state: State, event: happened.Lost, at: float) -> None:
@@ -101,8 +101,8 @@ def _shown(state: State, event: happened.Shown, at: float) -> None:
 
 def _moved(state: State, event: happened.Moved, at: float) -> None:
     peer = state.touch(event.peer, at)
-    peer.state = clean(event.state).lower()
-    state.rounds.move(peer.id, peer.state, whole(event.version), at, moment(event.at))
+    peer.state, peer.phase = clean(event.state).lower(), Phase(event.state)
+    state.rounds.move(peer.id, peer.phase, whole(event.version), at, moment(event.at))
 
 
 def _averaged(state: State, event: happened.Averaged, at: float) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from dashboard.text import clean, moment, number, proper, whole
 from dashboard.views import Causes, Claims, Row, Status
 from swarm.identity import human_name
-from swarm.protocol import ROLES, Policy, Role
+from swarm.protocol import ROLES, Phase, Policy, Role
 from swarm.types import Beat, Link, PeerId, Verdict
 
 MOVING = frozenset(role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.USED))
@@ -35,6 +35,8 @@ class PeerRow(msgspec.Struct, dict=True):
     name: str = ""
     role: Role = Role.OBSERVER
     state: str = ""
+    """For people."""
+    phase: Phase = Phase.UNKNOWN
     version: int = 0
     since: float | None = None
     """Unix seconds of its start, by its own clock."""
@@ -92,7 +94,8 @@ class PeerRow(msgspec.Struct, dict=True):
             return False
         self.order = (whole(beat.incarnation), whole(beat.seq))
         self.name = clean(beat.name) or human_name(self.id)
-        self.role, self.state, self.hardware = beat.role, clean(beat.state), clean(beat.hardware, 80)
+        self.role, self.phase = beat.role, beat.phase
+        self.state, self.hardware = clean(beat.state), clean(beat.hardware, 80)
         self.since = moment(self.order[0] / 1000)
         self.version, self.credit, self.inbox = whole(beat.version), whole(beat.credit), whole(beat.inbox)
         self.done, self.refused = whole(beat.done), whole(beat.refused)
@@ -161,6 +164,7 @@ class PeerRow(msgspec.Struct, dict=True):
     def claims(self) -> Claims:
         return Claims(
             state=self.state,
+            phase=self.phase,
             hardware=self.hardware,
             since=self.since,
             done=self.done,

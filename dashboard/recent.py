@@ -16,6 +16,7 @@ from statistics import fmean
 
 from dashboard.text import LARGEST, clean, number
 from swarm import events as happened
+from swarm.protocol import Phase
 from swarm.types import PeerId, Verdict
 
 TRACES = 1000
@@ -54,9 +55,9 @@ class Trace:
     first: float
     """Time of its first event."""
     incarnation: int = -1
-    state: str = ""
+    phase: Phase = Phase.UNKNOWN
     since: float = 0.0
-    """When it entered that state, or that version in it."""
+    """When it entered that phase, or that version in it."""
     version: int = -1
     done: int = 0
     worked: float = 0.0
@@ -73,9 +74,9 @@ class Trace:
     together: int = 1
     """Learners that shared its last step."""
 
-    def at(self, state: str, version: int, now: float) -> None:
-        if (state, version) != (self.state, self.version):
-            self.state, self.version, self.since = state, version, now
+    def at(self, phase: Phase, version: int, now: float) -> None:
+        if (phase, version) != (self.phase, self.version):
+            self.phase, self.version, self.since = phase, version, now
 
     def count(self, verdicts: dict[str, int], now: float) -> None:
         if not self.verdicts or now - self.verdicts[-1][0] > SLOT:
@@ -190,14 +191,14 @@ class Recent:
                 trace = self.trace(peer, now)
                 self._mend(peer)
             trace.incarnation = beat.incarnation
-        trace.at(clean(beat.state).lower(), int(number(beat.version, low=-1)), now)
+        trace.at(beat.phase, int(number(beat.version, low=-1)), now)
         done = int(number(beat.done))
         if done != trace.done:
             trace.done, trace.worked = done, now
 
     def _moved(self, event: happened.Moved, now: float) -> None:
         trace = self.trace(event.peer, now)
-        trace.at(clean(event.state).lower(), int(number(event.version, low=-1)), now)
+        trace.at(Phase(event.state), int(number(event.version, low=-1)), now)
         if event.cause == "ahead seen" and trace.behind is None:
             trace.behind = now
         elif event.cause in ("loaded", "stepped", "stepped as publisher"):

@@ -13,15 +13,15 @@ import msgspec
 from dashboard.peer import PeerRow
 from dashboard.text import moment, number, proper, whole
 from dashboard.views import PhaseView, RoundView
+from swarm.protocol import ROUND, Phase
 from swarm.types import PeerId
 
-PHASES = ("gathering", "learning", "matching", "stepping", "releasing", "catching up", "stopped")
 LEARNERS = 64
 """Learners that are followed, and members of a round that are named: more than a strip shows."""
 
 
 class LearnerPhase(msgspec.Struct):
-    state: str
+    state: Phase
     since: float
     """Unix seconds by the window's clock."""
     version: int
@@ -43,10 +43,10 @@ class LearnerRounds(msgspec.Struct):
     averaged: dict[PeerId, Mean] = {}
     """Learner -> the last round that it reported."""
 
-    def move(self, learner: PeerId, state: str, version: int, at: float, told: float) -> None:
+    def move(self, learner: PeerId, state: Phase, version: int, at: float, told: float) -> None:
         """`at` by the window's clock, `told` by the learner's."""
         known = self.phases.get(learner)
-        if state not in PHASES or (known is not None and told < known.told):
+        if state not in ROUND or (known is not None and told < known.told):
             return
         if known is not None and known.state == state and known.version == version:
             known.told = told
@@ -90,7 +90,7 @@ class LearnerRounds(msgspec.Struct):
     def mend(self) -> None:
         """Bring a part that was read from a snapshot to the bounds of a fold."""
         phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
-        self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in PHASES}
+        self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in ROUND}
         for phase in self.phases.values():
             phase.since, phase.version, phase.told = (
                 moment(phase.since),

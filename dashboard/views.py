@@ -111,6 +111,8 @@ class Claims(View):
     """What a peer says of itself, and nobody checked."""
 
     state: str
+    phase: str
+    """A Phase of swarm.protocol; empty for one that this program does not know."""
     hardware: str
     since: float | None
     done: int

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dashboard.state import State, fold
 from swarm.events import AnyEvent, Left, Released, from_line
-from swarm.types import Role
+from swarm.protocol import Role
 
 
 def follow(journal: Path, wait: Callable[[], None]) -> Iterator[AnyEvent]:

@@ -1,9 +1,10 @@
-"""What peers say to each other, as tables: services, topics, keys of the board, roles, kinds of work, parts
-that can fail.
+"""What peers say to each other, as tables: services, topics, keys of the board, roles, phases, kinds of work,
+parts that can fail.
 
     Service  a question and its answer, by mail          Role  what a peer is in a run
     Topic    messages to whoever listens, by gossip      Kind  what slow code runs for, on which thread
     Key      records that expire, on the board           Part  what can fail and be told of in an event
+    Phase    what a peer is doing, in its heartbeat
 
 Everything else takes these names from here, so that a row is all that a new one needs beside its own code.
 Values of the enums travel or are written to journals: they never change. Not handled here: what the nouns
@@ -261,6 +262,113 @@ JOINING = tuple(role for role in Role if ROLES[role].joins)
 
 INVITED = tuple(role for role in Role if role is not Role.SEED)
 """What there are invites for; the owner starts the seed."""
+
+
+# --- phases -------------------------------------------------------------------------------------------------
+
+
+class Phase(StrEnum):
+    """What a peer is doing, as its heartbeat says. Others act by it; the text beside it is for people."""
+
+    UNKNOWN = ""
+    """A heartbeat without a phase, or with one that this program does not know."""
+    STARTING = "starting"
+    LEAVING = "leaving"
+    SAMPLING = "sampling"
+    NO_POLICY = "no policy"
+    NO_CREDIT = "no credit"
+    NO_TASKS = "no tasks"
+    NO_ENGINE = "no engine"
+    GATHERING = "gathering"
+    LEARNING = "learning"
+    MATCHING = "matching"
+    STEPPING = "stepping"
+    RELEASING = "releasing"
+    CATCHING_UP = "catching up"
+    STOPPED = "stopped"
+    EVALUATING = "evaluating"
+    NO_RELEASE = "no release"
+    SERVING = "serving"
+    COMPLETE = "complete"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Phase:
+        return cls.UNKNOWN
+
+
+class PhaseRow(NamedTuple):
+    text: str
+    """What the page and the terminal call it."""
+    meaning: str
+    """What the page says of it to whoever wonders."""
+    why: str = ""
+    """What the terminal adds where the peer is idle."""
+
+
+PHASES: Mapping[Phase, PhaseRow] = {
+    Phase.UNKNOWN: PhaseRow("", ""),
+    Phase.STARTING: PhaseRow("starting", ""),
+    Phase.LEAVING: PhaseRow("leaving", "It says good-bye."),
+    Phase.SAMPLING: PhaseRow("sampling", "It writes completions."),
+    Phase.NO_POLICY: PhaseRow(
+        "waiting for a policy",
+        "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
+        "no peer has given a policy yet",
+    ),
+    Phase.NO_CREDIT: PhaseRow(
+        "waiting for credit",
+        "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be"
+        " done at this peer.",
+        "no learner asks for groups now",
+    ),
+    Phase.NO_TASKS: PhaseRow(
+        "waiting for tasks",
+        "Idle: its source of tasks gives none now; the reason is among its events.",
+        "the task source gives none",
+    ),
+    Phase.NO_ENGINE: PhaseRow(
+        "engine is away",
+        "Its engine failed and is tried again, at the latest every half minute; the reason is among its"
+        " events.",
+        "it is started again",
+    ),
+    Phase.GATHERING: PhaseRow(
+        "gathering",
+        "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or"
+        " their groups are refused.",
+    ),
+    Phase.LEARNING: PhaseRow("learning", "It computes the gradient of its batch."),
+    Phase.MATCHING: PhaseRow("matching", "It averages its gradient with the other learners."),
+    Phase.STEPPING: PhaseRow("stepping", "It applies the averaged gradient."),
+    Phase.RELEASING: PhaseRow("releasing", "It publishes the new policy, or waits for the one that does."),
+    Phase.CATCHING_UP: PhaseRow(
+        "catching up",
+        "It missed versions and fetches the newest policy; it trains on after that.",
+        "the swarm has a newer policy",
+    ),
+    Phase.STOPPED: PhaseRow("stopped", "It trains no more."),
+    Phase.EVALUATING: PhaseRow("evaluating", "It judges a release on held-out tasks."),
+    Phase.NO_RELEASE: PhaseRow(
+        "waiting for a release",
+        "Idle: it has judged the newest release that was due.",
+        "nothing new is released",
+    ),
+    Phase.SERVING: PhaseRow("serving", "It hands out releases and the addresses of others."),
+    Phase.COMPLETE: PhaseRow(
+        "complete", "The run has reached its last version; it still hands out releases."
+    ),
+}
+
+ROUND = (
+    Phase.GATHERING,
+    Phase.LEARNING,
+    Phase.MATCHING,
+    Phase.STEPPING,
+    Phase.RELEASING,
+    Phase.CATCHING_UP,
+    Phase.STOPPED,
+)
+"""Of a learner: the states of its averaging round (swarm.core.rounds), by the same names."""
 
 
 # --- work and faults ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
-from swarm.protocol import MAIL_LIMIT, Role
+from swarm.protocol import MAIL_LIMIT, Phase, Role
 
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
@@ -237,7 +237,7 @@ class Beat(Struct, tag="beat"):
     version: int
     weights: Digest
     state: Word
-    """One word or two for the page: `sampling`, `waiting for credit`, a round's state in lower case."""
+    """A word or two for people: `sampling`, `waiting for credit`. No code compares it."""
     credit: int
     """Groups that a learner can still use."""
     takers: int
@@ -260,6 +260,8 @@ class Beat(Struct, tag="beat"):
     closed: Closed | None = None
     """Set by a learner that has closed its batch for `version`, where the objective needs the whole round's
     rewards."""
+    phase: Phase = Phase.UNKNOWN
+    """What the peer is doing, for other programs."""
 
 
 class Record(Struct):

@@ -21,9 +21,9 @@ from swarm import tasks
 from swarm.config import TaskSettings
 from swarm.events import Left, Released, read_journal, to_line
 from swarm.learn.objectives import Batch, loss, objective, weights
+from swarm.protocol import Role
 from swarm.sim import scenario
 from swarm.sim.world import World
-from swarm.types import Role
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -32,7 +32,7 @@ from swarm.core.membership import Trust
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Role
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import (
@@ -161,6 +161,7 @@ BEAT = Beat(
     version=0,
     weights=Digest("0" * 64),
     state="sampling",
+    phase=Phase.SAMPLING,
     credit=0,
     takers=0,
     inbox=0,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from swarm import types, wire
 from swarm.identity import Keyring
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Role
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Phase, Role
 from swarm.types import (
     Array,
     Beat,
@@ -62,6 +62,7 @@ BEAT = Beat(
     version=0,
     weights=Digest("0" * 64),
     state="gathering",
+    phase=Phase.GATHERING,
     credit=4,
     takers=1,
     inbox=0,

@@ -32,7 +32,7 @@ from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
 from swarm.config import Config
-from swarm.protocol import Kind, Role
+from swarm.protocol import Kind, Phase, Role
 from swarm.sample.base import Completions, Engine
 from swarm.types import Digest, PeerId
 
@@ -229,6 +229,7 @@ async def _taker_beats(host: Any, taker: PeerId) -> None:
             version=0,
             weights=Digest(""),
             state="gathering",
+            phase=Phase.GATHERING,
             credit=CREDIT,
             takers=1,
             inbox=0,

@@ -11,7 +11,7 @@ from dashboard.diagnosis.situation import Situation, listed, problem, some
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
 STOPPED = 30.0
@@ -151,8 +151,8 @@ def stuck(s: Situation) -> Iterator[Problem]:
                 trace.behind,
             )
             continue
-        waits = _WAITS.get(peer.state)
-        if waits is not None and trace.state == peer.state:
+        waits = _WAITS.get(peer.phase)
+        if waits is not None and trace.phase is peer.phase:
             yield from waits(s, peer)
 
 
@@ -167,12 +167,12 @@ def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
             " silent."
         )
         todo = "Look at the other learners; whoever is next publishes after `run.release.timeout`."
-    elif all(p.state == "waiting for a policy" for p in samplers):
+    elif all(p.phase is Phase.NO_POLICY for p in samplers):
         cause, todo = "All samplers wait for a policy.", "See that a seed is here and can be reached."
     elif refusals := _refusals(s, samplers):
         cause = f"The samplers' groups are refused, mostly as {refusals}."
         todo = "See what is said of the samplers here."
-    elif peer.credit > 0 and all(p.state == "waiting for credit" for p in samplers):
+    elif peer.credit > 0 and all(p.phase is Phase.NO_CREDIT for p in samplers):
         cause = (
             f"It advertises credit for {some(peer.credit, 'group')} and all samplers wait for credit: they do"
             " not hear it."
@@ -224,7 +224,9 @@ def _matching(s: Situation, peer: PeerRow) -> Iterator[Problem]:
         return
     missing = [other for other, _ in s.silent if other.role is Role.LEARNER]
     slow = [
-        other for other in s.learners() if other is not peer and other.state not in ("matching", "stepping")
+        other
+        for other in s.learners()
+        if other is not peer and other.phase not in (Phase.MATCHING, Phase.STEPPING)
     ]
     if missing:
         cause = f"It waits for {s.names(missing)}, who fell silent."
@@ -271,7 +273,7 @@ def _learning(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     )
 
 
-_WAITS = {"gathering": _gathering, "matching": _matching, "learning": _learning}
+_WAITS = {Phase.GATHERING: _gathering, Phase.MATCHING: _matching, Phase.LEARNING: _learning}
 
 
 def broken(s: Situation) -> Iterator[Problem]:

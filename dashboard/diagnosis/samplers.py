@@ -11,6 +11,7 @@ from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
+from swarm.protocol import Phase
 
 FEW = 3
 """Verdicts that a sampler needs before it is judged."""
@@ -115,7 +116,7 @@ def unfetched(s: Situation) -> Iterator[Problem]:
 
 
 def _has_policy(peer: PeerRow) -> bool:
-    return peer.state not in ("", "starting", "waiting for a policy", "leaving")
+    return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING)
 
 
 def late(s: Situation) -> Iterator[Problem]:
@@ -283,11 +284,11 @@ def refused(s: Situation) -> Iterator[Problem]:
 def idle(s: Situation) -> Iterator[Problem]:
     """Samplers that wait for long: for credit, or for a first policy."""
     least = max(LINGER, 8 * s.beat, 10 * (s.usual or 0.0))
-    hungry = [p for p in s.samplers() if p.state == "waiting for credit" and _workless(s, p) > least]
+    hungry = [p for p in s.samplers() if p.phase is Phase.NO_CREDIT and _workless(s, p) > least]
     if hungry and s.learners():
         yield _hungry(s, hungry)
     allowed = max(LINGER, 8 * s.beat) + s.transfer()
-    lacking = [p for p in s.samplers() if p.state == "waiting for a policy" and s.since(p) > allowed]
+    lacking = [p for p in s.samplers() if p.phase is Phase.NO_POLICY and s.since(p) > allowed]
     if lacking:
         longest = max(s.since(peer) for peer in lacking)
         none = s.newest is None

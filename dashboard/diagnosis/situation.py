@@ -18,7 +18,7 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Situation:
         return (
             farewell
             or 0 < stop.versions <= self.version
-            or any(peer.state == "complete" for peer in self.alive[Role.SEED])
+            or any(peer.phase is Phase.COMPLETE for peer in self.alive[Role.SEED])
         )
 
     def learners(self) -> list[PeerRow]:

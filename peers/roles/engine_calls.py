@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
-from swarm.protocol import Kind, Part
+from swarm.protocol import Kind, Part, Phase
 from swarm.sample.base import EngineError
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class EngineWithRetry:
     async def wait(self) -> None:
         """After a failure; not longer than until the peer is asked to stop."""
         host, end = self.host, self.host.now() + self._wait
-        host.status.state = "engine is away"
+        host.status.phase = Phase.NO_ENGINE
         self._wait = min(2 * self._wait, LONGEST)
         while not host.stop.is_set() and (left := end - host.now()) > 0:
             await host.changed(left)

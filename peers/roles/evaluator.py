@@ -14,7 +14,7 @@ from peers.roles.engine_calls import EngineWithRetry
 from peers.roles.reward_calls import Scorer
 from peers.runtime.host import Host
 from swarm import events
-from swarm.protocol import Kind
+from swarm.protocol import Kind, Phase
 from swarm.sample.base import Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
@@ -37,7 +37,7 @@ class Evaluator:
         while not self.host.stop.is_set():
             try:
                 if not await self._turn(self.host.config.run.evaluation.every):
-                    self.host.status.state = "waiting for a release"
+                    self.host.status.phase = Phase.NO_RELEASE
                     await self.host.changed(self.host.config.run.pace.beat)
             except EngineError:
                 await self.engine_calls.wait()
@@ -48,7 +48,7 @@ class Evaluator:
         host, evaluation = self.host, self.host.config.run.evaluation
         if (found := await host.releases.obtain(() if self._last is None else (self._last + every,))) is None:
             return False
-        host.status.state = "evaluating"
+        host.status.phase = Phase.EVALUATING
         newest, weights = found
         fetched = host.now()
         with host.status.computing(host.now):

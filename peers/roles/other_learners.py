@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from peers.runtime.host import Host
 from swarm.core.rounds import State
 from swarm.core.turns import HEARD, SoloTurns
+from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
 TOLD = (State.LEARNING, State.MATCHING)
@@ -23,8 +24,8 @@ alone."""
 LONG = 0.2
 """Seconds of a step from which they hear of it, too. Most steps are over by then, and the release says it."""
 
-UNDER_WAY = (State.LEARNING.value, State.MATCHING.value)
-"""States of who has closed its batch and is to be met in a round."""
+UNDER_WAY = (Phase.LEARNING, Phase.MATCHING)
+"""Phases of who has closed its batch and is to be met in a round."""
 
 
 class Company:
@@ -56,7 +57,7 @@ class Company:
     def called(self) -> bool:
         """Another learner has closed its batch for my version: a smaller batch in the common round beats a
         whole one alone."""
-        return any(beat.state in UNDER_WAY for beat in self.abreast().values())
+        return any(beat.phase in UNDER_WAY for beat in self.abreast().values())
 
     def coming(self, version: int) -> set[PeerId]:
         """Whose heartbeat names a release of `version`, or a later one, that I have not heard of."""
@@ -77,8 +78,9 @@ class Company:
 
     def told(self, state: State) -> None:
         """I am in this state now."""
-        news = state.value != self._host.status.state
-        self._host.status.state = state.value
+        phase = Phase(state.value)
+        news = phase is not self._host.status.phase
+        self._host.status.phase = phase
         if self._later is not None:
             self._later.cancel()
             self._later = None

@@ -31,7 +31,7 @@ from swarm.core.delays import draw
 from swarm.core.deliveries import DeliveryLoss, Outcome, Then
 from swarm.core.releases import rank
 from swarm.net.ports import Busy, NetError, Refused, Silent
-from swarm.protocol import Kind, Service
+from swarm.protocol import Kind, Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
@@ -163,17 +163,17 @@ class Sampler:
         if self._ready is not None:
             await self._adopt()
         if self._policy is None:
-            return await self._idle("waiting for a policy")
+            return await self._idle(Phase.NO_POLICY)
         credit = host.roster.credit(host.now()) - self._scoring
         count = min(host.config.peer.engine.tasks, credit) if not self._queue.locked() else 0
         if count <= 0:
-            return await self._idle("waiting for credit")
-        host.status.state = "sampling"
+            return await self._idle(Phase.NO_CREDIT)
+        host.status.phase = Phase.SAMPLING
         draws = [self.curriculum.next() for _ in range(count)]
         try:
             exercises = await self.scorer.tasks([draw.task for draw in draws])
         except RewardError:
-            return await self._idle("waiting for tasks")
+            return await self._idle(Phase.NO_TASKS)
         for drawn in await self._sample(exercises, draws[0].seed):
             if self.source.slow:
                 self._scoring += 1
@@ -187,8 +187,8 @@ class Sampler:
         self._deliveries.add(delivery)
         delivery.add_done_callback(self._delivered)
 
-    async def _idle(self, why: str) -> None:
-        self.host.status.state = why
+    async def _idle(self, why: Phase) -> None:
+        self.host.status.phase = why
         await self.host.changed(self.host.config.run.pace.beat)
 
     async def _sample(self, tasks: Sequence[Task], seed: int) -> list[Drawn]:

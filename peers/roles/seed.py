@@ -15,7 +15,7 @@ from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.core.releases import rank
 from swarm.durable import write_durably
-from swarm.protocol import Part
+from swarm.protocol import Part, Phase
 from swarm.types import Digest, Release
 
 FAREWELL = 5.0
@@ -34,7 +34,7 @@ class Seed:
     async def run(self) -> None:
         await self._begin()
         while not self.host.stop.is_set():
-            self.host.status.state = "complete" if self._complete() else "serving"
+            self.host.status.phase = Phase.COMPLETE if self._complete() else Phase.SERVING
             if self._complete():
                 return await self._end()
             if not await self._hold():

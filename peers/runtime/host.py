@@ -36,11 +36,13 @@ from swarm.protocol import (
     BEAT_LIMIT,
     EVENT_LIMIT,
     MAIL_LIMIT,
+    PHASES,
     RECORD_SECONDS,
     ROLES,
     TOPICS,
     Key,
     Limit,
+    Phase,
     Role,
     Topic,
 )
@@ -188,7 +190,7 @@ class Host:
                 await role()
             finally:
                 self._tell_traffic()
-                self.status.state = "leaving"
+                self.status.phase = Phase.LEAVING
                 self.emit(
                     events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended"
                 )
@@ -249,9 +251,9 @@ class Host:
         self._dialable(opened.sender, beat.addresses)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
-        if beat.state == "leaving":
+        if beat.phase is Phase.LEAVING:
             self.roster.forget(opened.sender)
-        if beat.role is Role.SEED and beat.state == "complete":
+        if beat.role is Role.SEED and beat.phase is Phase.COMPLETE:
             self.leave()
         self.move()
 
@@ -324,7 +326,8 @@ class Host:
             seq=self._seq,
             version=status.version,
             weights=Digest(status.weights),
-            state=status.state,
+            state=PHASES[status.phase].text,
+            phase=status.phase,
             credit=status.credit,
             takers=status.takers,
             inbox=status.inbox,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swarm.protocol import Phase
 from swarm.types import Closed, Lag
 
 SPAN = 30.0
@@ -44,7 +45,7 @@ class Meter:
 
 @dataclass
 class PeerStatus:
-    state: str = "starting"
+    phase: Phase = Phase.STARTING
     version: int = -1
     weights: str = ""
     credit: int = 0

@@ -22,23 +22,13 @@ from peers.errors import say
 from peers.runtime.host import Host
 from peers.runtime.membership_renewal import ending
 from peers.runtime.status import PeerStatus
-from swarm.protocol import Role
+from swarm.protocol import PHASES, Role
 
 EVERY = 1.0
 """Seconds between two looks: a person sees it live, and a line costs nothing."""
 
 REPEATED = 60.0
 """Seconds between two lines of a log."""
-
-WHY = {
-    "waiting for a policy": "no peer has given a policy yet",
-    "waiting for credit": "no learner asks for groups now",
-    "waiting for tasks": "the task source gives none",
-    "waiting for a release": "nothing new is released",
-    "engine is away": "it is started again",
-    "catching up": "the swarm has a newer policy",
-}
-"""What a state that is not work means for whoever waits."""
 
 
 def sentence(status: PeerStatus, role: Role, now: float) -> str:
@@ -56,8 +46,8 @@ def sentence(status: PeerStatus, role: Role, now: float) -> str:
         told.append(f"{status.lag.versions:.1f} versions behind")
     if rate := status.tokens.rate(now):
         told.append(f"{rate:,.0f} tokens/s")
-    why = WHY.get(status.state)
-    return f"{', '.join(told)}; {status.state}" + (f": {why}" if why else "")
+    doing = PHASES[status.phase]
+    return f"{', '.join(told)}; {doing.text}" + (f": {doing.why}" if doing.why else "")
 
 
 @asynccontextmanager

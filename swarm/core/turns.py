@@ -20,17 +20,17 @@ import math
 from collections.abc import Collection, Mapping
 
 from swarm.core.releases import publishers
-from swarm.core.rounds import State
+from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
 HEARD = 1.0
 """Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each."""
 
-STEPS = (State.STEPPING.value, State.RELEASING.value)
-"""States of a learner that is about to make the release."""
+STEPS = (Phase.STEPPING, Phase.RELEASING)
+"""Phases of a learner that is about to make the release."""
 
-WORKS = (State.LEARNING.value, State.MATCHING.value, *STEPS)
-"""States of a learner that has closed a batch."""
+WORKS = (Phase.LEARNING, Phase.MATCHING, *STEPS)
+"""Phases of a learner that has closed a batch."""
 
 Beats = Mapping[PeerId, Beat]
 """Heartbeats of the other learners at my version."""
@@ -51,7 +51,7 @@ class SoloTurns:
 
     def begin(self, beats: Beats) -> None:
         """Begin to try a round with my gradient."""
-        self._seen |= {peer for peer, beat in beats.items() if beat.state in WORKS}
+        self._seen |= {peer for peer, beat in beats.items() if beat.phase in WORKS}
 
     @property
     def waited(self) -> bool:
@@ -104,12 +104,12 @@ class SoloTurns:
     @staticmethod
     def steps(beats: Beats) -> set[str]:
         """Learners that are about to make the release."""
-        return {peer for peer, beat in beats.items() if beat.state in STEPS}
+        return {peer for peer, beat in beats.items() if beat.phase in STEPS}
 
     def _ready(self, beats: Beats) -> list[PeerId]:
         """Learners that have a gradient of my version and may keep it."""
         return [
             peer
             for peer, beat in beats.items()
-            if beat.state != State.LEARNING.value and (peer in self._seen or beat.state in WORKS)
+            if beat.phase is not Phase.LEARNING and (peer in self._seen or beat.phase in WORKS)
         ]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from swarm.core.admission import group_id
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Release, Times
 
 NOW = 1_750_000_000.0
@@ -60,6 +60,7 @@ def beat(**changes: Any) -> Beat:
         version=0,
         weights=Digest("0" * 64),
         state="gathering",
+        phase=Phase.GATHERING,
         credit=4,
         takers=1,
         inbox=0,

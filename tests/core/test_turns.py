@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.core.turns import SoloTurns
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId
 
 ME = (5, PeerId("me"))
@@ -27,6 +27,7 @@ def beats(**states: str) -> dict[PeerId, Beat]:
             version=3,
             weights=Digest("0" * 64),
             state=state,
+            phase=Phase(state),
             credit=0,
             takers=1,
             inbox=0,

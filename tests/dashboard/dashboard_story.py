@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from swarm import events as happened
 from swarm.identity import human_name, peer_id
-from swarm.protocol import Role
+from swarm.protocol import PHASES, Phase, Role
 from swarm.types import Beat, Digest, Lag, PeerId, Release
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e\x1b[31m</td></tr><script>window.hacked=1</script>'
@@ -39,9 +39,8 @@ def beat(
 ) -> Beat:
     role = role or ROLES.get(peer, Role.SAMPLER)
     learner, sampler = role is Role.LEARNER, role is Role.SAMPLER
-    state = {Role.LEARNER: "learning", Role.SAMPLER: "sampling", Role.EVALUATOR: "waiting for a release"}.get(
-        role, "watching"
-    )
+    doing = {Role.LEARNER: Phase.LEARNING, Role.SAMPLER: Phase.SAMPLING, Role.EVALUATOR: Phase.NO_RELEASE}
+    phase = doing.get(role, Phase.SERVING)
     return Beat(
         name=human_name(peer) if name is None else name,
         role=role,
@@ -49,7 +48,8 @@ def beat(
         incarnation=int(1000 * start),
         seq=seq,
         weights=digest(version),
-        state=state,
+        state=PHASES[phase].text,
+        phase=phase,
         credit=24 if learner else 0,
         takers=3,
         inbox=3,

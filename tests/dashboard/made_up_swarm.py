@@ -13,7 +13,7 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Run
 from swarm.identity import human_name
-from swarm.protocol import Role
+from swarm.protocol import PHASES, Phase, Role
 from swarm.types import Beat, Lag, PeerId, Release
 
 START = 1_750_000_000.0
@@ -26,13 +26,13 @@ METRICS = {
     "grad_norm": 0.4,
     "lag_versions": 3.0,
 }
-STATES = {
-    Role.LEARNER: "learning",
-    Role.SAMPLER: "sampling",
-    Role.EVALUATOR: "waiting for a release",
-    Role.SEED: "serving",
+DOING = {
+    Role.LEARNER: Phase.LEARNING,
+    Role.SAMPLER: Phase.SAMPLING,
+    Role.EVALUATOR: Phase.NO_RELEASE,
+    Role.SEED: Phase.SERVING,
 }
-STATES[Role.OBSERVER] = "starting"
+DOING[Role.OBSERVER] = Phase.STARTING
 
 
 class Swarm:
@@ -46,7 +46,7 @@ class Swarm:
         self.roles |= {EVALUATOR: Role.EVALUATOR, SEED: Role.SEED}
         self.dead: set[PeerId] = set()
         self.behind: dict[PeerId, int] = {}
-        self.states: dict[PeerId, str] = {}
+        self.phases: dict[PeerId, Phase] = {}
         self.skews: dict[PeerId, float] = {}
         self.verdict: dict[PeerId, str] = {}
         self.lag: dict[PeerId, Lag] = {}
@@ -96,17 +96,18 @@ class Swarm:
         for peer, role in self.roles.items():
             if peer in self.dead:
                 continue
-            state, learner = self.states.get(peer, STATES[role]), role is Role.LEARNER
-            self._done += state != "waiting for credit"
-            done = self._stuck.setdefault(peer, self._done) if peer in self.states else self._done
-            if peer not in self.states:
+            phase, learner = self.phases.get(peer, DOING[role]), role is Role.LEARNER
+            self._done += phase is not Phase.NO_CREDIT
+            done = self._stuck.setdefault(peer, self._done) if peer in self.phases else self._done
+            if peer not in self.phases:
                 self._stuck.pop(peer, None)
             beat = Beat(
                 name=human_name(peer),
                 role=role,
                 incarnation=1,
                 seq=self._seq,
-                state=state,
+                state=PHASES[phase].text,
+                phase=phase,
                 credit=16 if learner else 0,
                 version=self._version_of(peer),
                 weights=digest(self.version),
@@ -125,7 +126,7 @@ class Swarm:
             self.emit(happened.Heard, SEED, subject=peer, beat=beat)
 
     def _version_of(self, peer: PeerId) -> int:
-        if peer in self.states and peer != SEED:
+        if peer in self.phases and peer != SEED:
             return self._frozen.setdefault(peer, self.version)
         self._frozen.pop(peer, None)
         if self.held is not None and peer in SAMPLERS:
@@ -137,7 +138,7 @@ class Swarm:
         self.dead.add(peer)
 
     def _step(self) -> None:
-        here = [learner for learner in LEARNERS if learner not in self.dead and learner not in self.states]
+        here = [learner for learner in LEARNERS if learner not in self.dead and learner not in self.phases]
         if not here:
             return
         for learner in here:
@@ -202,7 +203,7 @@ class Swarm:
         )
         self.emit(happened.Released, SEED, release=release)
         for sampler in SAMPLERS if version and self.held is None else ():
-            if not any(sampler in bent for bent in (self.dead, self.behind, self.states)):
+            if not any(sampler in bent for bent in (self.dead, self.behind, self.phases)):
                 self.emit(
                     happened.Adopted,
                     sampler,

@@ -23,7 +23,7 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.types import Lag, PeerId
 
 WINDOW = PeerId("window")
@@ -56,8 +56,8 @@ def _verdict(
     return lambda swarm: swarm.verdict.update({sampler: verdict}), lambda swarm: swarm.verdict.clear()
 
 
-def _state(peer: PeerId, state: str) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
-    return lambda swarm: swarm.states.update({peer: state}), lambda swarm: swarm.states.pop(peer)
+def _phase(peer: PeerId, phase: Phase) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
+    return lambda swarm: swarm.phases.update({peer: phase}), lambda swarm: swarm.phases.pop(peer)
 
 
 def _dead(*peers: PeerId) -> tuple[Callable[[Swarm], object], Callable[[Swarm], object]]:
@@ -99,7 +99,7 @@ def _nothing(_: Swarm) -> None:
 
 
 def _waits(swarm: Swarm) -> None:
-    swarm.states.update(dict.fromkeys(LEARNERS, "gathering"))
+    swarm.phases.update(dict.fromkeys(LEARNERS, Phase.GATHERING))
 
 
 def _hold(swarm: Swarm) -> None:
@@ -108,7 +108,7 @@ def _hold(swarm: Swarm) -> None:
 
 
 def _calm(swarm: Swarm) -> None:
-    for bent in (swarm.states, swarm.verdict, swarm.skews, swarm.behind):
+    for bent in (swarm.phases, swarm.verdict, swarm.skews, swarm.behind):
         bent.clear()
     swarm.held = None
 
@@ -146,11 +146,11 @@ CASES = {
     "duplicate groups": Case("refused", *_verdict("duplicate"), 10, 25, (SAMPLERS[0],), "already judged"),
     "a full inbox": Case("refused", *_verdict("over-quota"), 10, 25, (SAMPLERS[0],), "no room"),
     "no credit": Case(
-        "no credit", *_state(SAMPLERS[0], "waiting for credit"), 25, 3, (SAMPLERS[0],), "waited for credit"
+        "no credit", *_phase(SAMPLERS[0], Phase.NO_CREDIT), 25, 3, (SAMPLERS[0],), "waited for credit"
     ),
     "no policy": Case(
         "no policy",
-        *_state(SAMPLERS[0], "waiting for a policy"),
+        *_phase(SAMPLERS[0], Phase.NO_POLICY),
         25,
         3,
         (SAMPLERS[0],),
@@ -158,10 +158,10 @@ CASES = {
     ),
     "a learner without groups": Case("waits", _waits, _calm, 40, 3, LEARNERS, "no group that it can use"),
     "a round that hangs": Case(
-        "waits", *_state(LEARNERS[0], "matching"), 15, 3, (LEARNERS[0],), "where 0.1 s is usual"
+        "waits", *_phase(LEARNERS[0], Phase.MATCHING), 15, 3, (LEARNERS[0],), "where 0.1 s is usual"
     ),
     "a gradient that hangs": Case(
-        "waits", *_state(LEARNERS[1], "learning"), 70, 3, (LEARNERS[1],), "computed one gradient"
+        "waits", *_phase(LEARNERS[1], Phase.LEARNING), 70, 3, (LEARNERS[1],), "computed one gradient"
     ),
     "training that stopped": Case("stopped", *_flag("training", False), 45, 3, (), "Training stands still"),
     "learners apart": Case("split", *_flag("apart"), 17, 3, LEARNERS, "train apart"),
@@ -376,7 +376,7 @@ def test_who_leaves_cleanly_is_not_missed_unless_it_was_the_last() -> None:
 def test_a_complete_run_ends_without_a_word() -> None:
     swarm = Swarm()
     swarm.run(WARM)
-    swarm.states[SEED] = "complete"
+    swarm.phases[SEED] = Phase.COMPLETE
     swarm.run(1.5)
     for peer in set(swarm.roles) - {SEED}:
         swarm.leave(peer)

@@ -25,7 +25,7 @@ from swarm import events, invite, wire
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
 from swarm.net.hive import Node
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, Limit, Role
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, Limit, Phase, Role
 from swarm.types import Beat, Digest, Lag
 
 EVERY = 1.0
@@ -77,6 +77,7 @@ class Strangers:
             version=version,
             weights=Digest(""),
             state="sampling",
+            phase=Phase.SAMPLING,
             credit=0,
             takers=1,
             inbox=0,

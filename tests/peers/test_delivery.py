@@ -24,7 +24,7 @@ from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Outcom
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
-from swarm.protocol import MAIL_LIMIT, Role
+from swarm.protocol import MAIL_LIMIT, Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
@@ -101,6 +101,7 @@ class Site:
             version=0,
             weights=Digest(""),
             state="gathering",
+            phase=Phase.GATHERING,
             credit=credit,
             takers=1,
             inbox=0,

@@ -24,7 +24,7 @@ from swarm.core.membership import Trust
 from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Digest, Lag, PeerId, Spec
@@ -71,6 +71,7 @@ class Peer:
             version=0,
             weights=Digest(""),
             state="serving",
+            phase=Phase.SERVING,
             credit=0,
             takers=1,
             inbox=0,

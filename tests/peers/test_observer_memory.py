@@ -23,7 +23,7 @@ from swarm import events, wire
 from swarm.config import Config, DelayLaw, History, Peer, Run
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId
@@ -308,6 +308,7 @@ def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path:
             version=0,
             weights=Digest(""),
             state="sampling",
+            phase=Phase.SAMPLING,
             credit=0,
             takers=0,
             inbox=0,

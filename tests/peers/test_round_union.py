@@ -24,7 +24,7 @@ from swarm.config import (
 )
 from swarm.events import Event, Noted, Trained
 from swarm.learn.learner import Gradient, Learner
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import Beat, Closed, Digest, Lag, Moments
@@ -157,6 +157,7 @@ def beat(version: int, closed: Closed | None) -> Beat:
         version=version,
         weights=Digest(""),
         state="learning",
+        phase=Phase.LEARNING,
         credit=0,
         takers=1,
         inbox=0,

@@ -22,7 +22,7 @@ from swarm.config import Config, DelayLaw, Pace, Releasing, Run
 from swarm.core.membership import Trust
 from swarm.net.blobs import CHUNK, digest_of
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer
 from swarm.types import Digest
@@ -71,7 +71,7 @@ class House:
                 tasks.create_task(self.learner.run(self.learner.stop.wait)),
                 tasks.create_task(self.host.run(self.seed.run)),
             ]
-            await self._until(lambda: self.host.status.state == "serving")
+            await self._until(lambda: self.host.status.phase is Phase.SERVING)
             for version in versions:
                 await self.learner.releases.publish(
                     weights(version), version, parent=Digest("0" * 64), learners=1, groups=1

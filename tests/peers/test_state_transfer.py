@@ -20,7 +20,7 @@ from swarm.core.membership import Trust
 from swarm.events import Bus
 from swarm.net import blobs
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Digest, Lag, PeerId, Release
@@ -73,6 +73,7 @@ class Learner:
                 version=1,
                 weights=Digest(""),
                 state="learning",
+                phase=Phase.LEARNING,
                 credit=0,
                 takers=0,
                 inbox=0,

@@ -18,7 +18,7 @@ from swarm import events
 from swarm.config import Config, DelayLaw
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId
@@ -26,8 +26,8 @@ from swarm.types import Digest, PeerId
 ROOT = Path(__file__).parents[2]
 
 
-def status(state: str, **more: int) -> PeerStatus:
-    made = PeerStatus(state=state, **more)
+def status(phase: Phase, **more: int) -> PeerStatus:
+    made = PeerStatus(phase=phase, **more)
     made.tokens.add(300.0, 0.0)
     return made
 
@@ -37,17 +37,17 @@ def status(state: str, **more: int) -> PeerStatus:
     [
         (
             Role.SAMPLER,
-            PeerStatus(state="waiting for a policy"),
+            PeerStatus(phase=Phase.NO_POLICY),
             "no policy yet, 0 groups admitted; waiting for a policy: no peer has given a policy yet",
         ),
         (
             Role.SAMPLER,
-            status("sampling", version=41, admitted=1312),
+            status(Phase.SAMPLING, version=41, admitted=1312),
             "version 41, 1,312 groups admitted, 10 tokens/s; sampling",
         ),
         (
             Role.SAMPLER,
-            status("waiting for credit", version=3, admitted=9, refused=2),
+            status(Phase.NO_CREDIT, version=3, admitted=9, refused=2),
             (
                 "version 3, 9 groups admitted, 2 refused, 10 tokens/s; waiting for credit: no learner asks"
                 " for groups now"
@@ -55,12 +55,12 @@ def status(state: str, **more: int) -> PeerStatus:
         ),
         (
             Role.LEARNER,
-            status("gathering", version=7, admitted=80, done=64),
+            status(Phase.GATHERING, version=7, admitted=80, done=64),
             "version 7, 80 groups admitted, 64 trained, 10 tokens/s; gathering",
         ),
         (
             Role.EVALUATOR,
-            status("evaluating", version=20, done=3),
+            status(Phase.EVALUATING, version=20, done=3),
             "version 20, 3 versions evaluated, 10 tokens/s; evaluating",
         ),
     ],
@@ -70,7 +70,7 @@ def test_the_line_says_version_groups_and_why_it_is_idle(role: Role, told: PeerS
 
 
 def test_the_line_says_how_far_behind_a_peer_is() -> None:
-    told = status("sampling", version=41)
+    told = status(Phase.SAMPLING, version=41)
     told.lags(versions=2.25)
     assert "2.2 versions behind" in sentence(told, Role.SAMPLER, 0.0)
 
@@ -89,11 +89,11 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
     async def scene() -> None:
         mine = host()
         async with living(mine):
-            mine.status.state = "waiting for a policy"
+            mine.status.phase = Phase.NO_POLICY
             await mine.ports.clock.sleep(30.0)
             mine.status.version = 4
-            for state in ["sampling", "waiting for credit"] * 150:
-                mine.status.state = state
+            for phase in [Phase.SAMPLING, Phase.NO_CREDIT] * 150:
+                mine.status.phase = phase
                 await mine.ports.clock.sleep(0.5)
             assert mine.now() == EPOCH + 180.0
 
@@ -108,13 +108,14 @@ import asyncio, sys
 sys.path.insert(0, "tests/peers")
 from test_status_line import host
 from peers.runtime.status_line import living
+from swarm.protocol import Phase
 
 async def main():
     mine = host()
     async with living(mine):
-        mine.status.state = "waiting for a policy"
+        mine.status.phase = Phase.NO_POLICY
         await asyncio.sleep(1.5)
-        mine.status.version, mine.status.state = 12, "sampling"
+        mine.status.version, mine.status.phase = 12, Phase.SAMPLING
         print("said meanwhile", file=sys.stderr)
         await asyncio.sleep(1.5)
 
