@@ -1,11 +1,12 @@
-"""What docs/objectives.md says is so: its code runs, its commands are understood, its links lead
-somewhere."""
+"""What the documents say is so: the code of docs/objectives.md runs, its commands are understood; the house
+stands as docs/architecture.md draws it; files and links of both and of CONTRIBUTING.md are there."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from peers.cli import parser
 from swarm.learn.objectives import OBJECTIVES, objective
 from swarm.learn.trust_region import TRUSTS
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+HOUSE = (DOCS / "architecture.md").read_text(encoding="utf-8")
+GUIDES = [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 
 
@@ -52,3 +56,37 @@ def test_the_pages_links_lead_somewhere() -> None:
 def test_every_method_that_the_page_names_in_a_table_is_one() -> None:
     named = set(re.findall(r"^\| `([a-z0-9_]+)`", TEXT, re.MULTILINE))
     assert named and named <= set(OBJECTIVES)
+
+
+def named_files(text: str) -> list[str]:
+    """Paths of Python files; one without a folder lies in that of the one named before it."""
+    found: list[str] = []
+    for name in re.findall(r"(?<![\w./])(?:[a-z_]+/)*[a-z_0-9]+\.py\b", text):
+        folder = found[-1].rpartition("/")[0] if found and "/" not in name else ""
+        found.append(f"{folder}/{name}" if folder else name)
+    return found
+
+
+def test_every_file_that_the_drawing_of_the_house_names_is_there() -> None:
+    named = named_files(HOUSE)
+    assert len(set(named)) > 40
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("contract", ["house", "rooms", "library"])
+def test_the_layers_of_the_drawing_are_those_of_the_contracts(contract: str) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [each["layers"] for each in contracts if each["id"] == contract]
+    assert " -> ".join(layers) in " ".join(HOUSE.split())
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.name)
+def test_the_links_of_a_guide_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8"))
+    assert links and not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_file_that_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:swarm|configs|peers|dashboard|tests|docs|examples)/[\w./-]+)`", text))
+    assert len(named) > 15 and not [name for name in named if not (ROOT / name).exists()]

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 import unicodedata
+from typing import get_args
 
 import msgspec
 import pytest
@@ -26,6 +27,9 @@ from dashboard_story import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboard.folds import FOLDS
+from dashboard.recent import _NOTICES
+from dashboard.sentences import _TELLERS
 from dashboard.series import LIMIT, Series
 from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
@@ -33,6 +37,14 @@ from swarm import events as happened
 from swarm.config import History, Run
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Verdict
+
+JOURNAL_ONLY = {happened.Sampled}
+"""Events that no window shows: what a sampler did is in its heartbeats and in the learners' verdicts."""
+
+
+def test_every_event_is_folded_told_or_noticed_unless_it_is_for_the_journal_alone() -> None:
+    taken = FOLDS.keys() | _TELLERS.keys() | _NOTICES.keys()
+    assert set(get_args(happened.AnyEvent)) - taken == JOURNAL_ONLY
 
 
 @settings(max_examples=120, deadline=None)

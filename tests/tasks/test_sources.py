@@ -16,7 +16,7 @@ from swarm.tasks import catalog
 from swarm.tasks.toy import Toy
 
 
-@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
+@pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
 def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
     one, two, other = (tasks.source(TaskSettings(name=name), seed) for seed in (5, 5, 6))
     assert [one.task(i) for i in range(50)] == [two.task(i) for i in reversed(range(50))][::-1]
@@ -24,7 +24,7 @@ def test_a_task_is_a_function_of_seed_and_index(name: str) -> None:
     assert [one.task(i) for i in range(50)] != [other.task(i) for i in range(50)]
 
 
-@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
+@pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
 def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str) -> None:
     source = tasks.source(TaskSettings(name=name), 1)
     seen = {source.task(i).prompt for i in range(5000)} | {source.example(i)[0] for i in range(5000)}
@@ -32,7 +32,7 @@ def test_held_out_prompts_never_occur_in_training_or_in_the_warm_start(name: str
     assert all(task.index < 0 for task in source.held_out(5))
 
 
-@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
+@pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
 def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -> None:
     source = tasks.source(TaskSettings(name=name), 2)
     for task in [source.task(3), *source.held_out(3)]:
@@ -40,7 +40,7 @@ def test_the_right_answer_is_worth_one_and_nothing_is_worth_nothing(name: str) -
         assert source.reward(task, "") == 0.0
 
 
-@pytest.mark.parametrize("name", ["brackets", "digit-sums", "sorting", "toy"])
+@pytest.mark.parametrize("name", sorted(catalog.BUILT_IN))
 def test_prompts_and_answers_are_made_of_the_sources_characters(name: str) -> None:
     source = tasks.source(TaskSettings(name=name), 3)
     exercises = [*map(source.task, range(300)), *source.held_out(100)]
