@@ -1,4 +1,4 @@
-"""A headless Chromium that looks at a page for us: for the row `dashboard` and the tests on real swarms.
+"""A headless Chromium that opens a page, for the row `dashboard` and the tests on real swarms.
 
     with chromium() as browser:
         page = browser.new_page()  ...  watch(page) before goto, then page.evaluate("bench")

@@ -1,7 +1,7 @@
 """A made-up swarm of any size as the events that a seed's bus sees, for benches and for whoever works on the
 page.
 
-    crowd(peers, seconds, start)
+    swarm_events(peers, seconds, start)
         -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
 
 Nobody computes here: a schedule of actions plays a run of a few learners, one evaluator, one seed and
@@ -59,7 +59,9 @@ class Fault(NamedTuple):
     until: float = math.inf
 
 
-def crowd(peers: int, seconds: float, start: float, seed: int = 0, fault: Fault | None = None) -> Events:
+def swarm_events(
+    peers: int, seconds: float, start: float, seed: int = 0, fault: Fault | None = None
+) -> Events:
     """The events of `seconds` (they may be infinite) from `start` on, in the order of their time."""
     return _Play(peers, start, seed, fault).run(start + seconds)
 

@@ -1,7 +1,7 @@
-"""`swarm`: one command a verb. It parses words, finds the run folder, loads the settings, and calls one
-function.
+"""The command line of `swarm`: parses arguments, finds the run folder, loads the settings and calls one
+function a command.
 
-Every command is a function from parsed words to an exit code; what it raises becomes one in
+Every command is a function from parsed arguments to an exit code; what it raises becomes one in
 `peers.errors.guarded`. Data goes to stdout, talk to stderr, and nothing ever asks. Torch and hivemind take
 seconds to import, so that each command imports what it needs when it runs, and `--help` needs neither. Not
 handled here: what the commands do.
@@ -30,7 +30,7 @@ ROLES = ("auto", *(role.value for role in JOINING))
 SPELLED = str.maketrans(
     {"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"}
 )
-"""What our own words have beyond ASCII, for an output that cannot show it."""
+"""Replacements of our characters beyond ASCII, for an output that cannot show them."""
 
 
 def main(said: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What goes wrong for a user, and the exit code it has.
+"""Errors of the command line, and their exit codes.
 
     0 done or left cleanly      3 this machine cannot
     1 our bug                   4 no bootstrap reachable
@@ -79,7 +79,8 @@ _BY_NAME = {
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,
 }
-"""By name, so that `swarm --help` need not import the modules to know their errors."""
+"""Class name -> exit code; by name, so that `swarm --help` need not import the modules to know their
+errors."""
 
 _SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
@@ -114,7 +115,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """A task group with one error is that error."""
+    """The error inside task groups of one error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -143,8 +144,7 @@ def guarded(program: Callable[[], int]) -> int:
 
 
 def say(sentence: str) -> None:
-    """On stderr, where anybody still reads it: a terminal that was closed takes no more, and nobody is left
-    to tell."""
+    """Print a sentence on stderr; a closed terminal takes no more, and that is no error."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:
@@ -152,7 +152,7 @@ def say(sentence: str) -> None:
 
 
 def _report(error: BaseException) -> str:
-    """Write the traceback where a bug report can take it from; the sentence that says where."""
+    """Write the traceback to a file for a bug report. Returns the sentence that names the file."""
     text = "".join(traceback.format_exception(error))
     said = f"swarm: this is a bug in swarm ({type(error).__name__}: {error})"
     try:

@@ -1,5 +1,5 @@
 """A learner's admission path in a process of its own, for the row `groups`: real node, real
-`LearnerPeer.receive`, no training.
+`LearnerInbox.receive`, no training.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
                          -> {"addresses", "run", "tcp"}
@@ -42,7 +42,7 @@ measured, not training."""
 
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=320_000))
 READ_AHEAD = 1 << 20
-"""As p2pd's streams have it (swarm.net.p2pd)."""
+"""Bytes of read-ahead, as of p2pd's streams (swarm.net.p2pd)."""
 
 TAKE_EVERY = 0.02
 SIZE = struct.Struct(">I")
@@ -115,7 +115,7 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
 
 
 def release_of(publisher: PeerId, released: float) -> Release:
-    """What all senders say that they sample from."""
+    """The release that all senders name."""
     return Release(
         version=0,
         weights=Digest("0" * 64),
@@ -149,7 +149,7 @@ async def _bare(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(REPLY.pack(0, len(RECEIPT)))
             writer.write(RECEIPT)
             await writer.drain()
-    except (OSError, EOFError):  # the crowd has gone
+    except (OSError, EOFError):  # the senders have gone
         writer.close()
 
 

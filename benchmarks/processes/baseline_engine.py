@@ -1,5 +1,5 @@
-"""What a sampler engine is made of, used without this project, for the row `engines`: (prompts, group) -> how
-many tokens.
+"""The libraries of a sampler engine without this project, for the row `engines`: (prompts, group) -> how many
+tokens.
 
     hf             transformers' `generate`, the log-probabilities computed from its scores
     vllm           vllm.LLM in this process
@@ -33,7 +33,7 @@ VLLM = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-"""Its environment: as the engine's (swarm.sample.vllm) has it."""
+"""vLLM's environment, as swarm.sample.vllm sets it."""
 
 PATIENCE = 120.0
 """Seconds for one answer of a server."""

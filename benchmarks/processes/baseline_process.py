@@ -24,7 +24,7 @@ def main() -> int:
 
     setup = opened()
     torch.set_num_threads(1)
-    loop = Alone(Path(setup["model"]))
+    loop = SampleAndTrain(Path(setup["model"]))
     for _ in range(setup["warm"]):
         loop.turn()
     loop.forget()
@@ -38,7 +38,7 @@ def main() -> int:
     return 0
 
 
-class Alone:
+class SampleAndTrain:
     def __init__(self, model: Path) -> None:
         from benchmarks.local_swarm import settings
         from peers.build import factory

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.partner import opened, say
 
 LAST_STEP = 100_000
-"""Never reached: the time ends it."""
+"""Steps; never reached, the time ends the run."""
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 class Count:
-    """Tokens and steps between the end of the warm-up and the end of the time."""
+    """Counts tokens and steps between the end of the warm-up and the end of the time."""
 
     def __init__(self, warm: int, seconds: float) -> None:
         self.warm, self.seconds = warm, seconds

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 TIMES = 7
-"""Releases that arrive; one more before them warms up."""
+"""Releases that are timed, after one to warm up."""
 
 TASKS, GROUP = 16, 8
-"""Whose tokens are compared: some eight thousand, so that the p99 has eighty beyond it."""
+"""Tasks, and completions of each, whose tokens are compared: some eight thousand tokens, so that eighty lie
+beyond the p99."""
 
 QUANTIZED = ("int8", "nf4")
 
@@ -60,7 +61,7 @@ def arrive(setup: Answer, training: str) -> Answer:
 
 
 def changed(data: bytes) -> bytes:
-    """Another release of the same model."""
+    """The bytes of another release of the same model."""
     import torch
 
     from swarm.learn import weights

@@ -4,7 +4,7 @@ memory is the fold's.
     python -m benchmarks.processes.folding '{"peers": 50, "marks": [100000, 1000000], "history": {}}'
         -> {"seconds": of folding, "events": all, "mib": [at each mark]}
 
-Before them comes a crowd that is larger than a State's roster, so that this limit is full from the start;
+Before them comes a swarm of more peers than a State has rows for, so that this limit is full from the start;
 `history` may set the others low enough to be full at the first mark, so that what grows after it would grow
 for ever. Memory is this process's resident set above what it was before any event was folded.
 """
@@ -20,15 +20,15 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.partner import opened, say
-from benchmarks.synthetic_events import crowd
+from benchmarks.synthetic_events import swarm_events
 from dashboard.state import State, fold
 from swarm.config import History
 
 EARLIER = 1100
-"""Peers that were here before: more than History.peers."""
+"""Peers of the earlier swarm: more than History.peers."""
 
 PASSING = 10.0
-"""Seconds that they stayed."""
+"""Seconds that the earlier swarm stays."""
 
 BATCH = 10_000
 """Events made before they are folded, so that making them is not in the time."""
@@ -38,10 +38,10 @@ MIB = 1 << 20
 
 def main() -> int:
     setup = opened()
-    events = crowd(setup["peers"], math.inf, PASSING)
+    events = swarm_events(setup["peers"], math.inf, PASSING)
     batch = list(islice(events, BATCH))
     base, state, folded, spent = _resident(), State(history=History(**setup["history"])), 0, 0.0
-    for event in crowd(EARLIER, PASSING, 0.0, seed=1):
+    for event in swarm_events(EARLIER, PASSING, 0.0, seed=1):
         fold(state, event)
     weights: list[float] = []
     for mark in setup["marks"]:

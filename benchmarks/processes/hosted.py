@@ -1,4 +1,4 @@
-"""A Host on a real node without a run folder: what the rows `groups` and `engines` put a role on."""
+"""A Host on a real node without a run folder, for the roles of the rows `groups` and `engines`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Simulated senders in one process, for the row `groups`: each has a key and a dialling node of its own and
 seals real groups.
 
-    python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "desk": {...}}'
+    python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "server": {...}}'
     {"do": "join", "senders": 16}                                   nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
     {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}    those frames -> {"seconds", "admitted"}
 
-Sealing is not part of the time: the desk is measured, and a real sampler seals while it waits for its engine.
-All ways send the same frames with the same number under way at once.
+Sealing is not part of the time: the server is measured, and a real sampler seals while it waits for its
+engine. All ways send the same frames with the same number under way at once.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Sender:
     frames: list[bytes]
 
 
-class Crowd:
-    def __init__(self, folder: Path, model: Path, desk: dict[str, Any]) -> None:
+class LoadSenders:
+    def __init__(self, folder: Path, model: Path, server: dict[str, Any]) -> None:
         from swarm.learn.pretrained import load_tokenizer
         from swarm.tasks import catalog as tasks
 
-        self.folder, self.desk, self.config = folder, desk, configs.load(None, SETTINGS).config
-        self.run = Digest(desk["run"])
-        self.learner = PeerId(desk["addresses"][0].rsplit("/p2p/", 1)[1])
+        self.folder, self.server, self.config = folder, server, configs.load(None, SETTINGS).config
+        self.run = Digest(server["run"])
+        self.learner = PeerId(server["addresses"][0].rsplit("/p2p/", 1)[1])
         self.tokenizer = load_tokenizer(model)
         self.source = tasks.source(self.config.run.task, self.config.run.seed)
         self.senders: list[Sender] = []
@@ -92,7 +92,7 @@ class Crowd:
             key_path=key,
             run=self.run,
             listen=listen,
-            bootstrap=self.desk["addresses"][:1],
+            bootstrap=self.server["addresses"][:1],
             report=lambda *_: None,
         )
         return Sender(node, keyring, [])
@@ -117,7 +117,7 @@ class Crowd:
         flat = np.array([token for row in rows for token in row], np.int32)
         logprobs = -rng.exponential(0.5, len(flat)).astype(np.float32)
         completions = Completions(tuple(map(len, rows)), flat, logprobs, tuple(texts))
-        release = release_of(self.learner, self.desk["released"])
+        release = release_of(self.learner, self.server["released"])
         times = Times(released=release.released, fetched=now, used=now, finished=now, sent=now)
         rewards = self.source.rewards(task, texts)
         group = make_group(sender.keyring.me, release, task.index, self._made, completions, rewards, times)
@@ -139,7 +139,7 @@ class Crowd:
         if way != "tcp":
             service = "groups" if way == "admit" else "acknowledge"
             return lambda frame: sender.node.mail.send(self.learner, service, frame, PATIENCE)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.desk["tcp"], limit=READ_AHEAD)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server["tcp"], limit=READ_AHEAD)
 
         async def exchange(frame: bytes) -> bytes:
             writer.write(SIZE.pack(len(frame)))
@@ -155,12 +155,12 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
     import torch
 
     torch.set_num_threads(1)
-    crowd = Crowd(Path(setup["folder"]), Path(setup["model"]), setup["desk"])
+    senders = LoadSenders(Path(setup["folder"]), Path(setup["model"]), setup["server"])
     say()
     try:
-        await answer_all(crowd.answer)
+        await answer_all(senders.answer)
     finally:
-        await crowd.close()
+        await senders.close()
 
 
 def main() -> int:

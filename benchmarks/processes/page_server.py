@@ -20,7 +20,7 @@ from collections import defaultdict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benchmarks.partner import Answer, answer_all, opened, say
-from benchmarks.synthetic_events import crowd
+from benchmarks.synthetic_events import swarm_events
 from dashboard.app import create_app
 from dashboard.feed import Feed
 from dashboard.server import serve
@@ -48,7 +48,7 @@ class Timed:
 
 
 async def _play(feed: Feed, peers: int, past: float, ready: asyncio.Event) -> None:
-    for number, event in enumerate(crowd(peers, math.inf, time.time() - past)):
+    for number, event in enumerate(swarm_events(peers, math.inf, time.time() - past)):
         if event.at > time.time():
             ready.set()
             await asyncio.sleep(event.at - time.time())

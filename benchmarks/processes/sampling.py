@@ -1,13 +1,13 @@
 """One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a
 real node.
 
-    python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "taker": ""}'
+    python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "sink": ""}'
     {"do": "size", "tasks": 8, "group": 8}                               from now on so many in one call
     {"do": "sample", "calls": 20}                                        -> {"tokens", "seconds"}
     {"do": "plain", "calls": 20}     the same without this project       -> {"tokens", "seconds"}
 
-With a taker, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to
-the taker, journalled and told to others. Between two answers its next call waits at a Gate. The first call
+With a sink, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to
+the sink, journalled and told to others. Between two answers its next call waits at a Gate. The first call
 behind the gate is not counted, so that every counted one has the deliveries of one before it beside it, as in
 a long run.
 """
@@ -39,7 +39,7 @@ from swarm.types import Digest, PeerId
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
 BEAT = 2.0
-"""Seconds between two heartbeats of the taker, which this process makes up itself: the taker has no say in a
+"""Seconds between two heartbeats of the sink, which this process makes up itself: the sink has no say in a
 run."""
 
 PATIENCE = 120.0
@@ -47,7 +47,7 @@ PATIENCE = 120.0
 
 
 def settings(setup: Answer, *more: str) -> Config:
-    """The demo's, with the engine and the length of completions that are asked for."""
+    """The demo's settings, with the engine and the length of completions of `setup`."""
     own = (
         f"run.sampling.max_tokens={setup['tokens']}",
         f"peer.engine.name={setup['engine']}",
@@ -56,7 +56,7 @@ def settings(setup: Answer, *more: str) -> Config:
     return configs.load(None, (*own, *setup.get("settings", ()), *more)).config
 
 
-class Alone:
+class DirectCalls:
     """The engine, called in a row."""
 
     def __init__(self, engine: Engine, source: Any, plain: Callable[[Sequence[str], int], int]) -> None:
@@ -90,9 +90,9 @@ class Passed:
     """A call for an engine."""
 
     at: float
-    """When it was asked for."""
+    """When the call was made."""
     cpu: float
-    """Seconds of this process until then."""
+    """CPU seconds of this process until then."""
     tokens: int = 0
 
 
@@ -104,7 +104,7 @@ class Gate:
         self._changed = threading.Condition()
         self._allowed, self._open = 0, False
         self._calls: list[Passed] = []
-        """Since the last `through`."""
+        """Calls since the last `through`."""
 
     def load(self, weights: bytes, version: int, digest: Digest) -> None:
         self.engine.load(weights, version, digest)
@@ -127,7 +127,7 @@ class Gate:
         return self.engine.statistics()
 
     def close(self) -> None:
-        """No call waits any longer."""
+        """Let all waiting calls through."""
         with self._changed:
             self._open = True
             self._changed.notify_all()
@@ -177,7 +177,7 @@ class Swarmed:
 
 @asynccontextmanager
 async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
-    """A sampler as peers.build.assembly makes it, on a node that is connected to the taker, with the folder's
+    """A sampler as peers.build.assembly makes it, on a node that is connected to the sink, with the folder's
     weights as its release."""
     from swarm.identity import open_key
     from swarm.net.hive import Node
@@ -189,7 +189,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         key_path=folder / "key",
         run=RUN,
         listen=config.peer.listen,
-        bootstrap=[setup["taker"]],
+        bootstrap=[setup["sink"]],
         report=lambda *_: None,
     )
     supervision = asyncio.create_task(node.supervise())
@@ -199,7 +199,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
             engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
             weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
             await host.releases.publish(weights, 0, learners=1)
-            taker = tasks.create_task(_taker_beats(host, PeerId(setup["taker"].rsplit("/p2p/", 1)[1])))
+            sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
             gate = Gate(engine)
             from peers.roles.sampler import Sampler
 
@@ -210,19 +210,19 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
                 host.leave()
                 gate.close()  # a call that waited for ever would keep this process
             await role
-            taker.cancel()
+            sink.cancel()
             engine.close()
     finally:
         supervision.cancel()
         await node.close()
 
 
-async def _taker_beats(host: Any, taker: PeerId) -> None:
+async def _sink_beats(host: Any, sink: PeerId) -> None:
     from swarm.types import Beat, Lag
 
     for seq in range(1 << 30):
         beat = Beat(
-            name="taker",
+            name="sink",
             role=Role.LEARNER,
             incarnation=1,
             seq=seq,
@@ -243,7 +243,7 @@ async def _taker_beats(host: Any, taker: PeerId) -> None:
             hardware="",
             at=host.now(),
         )
-        host.roster.hear(taker, beat, host.now())
+        host.roster.hear(sink, beat, host.now())
         host.move()
         await asyncio.sleep(BEAT)
 
@@ -268,13 +268,13 @@ async def _program(setup: Answer, _: Departure) -> None:
     torch.set_num_threads(1)
     async with AsyncExitStack() as stack:
         config = settings(setup)
-        ours: Alone | Swarmed
-        if setup["taker"]:
+        ours: DirectCalls | Swarmed
+        if setup["sink"]:
             ours = await stack.enter_async_context(swarmed(setup, config))
         else:
             engine, source = parts(setup, config)
             stack.callback(engine.close)
-            ours = Alone(engine, source, plain.way(setup, config))
+            ours = DirectCalls(engine, source, plain.way(setup, config))
 
         async def answer(asked: Answer) -> Answer:
             if asked["do"] == "size":
@@ -282,7 +282,7 @@ async def _program(setup: Answer, _: Departure) -> None:
                 return {}
             if asked["do"] == "sample":
                 return await ours.sample(asked["calls"])
-            assert isinstance(ours, Alone)
+            assert isinstance(ours, DirectCalls)
             return await ours.plain(asked["calls"])
 
         say()

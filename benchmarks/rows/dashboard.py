@@ -1,10 +1,10 @@
 """Row `dashboard`: what the page costs and how late it is.
 
     fold      events/s, and memory after a million of them against half           processes.folding
-    crowd     /api/state, frames, long tasks, bytes/s to a browser at 500 peers   processes.page_server
+    load      /api/state, frames, long tasks, bytes/s to a browser at 500 peers   processes.page_server
     live      event to pixel; a late window's time to the whole roster            a real swarm of processes
 
-`fold` and `crowd` are of a made-up swarm (benchmarks.synthetic_events).
+`fold` and `load` are of a made-up swarm (benchmarks.synthetic_events).
 
 An event is as old as its own peer's clock says, a pixel as new as the browser's: both are this machine's. Not
 handled here: what the page looks like.
@@ -35,9 +35,9 @@ from swarm.protocol import Role
 if TYPE_CHECKING:
     from benchmarks import Say
 
-CROWD = 500
+PEERS = 500
 PAST = 600.0
-"""Peers, and seconds of the run before the page is opened: its curves are full of points by then."""
+"""Seconds of the run before the page is opened: its curves are full of points by then."""
 
 FOLDED = 1_000_000
 SMALL = 50
@@ -47,7 +47,7 @@ FULL = {"points": 100, "events": 100, "columns": 20, "peers": 200, "samples": 8,
 """Limits of a history that a fifth of those events fills."""
 
 ASKED = 200
-"""Times that /api/state is asked for: the slowest twentieth are ten."""
+"""Requests of /api/state: the slowest twentieth are ten."""
 
 LOOK = 20.0
 """Seconds in which a page is watched, scrolling from its top to its end."""
@@ -56,17 +56,17 @@ LONG = 50.0
 """Milliseconds: what a browser calls a long task, and a person a stutter."""
 
 SETTLED = 5.0
-"""Seconds after the page was opened that belong to its start and not to its running."""
+"""Seconds after opening that count as the page's start."""
 
 WARM = 20
 """Versions before somebody comes late."""
 
 
 def measure(
-    say: Say, peers: int = CROWD, past: float = PAST, folded: int = FOLDED, look: float = LOOK
+    say: Say, peers: int = PEERS, past: float = PAST, folded: int = FOLDED, look: float = LOOK
 ) -> Iterator[Line]:
     """Each part by itself: without a browser there are the others."""
-    for part in (_fold(say, folded), _crowd(say, peers, past, look), _live(say, look)):
+    for part in (_fold(say, folded), _load(say, peers, past, look), _live(say, look)):
         try:
             yield from part
         except Unmeasured as error:
@@ -103,18 +103,18 @@ def _fold(say: Say, folded: int) -> Iterator[Figure]:
 # --- a made-up swarm of many peers --------------------------------------------------------------------------
 
 
-def _crowd(say: Say, peers: int, past: float, look: float) -> Iterator[Figure]:
+def _load(say: Say, peers: int, past: float, look: float) -> Iterator[Figure]:
     say(f"folding {past:.0f} s of {peers} peers")
-    with Partner("benchmarks.processes.page_server", {"peers": peers, "past": past}) as gallery:
-        url = gallery.hear()["url"]
+    with Partner("benchmarks.processes.page_server", {"peers": peers, "past": past}) as page:
+        url = page.hear()["url"]
         say("asking for /api/state")
-        yield _answers(gallery, url, peers)
+        yield _answers(page, url, peers)
         yield _stream(url, peers, look)
         say("looking at the page")
         yield from _page(url, peers, look)
 
 
-def _answers(gallery: Partner, url: str, peers: int) -> Figure:
+def _answers(page: Partner, url: str, peers: int) -> Figure:
     connection, size = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30.0), 0
     waited = []
     for _ in range(ASKED):
@@ -123,7 +123,7 @@ def _answers(gallery: Partner, url: str, peers: int) -> Figure:
         size = len(connection.getresponse().read())
         waited.append(time.perf_counter() - began)
         time.sleep(0.02)
-    served = gallery.ask(do="times", path="/api/state")["seconds"]
+    served = page.ask(do="times", path="/api/state")["seconds"]
     note = (
         f"server side, median {1000 * median(served):.1f} ms; {size / 1000:.0f} kB, at the client p95"
         f" {1000 * p95(waited):.1f} ms"
@@ -132,7 +132,7 @@ def _answers(gallery: Partner, url: str, peers: int) -> Figure:
 
 
 def _stream(url: str, peers: int, look: float) -> Figure:
-    """What one reader is sent, as a browser asks for it; the first view, which is whole, apart."""
+    """Bytes that one reader gets, as a browser asks for them; without the first, full view."""
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30.0)
     connection.request(
         "GET",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("hf", "vllm", "vllm-server")
 PLAIN = {"hf": "transformers' generate", "vllm": "vllm.LLM", "vllm-server": "the server's own answers"}
-"""What each is made of, without this project."""
+"""The library behind each engine, which it is compared with."""
 
 SIZES = ((1, 1), (2, 8), (8, 8), (32, 8))
 """(tasks, completions of each) in one call. No run has groups of one: that is a single completion, the least
@@ -46,10 +46,11 @@ then."""
 
 TURNS = 5
 SECONDS = 1.0
-"""Of one turn on each side."""
+"""Seconds of one turn on each side."""
 
 FAMILY = "llama"
-"""Its head is not tied to its embeddings: a vLLM server on a CPU takes new weights of no other."""
+"""Model family. Its head is not tied to its embeddings: a vLLM server on a CPU takes new weights of such
+models alone."""
 
 LEARNERS = {
     "full": ("full", "adamw"),
@@ -60,15 +61,15 @@ LEARNERS = {
 """(run.model.training, run.optimizer.name)"""
 
 WIDE = {"hidden": 512, "layers": 4}
-"""Of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process needs
-anyway."""
+"""Size of the model that learners train: 12.7M parameters, whose weights and moments outweigh what a process
+needs anyway."""
 
 KINDS = {
     "hf": ("float32", "bfloat16", "int8", "nf4"),
     "vllm": ("float32", "bfloat16"),
     "vllm-server": ("float32", "bfloat16"),
 }
-"""Weights of an engine whose log-probs are compared with the learner's."""
+"""Engine -> precisions in which its log-probs are compared with the learner's."""
 
 
 def measure(
@@ -143,16 +144,16 @@ def _pace(say: Say, setup: Answer, sizes: Sequence[tuple[int, int]], turns: Turn
     say(f"starting {setup['engine']} in a swarm and alone")
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-")))
-        for name in ("taker", "swarm", "alone"):
+        for name in ("sink", "swarm", "alone"):
             (home / name).mkdir()
         ready = stack.enter_context(_served(setup))
-        taker = stack.enter_context(
-            Partner("benchmarks.processes.sink", {"folder": str(home / "taker"), "run": RUN})
+        sink = stack.enter_context(
+            Partner("benchmarks.processes.sink", {"folder": str(home / "sink"), "run": RUN})
         )
-        address = taker.hear()["addresses"][0]
+        address = sink.hear()["addresses"][0]
         mine = [
-            {"folder": str(home / "swarm"), "taker": address},
-            {"folder": str(home / "alone"), "taker": ""},
+            {"folder": str(home / "swarm"), "sink": address},
+            {"folder": str(home / "alone"), "sink": ""},
         ]
         swarm, alone = (
             stack.enter_context(Partner("benchmarks.processes.sampling", {**ready, **own})) for own in mine
@@ -215,7 +216,7 @@ def _extra(done: Mapping[str, Sequence[Answer]]) -> float:
 
 
 def _calls(partner: Partner, do: str, seconds: float) -> int:
-    """How many make a turn of so many seconds; two are tried first, the one to warm up."""
+    """Calls that make a turn of `seconds`, from two trial calls of which the first warms up."""
     partner.ask(do=do, calls=1)
     return max(2, round(seconds / float(partner.ask(do=do, calls=1)["seconds"])))
 
@@ -260,7 +261,7 @@ def _agreement(say: Say, setup: Answer) -> Iterator[Line]:
 
 
 def _asked(setup: Answer, dtype: str, question: Answer) -> Answer:
-    """One question to an engine of its own."""
+    """Ask one question of a fresh engine process."""
     with (
         _served(setup, dtype, question.get("training") == "lora") as ready,
         Partner("benchmarks.processes.engine_agreement", ready) as child,

@@ -1,8 +1,8 @@
 """Row `groups`: groups that one learner admits over real streams, against the same frames over a bare TCP
 socket.
 
-    crowd (senders with nodes of their own) ==frames==> desk, in one of three ways:
-        LearnerPeer.receive | a handler that acknowledges | bare TCP
+    load_senders (senders with nodes of their own) ==frames==> server, in one of three ways:
+        LearnerInbox.receive | a handler that acknowledges | bare TCP
 
 The three ways take turns and carry the same bytes with the same number under way. Between "admitted" and
 "acknowledged" lies what admission costs (signature, shape, rewards recomputed, journal), between that and TCP
@@ -44,34 +44,34 @@ def measure(
 
     model = str(base_model.folder(Run()))
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        home = {name: Path(folder) / name for name in ("desk", "crowd")}
+        home = {name: Path(folder) / name for name in ("server", "senders")}
         for path in home.values():
             path.mkdir()
         with Partner(
-            "benchmarks.processes.admission_server", {"folder": str(home["desk"]), "model": model}
-        ) as desk:
-            setup = {"folder": str(home["crowd"]), "model": model, "desk": desk.hear()}
-            with Partner("benchmarks.processes.load_senders", setup) as crowd:
-                crowd.hear()
+            "benchmarks.processes.admission_server", {"folder": str(home["server"]), "model": model}
+        ) as server:
+            setup = {"folder": str(home["senders"]), "model": model, "server": server.hear()}
+            with Partner("benchmarks.processes.load_senders", setup) as load:
+                load.hear()
                 figures: list[Figure] = []
                 for count in senders:
                     say(f"{count} senders, small groups")
-                    figures += _figures(crowd, count, small, 0, passes)
+                    figures += _figures(load, count, small, 0, passes)
                 if large:
                     say("4 senders, large groups")
-                    figures += _figures(crowd, min(4, max(senders)), large, LARGE_TOKENS, passes)
+                    figures += _figures(load, min(4, max(senders)), large, LARGE_TOKENS, passes)
     return figures
 
 
-def _figures(crowd: Partner, senders: int, frames: int, tokens: int, passes: int) -> Iterator[Figure]:
-    crowd.ask(do="join", senders=senders)
+def _figures(load: Partner, senders: int, frames: int, tokens: int, passes: int) -> Iterator[Figure]:
+    load.ask(do="join", senders=senders)
     rates: dict[str, list[float]] = {way: [] for way in REPEAT}
     size = 0.0
     for _ in range(passes):
-        sealed = crowd.ask(do="seal", senders=senders, frames=frames, tokens=tokens)
+        sealed = load.ask(do="seal", senders=senders, frames=frames, tokens=tokens)
         size = sealed["bytes"] / sealed["frames"]
         for way, repeat in REPEAT.items():
-            sent = crowd.ask(do="send", way=way, repeat=repeat)
+            sent = load.ask(do="send", way=way, repeat=repeat)
             groups = sealed["frames"] * repeat
             if sent["admitted"] != groups:
                 raise Unmeasured(

@@ -15,12 +15,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -47,11 +47,17 @@ from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
 from swarm.net import torch_free
-from swarm.net.ports import NetError, Ports, Unreachable
+from swarm.net.ports import Average, Averager, NetError, Ports, Unreachable
 from swarm.protocol import INVITED, JOINING, ROLES, Kind, Part, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest, Membership, PeerId
+
+if TYPE_CHECKING:
+    import torch
+
+    from swarm.net.averager import HiveAverager
+    from swarm.net.hive import Node
 
 HIGHEST_PORT = 65535
 GOODBYE = 10.0
@@ -84,15 +90,15 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
 
 @dataclass(frozen=True)
 class WatchedSwarm:
-    """What a program that watches a swarm is given."""
+    """What a program that watches a swarm works with."""
 
     watch: Observer
     invite: Invite
     run: Run
     told: bool
-    """Somebody told what happened before."""
+    """A seed's history snapshot was received."""
     leaving: asyncio.Event
-    """A signal came. A run that is complete goes on being watched."""
+    """Set by a signal; a complete run is still watched."""
 
 
 def observe(
@@ -129,7 +135,7 @@ def observe(
 
 
 def _folder_of(invite: Invite, folder: Path | None) -> Path:
-    """Where this machine keeps the invite's run."""
+    """The folder in which this machine keeps the invite's run."""
     path = folder or run_folder.default_path(invite.run[:12])
     if (here := run_folder.read(path)) is not None and here.digest != invite.run:
         raise Refusal(
@@ -140,8 +146,8 @@ def _folder_of(invite: Invite, folder: Path | None) -> Path:
 
 
 def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
-    """What the invite makes of this peer, or what it was renewed to later. Raises Refusal when that is not
-    enough."""
+    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs another
+    one."""
     membership = invite.admit(place.keyring.me) if invite.role is role else None
     renewed = peer_folder.membership(place.folder)
     if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
@@ -173,7 +179,7 @@ class Place:
     bus: events.Bus
 
     def keep(self, path: Path, text: str, otherwise: str) -> None:
-        """Write what makes a later start easier; a disk that takes no more costs that, and not the peer."""
+        """Write a file that makes a later start easier; a full disk costs that file, and not the peer."""
         try:
             write_durably(path, text.encode())
         except OSError as error:
@@ -181,11 +187,11 @@ class Place:
 
     def report(self, part: str, detail: str, seconds: float | None) -> None:
         """Faults and recoveries of the node's and the averager's processes, as events."""
-        about: dict[str, Any] = {"at": time.time(), "peer": self.keyring.me, "part": part}
+        at, me = time.time(), self.keyring.me
         if seconds is None:
-            self.bus.emit(events.Faulted(detail=events.cut(detail), **about))
+            self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=events.cut(detail)))
         else:
-            self.bus.emit(events.Recovered(seconds=round(seconds, 2), **about))
+            self.bus.emit(events.Recovered(at=at, peer=me, part=part, seconds=round(seconds, 2)))
 
 
 @contextlib.contextmanager
@@ -207,7 +213,7 @@ def _place(peer_folder: PeerFolder) -> Iterator[Place]:
 @asynccontextmanager
 async def _node(
     place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
-) -> AsyncIterator[Any]:
+) -> AsyncIterator[Node]:
     """A running node under supervision; a `light` one is without torch."""
     if light:
         torch_free.enter()
@@ -241,7 +247,7 @@ async def _node(
 
 
 def _one_thread() -> None:
-    """Before torch computes anything: threads of its own do not survive the forks to come."""
+    """Keep torch to one thread, before it computes anything: its threads do not survive the forks to come."""
     import torch
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -249,7 +255,7 @@ def _one_thread() -> None:
 
 
 def _kept_port(listen: Listen, path: Path) -> Listen:
-    """The port of the last time, so that old invites and remembered addresses go on working."""
+    """Listen on the last start's port, so that old invites and remembered addresses keep working."""
     said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
     if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
         return msgspec.structs.replace(listen, port=int(said))
@@ -261,8 +267,8 @@ def _host(
     run: RunFolder,
     role: Role,
     config: Config,
-    node: Any,
-    averager: Any,
+    node: Node,
+    averager: Averager,
     membership: Membership | None,
 ) -> Host:
     """The peer's Host over real ports."""
@@ -321,8 +327,8 @@ async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departur
 
 
 def _genesis(run: RunFolder, host: Host) -> bytes | None:
-    """A damaged one costs version 0 and not the seed: it may hold later releases, and peers can find each
-    other."""
+    """Version 0's bytes; None when they are damaged: a seed is still of use for later releases and as a
+    bootstrap."""
     try:
         return run.genesis()
     except CannotHere as error:
@@ -332,7 +338,7 @@ def _genesis(run: RunFolder, host: Host) -> bytes | None:
 
 
 def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
-    """Words for every role, on the disk; the two that people need, on the screen."""
+    """Write invites for every role to the disk; print the two that people need."""
     words = {role: run.invite(role, addresses) for role in INVITED}
     for role, word in words.items():
         place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
@@ -356,7 +362,7 @@ async def _page(
 
 
 def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
-    """In a private run the word makes members: it is for the page of this machine's own browser alone."""
+    """The invite that the page shows; in a private run, where it makes members, only on a loopback page."""
     if not settings.invite:
         return None
     if not run.spec.run["private"]:
@@ -405,7 +411,7 @@ async def _act(
     run: RunFolder,
     role: Role,
     config: Config,
-    node: Any,
+    node: Node,
     membership: Membership | None,
     departure: Departure,
 ) -> None:
@@ -432,8 +438,8 @@ async def _act(
 
 
 @asynccontextmanager
-async def _engine(run: RunFolder, host: Host, node: Any) -> AsyncIterator[Engine]:
-    """What samples here; which one, and why, is said once."""
+async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engine]:
+    """The engine; which one, and why, is printed once."""
     from peers.build import factory
 
     told: list[str] = []
@@ -446,8 +452,8 @@ async def _engine(run: RunFolder, host: Host, node: Any) -> AsyncIterator[Engine
 
 
 @asynccontextmanager
-async def _source(run: RunFolder, host: Host, node: Any) -> AsyncIterator[TaskSource]:
-    """The run's tasks as its model reads them; what a person should know of them is said once."""
+async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskSource]:
+    """The run's task source; what a person should know of it is printed once."""
     from peers.build import factory
 
     told: list[str] = []
@@ -462,7 +468,7 @@ async def _source(run: RunFolder, host: Host, node: Any) -> AsyncIterator[TaskSo
 
 
 @asynccontextmanager
-async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[Any]:
+async def _averager(place: Place, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
     from peers.build import factory
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
@@ -486,7 +492,14 @@ async def _averager(place: Place, run: RunFolder, node: Any) -> AsyncIterator[An
 
 
 class Nobody:
-    """The averager of a peer that averages nothing."""
+    """The Averager port of a peer that is no learner."""
 
-    async def average(self, *_: Any) -> None:
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+    ) -> Average | None:
         raise RuntimeError("only a learner averages")

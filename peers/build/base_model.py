@@ -27,15 +27,15 @@ from swarm.tasks import files as task_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-"""What of a Hub model is downloaded: weights that are not pickled, config and tokenizer, no code."""
+"""Files of a Hub model that are downloaded: weights that are not pickled, config and tokenizer, no code."""
 
 COPIES = ["*/*", "consolidated*"]
-"""What is not: the same weights once more, in other formats."""
+"""Files that are not: the same weights once more, in other formats."""
 
 
 def folder(run: Run) -> Path:
-    """A Hugging Face folder with config, tokenizer and safetensors. Raises UserError when there is none to be
-    had."""
+    """The policy's Hugging Face folder, with config, tokenizer and safetensors. Raises UserError when it
+    cannot be had."""
     if run.model.name == "embedded":
         return _embedded(run)
     if not from_hub(run):
@@ -44,7 +44,7 @@ def folder(run: Run) -> Path:
 
 
 def from_hub(run: Run) -> bool:
-    """The model is named by its Hub id."""
+    """Whether the model is named by its Hub id."""
     return run.model.name != "embedded" and not Path(run.model.name).expanduser().is_dir()
 
 
@@ -76,7 +76,7 @@ def _settled(run: Run, path: Path) -> Run:
 
 
 def _parameters(files: Sequence[Path]) -> int:
-    """Of all weights in these files, from their headers alone."""
+    """Number of all weights in these files, from their headers alone."""
     from safetensors import safe_open
 
     found = 0

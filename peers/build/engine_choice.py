@@ -30,13 +30,13 @@ class EngineChoice(NamedTuple):
 
 
 class EngineFacts(NamedTuple):
-    """What this machine and this run have to do with it."""
+    """The facts of this machine and this run that decide the engine."""
 
     vllm: bool
-    """It can be imported."""
+    """vLLM can be imported."""
     gpus: tuple[Gpu, ...]
     parameters: int
-    """Of the whole model."""
+    """Parameters of the whole model."""
     quantize: str
     """`none`, `int8` or `nf4`: what the policy's linear layers are sampled in."""
 
@@ -46,7 +46,8 @@ def installed() -> bool:
 
 
 def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
-    """Raises CannotHere or WrongUsage when what was asked for cannot be had, with what to do."""
+    """The engine and the reason for it. Raises CannotHere or WrongUsage when the one that was asked for
+    cannot be had, with what to do."""
     match settings.name:
         case "hf":
             return EngineChoice("hf", "peer.engine.name asks for it")
@@ -92,7 +93,7 @@ def _vllm(seen: EngineFacts) -> EngineChoice:
 
 
 def _suits(settings: EngineSettings, seen: EngineFacts) -> str:
-    """Why `auto` is vLLM, or nothing."""
+    """Why `auto` takes vLLM; empty when it does not."""
     gpu = _gpu(settings, seen)
     if not seen.vllm or gpu is None or seen.quantize == "int8" or _lacks(settings, seen, gpu):
         return ""
@@ -100,7 +101,7 @@ def _suits(settings: EngineSettings, seen: EngineFacts) -> str:
 
 
 def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
-    """Why `auto` is hf."""
+    """Why `auto` takes hf."""
     gpu = _gpu(settings, seen)
     if gpu is None:
         where = "there is no GPU" if not seen.gpus else f"peer.engine.device is {settings.device}"
@@ -113,7 +114,7 @@ def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
 
 
 def _lacks(settings: EngineSettings, seen: EngineFacts, gpu: Gpu) -> str:
-    """What of the GPU's memory vLLM would miss, or nothing."""
+    """The sentence that says how much GPU memory vLLM lacks; empty when it has enough."""
     claim = settings.memory * gpu.total
     need = ROOM * seen.parameters * (2.0 if seen.quantize == "none" else 0.6)
     if gpu.free < claim:

@@ -1,5 +1,5 @@
-"""What a role works with, from a run's model folder: engines for samplers and evaluators, a learner, the
-run's tokenization.
+"""Builds what a role works with from a run's model folder: engines for samplers and evaluators, a learner,
+the run's tokenization.
 
 This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, which do not know each other.
 """
@@ -7,7 +7,7 @@ This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, whic
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -34,6 +34,10 @@ from swarm.tasks import catalog as tasks
 from swarm.tasks.base import Say, TaskSource
 from swarm.tasks.rendered import Rendered
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
 
 def load_tokenization(model: Path, run: Run) -> Tokenization:
     """The run's tokenizer and chat template. Raises ModelError."""
@@ -41,7 +45,7 @@ def load_tokenization(model: Path, run: Run) -> Tokenization:
 
 
 def size(model: Path, run: Run) -> int:
-    """Numbers that are trained in the model of this folder, without allocating them. Raises ModelError."""
+    """Number of trained values of the model in this folder, without allocating them. Raises ModelError."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -51,8 +55,7 @@ def size(model: Path, run: Run) -> int:
 
 
 def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Tokenization]:
-    """A learner whose weights mean nothing until it takes a release, and what admission needs of its
-    tokenizer.
+    """A learner, without a policy until it takes a release, and the run's tokenization.
 
     Raises UserError and ModelError when this machine cannot have it.
     """
@@ -115,8 +118,8 @@ def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
 
 
 def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
-    """What `[peer.engine]` asks for, or what `auto` takes here, which is said with the reason. Its policy is
-    still to come.
+    """The engine that `[peer.engine]` asks for, or that `auto` takes here, which is said with the reason. It
+    has no policy yet.
 
     Raises UserError and ModelError when this machine, or this run, cannot have it.
     """
@@ -144,7 +147,7 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
 
 
 def _recipe(model: Path, config: Config) -> Recipe:
-    """What both engines over vLLM are made from."""
+    """The Recipe of both engines over vLLM."""
     run, tokens = config.run, load_tokenization(model, config.run)
     quantize = quantization(config) != "none"
     if run.model.training == "full":
@@ -169,7 +172,7 @@ def _recipe(model: Path, config: Config) -> Recipe:
 
 
 def hf(model: Path, config: Config) -> HfEngine:
-    """An engine over transformers whose policy means nothing until it loads a release.
+    """An engine over transformers, without a policy until it loads a release.
 
     Raises UserError and ModelError when this machine, or this run, cannot have it.
     """
@@ -199,8 +202,8 @@ def quantization(config: Config) -> str:
     return asked
 
 
-def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Any:
-    """The run's model, or its adapter on a base, for weights that are still to come."""
+def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:
+    """The run's model, or its adapter on a base, before its weights are loaded."""
     lora = None if run.model.training == "full" else run.lora
     try:
         return load_policy(base_model.base(model, run), device, dtype, quantize=quantize, lora=lora)

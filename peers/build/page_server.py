@@ -1,4 +1,4 @@
-"""The page in a peer's own process: served over what the peer watches, with a word for those who want to
+"""The page in a peer's own process: served from what the peer observes, with an invite for those who want to
 join.
 
 In come a Source and the settings of `[peer.page]`, out goes a page that answers until the block ends; its
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 async def page(
     source: Source, settings: Page, invite: InviteView | None, query: str = ""
 ) -> AsyncIterator[str]:
-    """Serves it. -> its address, said with `query`. Raises PortTaken."""
+    """Serve the page. Yields its address, which is printed with `query`. Raises PortTaken."""
     from dashboard.app import create_app  # fastapi takes half a second, and not every peer has a page
     from dashboard.server import serve
 
@@ -50,7 +50,7 @@ async def page(
 
 
 def loopback(host: str) -> bool:
-    """Only this machine reaches it."""
+    """Whether only this machine reaches the host."""
     try:
         return ipaddress.ip_address(host.split("%")[0]).is_loopback
     except ValueError:
@@ -66,7 +66,7 @@ def public_invite(run: Digest, addresses: Sequence[str]) -> InviteView | None:
 
 
 def private_invite(word: str, now: float) -> InviteView | None:
-    """The word itself, when it makes samplers and nothing else."""
+    """The invite's word, when it makes samplers and nothing else."""
     try:
         invite = invites.read(word, now)
     except invites.InviteError:

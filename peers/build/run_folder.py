@@ -52,13 +52,13 @@ MODEL_FILES = (
     "tokenizer.model",
     "added_tokens.json",
 )
-"""What of a Hugging Face folder travels to joiners; the weights that are trained travel as releases."""
+"""Files of a Hugging Face folder that travel to joiners; trained weights travel as releases."""
 
 BASE = "model.safetensors"
-"""The weights below an adapter travel too, where no Hub has them."""
+"""File of the weights below an adapter; it travels too where no Hub has them."""
 
 TASK = "task/"
-"""Before the names of task files where they stand beside the model's."""
+"""Prefix of task files' names beside the model's."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class RunFolder:
         return str(self.spec.run["name"])
 
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
-        """A word that admits to `role`.
+        """Make an invite's word that admits to `role`.
 
         One that makes members ends after invites.LIFE, and who is a member by then is renewed; with `seconds`
         both word and memberships end then. A stranger's word ends only where `seconds` says so.
@@ -115,7 +115,7 @@ class RunFolder:
         return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
 
     def word(self, role: Role) -> Path:
-        """Where the word of the last start lies, for `swarm up` and `swarm invite`."""
+        """Path of the word of the last start, for `swarm up` and `swarm invite`."""
         return self.path / "invites" / role.value
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
@@ -227,7 +227,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     0.
 
     Raises ModelError or TaskError when model, task and template do not fit together, OSError when the disk
-    says no.
+    refuses.
     """
     from peers.build import base_model
     from swarm.learn import tokenization
@@ -265,7 +265,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
 
 
 def copy_files(policy: Path, target: Path) -> None:
-    """Take a policy's files without its weights."""
+    """Copy a policy's files without its weights."""
     target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         if (policy / name).exists():
@@ -287,7 +287,7 @@ def genesis_of(policy: Path, run: Run) -> bytes:
 
 
 def digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
-    """sha256 of those of these files that are there."""
+    """Name -> sha256 of those of these files that exist."""
     found = {}
     for name in names:
         if (folder / name).exists():

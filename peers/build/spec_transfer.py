@@ -1,4 +1,5 @@
-"""The run's specification and files, from peer to peer: service `spec`, answered by everybody who has them.
+"""Transfers the run's specification and files between peers: service `spec`, answered by every peer that has
+them.
 
 A request names the run's digest (knowing it is the proof of being invited), a file or nothing for the Spec
 itself, and an offset; the answer is at most one slice, read from the disk where it is asked for.
@@ -49,7 +50,7 @@ class FileRequest(Struct):
 
 
 async def serve(mail: Mail, run: RunFolder) -> list[str]:
-    """Answer `spec` from this run folder -> a sentence for each file that is damaged, and so given to
+    """Answer `spec` from this run folder. Returns a sentence for each damaged file, which is given to
     nobody."""
     files, damaged = {"": run.path / "spec"} | dict(_places(run)), _damaged(run)
 
@@ -115,7 +116,7 @@ async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path
 
 
 def _check(spec: Spec) -> None:
-    """Raises Refusal for names and sizes that no model and no task has."""
+    """Check names and sizes of a Spec's files. Raises Refusal for those that no model and no task has."""
     strange = set(spec.files) - {*MODEL_FILES, BASE} | {
         name for name in spec.task if not task_files.NAME.fullmatch(name)
     }
@@ -159,7 +160,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
 
 
 class _Part:
-    """The beginning of a file, on the disk, and its digest so far."""
+    """A partly fetched file on the disk, and its digest so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -167,7 +168,7 @@ class _Part:
         self._file = open(path, "ab+")  # noqa: SIM115 (closed by `close`)
         self._sha = hashlib.sha256()
         self.begun = self.size = path.stat().st_size
-        """Bytes that were there before, and are there now."""
+        """Bytes at the start, and now."""
         self._file.seek(0)
         for start in range(0, self.begun, SLICE):
             self._sha.update(self._file.read(min(SLICE, self.begun - start)))
@@ -196,7 +197,7 @@ class _Part:
 
 
 class _Transfer:
-    """One file, from whoever has it."""
+    """The fetch of one file, from any peer that has it."""
 
     def __init__(self, mail: Mail, run: RunFolder, name: str, place: Path) -> None:
         self._mail, self._run, self._name, self._place = mail, run, name, place
@@ -204,7 +205,8 @@ class _Transfer:
         self._told = time.monotonic()
 
     async def run(self, sources: Sequence[PeerId]) -> None:
-        """Raises Unreached when none of them could give it; what came stays for the next time."""
+        """Fetch the file. Raises Unreached when no source could give it; the fetched part stays for the next
+        time."""
         path, failed = self._place.with_name(self._place.name + ".part"), []
         for source in sources:
             for _ in range(2):
@@ -227,7 +229,7 @@ class _Transfer:
         raise Unreached(f"nobody gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
 
     async def _grow(self, part: _Part, source: PeerId) -> None:
-        """Until it has its size. Raises NetError."""
+        """Fetch slices until the file has its size. Raises NetError."""
         while part.size < self._size:
             ask = FileRequest(run=self._run.digest, file=self._name, offset=part.size)
             piece = await self._mail.send(source, Service.SPEC, wire.encode(ask), timeout=PATIENCE)
@@ -242,7 +244,7 @@ class _Transfer:
 
 
 def _places(run: RunFolder) -> Iterator[tuple[str, Path]]:
-    """Every file of the run, as it is asked for, and where it is kept."""
+    """(name as it is asked for, path) of every file of the run."""
     for name in run.spec.files:
         yield name, run.model / name
     for name in run.spec.task:
@@ -271,15 +273,15 @@ def _expected(spec: Spec, name: str) -> Digest:
 
 
 def _there(place: Path, expected: Digest, size: int) -> bool:
-    """It is here. A large file got its name only when its digest was right, and reading it again would take
-    minutes."""
+    """Whether a file is here. A large file got its name only when its digest was right, and reading it again
+    would take minutes."""
     if not place.exists() or place.stat().st_size != size:
         return False
     return size > LARGEST or _digest(place) == expected
 
 
 def _take(model: Path, run: RunFolder) -> None:
-    """Copy what a local folder has of the run's model files."""
+    """Copy the run's model files that a local folder has."""
     for name, expected in run.spec.files.items():
         local = model / name
         if not local.exists():

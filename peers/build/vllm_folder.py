@@ -3,9 +3,9 @@
     whole weights -> the model's own files (links) + model.safetensors, which is the release's bytes
     an adapter    -> adapter_config.json + adapter_model.safetensors
 
-What is written has been checked against the shapes of the run's model: ValueError otherwise, before vLLM sees
-any of it. And what the weights in such a folder make of a text, by transformers: a server's answers are
-compared with it.
+Releases are checked against the shapes of the run's model before they are written: ValueError otherwise.
+`score` gives the log-probabilities of such a folder's weights by transformers, which a server's answers are
+compared with.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from swarm.learn.pretrained import config_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 REFERENCE = 1_000_000_000
-"""Parameters of the largest model that is computed here beside a server: a second in float32 on a CPU, and 4
-GB for as long."""
+"""Parameters of the largest model that `score` computes beside a server: a second in float32 on a CPU, and 4
+GB meanwhile."""
 
 
 def whole(model: Path) -> Callable[[bytes, Path], None]:
@@ -65,7 +65,7 @@ def score(folder: Path, ids: Sequence[int]) -> list[float]:
 
 
 def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
-    """What a release of this model holds, from its config alone: no memory is allocated."""
+    """Name -> shape of a release of this model, from its config alone: no memory is allocated."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):

@@ -1,1 +1,1 @@
-"""Commands: what a line that somebody types does."""
+"""The commands of `swarm`: one module for each, or for a few that belong together."""

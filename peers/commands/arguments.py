@@ -1,7 +1,7 @@
-"""From a command's words to what it works on: settings, an invite that can be read, a run's folder.
+"""Resolves a command's arguments to settings, an invite and a run folder.
 
-All of it is offline, and wrong words end the command before anything slow is imported. Not handled here:
-which words there are (peers.cli), where settings lie (peers.commands.shipped).
+All of it is offline, and a wrong argument ends the command before anything slow is imported. Not handled
+here: which arguments there are (peers.cli), where settings lie (peers.commands.shipped).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from swarm.config import LoadedConfig
 
 COMPLETION = 512
-"""Tokens: a worked answer to a grade-school question; the default of `run.sampling` is the demo's."""
+"""Longest completion, in tokens: a worked answer to a grade-school question; the default of `run.sampling` is
+the demo's."""
 
 
 def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
@@ -99,7 +100,7 @@ def only_folder(args: argparse.Namespace) -> Path:
 
 
 def load_window(args: argparse.Namespace) -> LoadedConfig:
-    """The settings of a page: a port that was asked for is that port or none."""
+    """The settings of a page; a port that is asked for is not replaced by another one."""
     if args.host is not None:
         args.set.append(f"peer.page.host={args.host}")
     if args.port is not None:

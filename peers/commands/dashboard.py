@@ -40,7 +40,8 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
 
 
 def _invite_shown(window: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
-    """Of a private run no word can be shown: the one that made this window makes windows."""
+    """The invite that the page shows; none for a private run, where this window's own invite makes
+    observers."""
     return (
         public_invite(window.invite.run, window.invite.addresses)
         if settings.invite and not window.run.private
@@ -73,8 +74,8 @@ def replay(path: Path, config: Config, speed: float) -> int:
 
 
 def _journal_in(path: Path) -> Path:
-    """The file itself, or what a run's or a peer's folder has: the seed's before others', for it heard
-    everybody."""
+    """The journal at a path: the file itself, or a run's or a peer's; the seed's comes first, since a seed
+    hears everybody."""
     if path.is_file():
         return path
     if not path.exists():
@@ -99,7 +100,7 @@ def _first_strange_line(journal: Path) -> str:
 
 
 def _run_of(journal: Path) -> Run | None:
-    """Of the run folder that the journal lies in, as `peers/<name>/journal.jsonl`."""
+    """The run of the folder that holds the journal as `peers/<name>/journal.jsonl`."""
     peer_folder = journal.resolve().parent
     run = run_folder.read(peer_folder.parent.parent) if peer_folder.parent.name == "peers" else None
     return from_run_dict(run.spec.run) if run is not None else None

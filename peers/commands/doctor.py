@@ -27,10 +27,11 @@ from typing import NamedTuple
 from peers.errors import CANNOT, DONE
 
 MEMORY = 1 << 30
-"""A learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB each."""
+"""Bytes for a learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB
+each."""
 
 DISK = 2 << 30
-"""Four releases of a 186M model in bf16, and a checkpoint with the optimizer's state."""
+"""Bytes for four releases of a 186M model in bf16, and a checkpoint with the optimizer's state."""
 
 P2PD_PATIENCE = 20.0
 """Seconds for p2pd to print its options: milliseconds, but a cold disk has 60 MB to read."""
@@ -179,7 +180,7 @@ def disk(place: Path) -> Finding:
 
 
 def p2pd() -> Finding:
-    """hivemind's libp2p daemon: is it there, does it run here, does it know GossipSub."""
+    """Check hivemind's libp2p daemon: it is installed, runs here and knows GossipSub."""
     hivemind = importlib.util.find_spec("hivemind")
     if hivemind is None or hivemind.origin is None:
         return Finding("p2pd", "fail", "hivemind is not installed", "pip install hivemind==1.1.12")
@@ -217,7 +218,7 @@ def loopback() -> Finding:
 
 
 def keys(place: Path) -> Finding:
-    """Key files of all runs under `place`: nobody else may read them."""
+    """Check that nobody else may read the key files of the runs under `place`."""
     found = [
         path
         for run in ("", "runs/*/")

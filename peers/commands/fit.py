@@ -27,7 +27,7 @@ from peers.fit.fits import GB, LEARNER, Case, FitRow
 from swarm.config import Config, Run
 
 DESCRIBING = ["*.json", "*.jinja", "*.model", "*.txt"]
-"""Of a Hub model: all but its weights."""
+"""Files of a Hub model without its weights."""
 
 BUDGET = 10.0
 """Seconds that one measured call should take; its warm-up takes as long."""
@@ -43,8 +43,7 @@ SLOW = 64 << 20
 """Bytes a second that a slow disk writes."""
 
 BESIDE = 256 << 20
-"""Bytes that libraries and allocators take on the way, whatever the model: beside a tiny one they are all
-there is to see."""
+"""Bytes that libraries and allocators take in any case: with a tiny model they are all that is measured."""
 
 SLACK = 10
 """Times that a call may take longer than predicted before it is stopped."""
@@ -70,7 +69,7 @@ def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
 
 
 def locate(run: Run) -> Path:
-    """A folder with the model's config and tokenizer, and weights only where they are on this disk. Raises
+    """A folder with the model's config and tokenizer, with weights where they are on this disk. Raises
     UserError."""
     name = run.model.name
     if name == "embedded" or Path(name).expanduser().is_dir():
@@ -99,7 +98,7 @@ def locate(run: Run) -> Path:
 
 
 def has_weights(model: Path) -> bool:
-    """All parts of them: an interrupted download leaves some."""
+    """Whether all parts of the weights are there: an interrupted download leaves some."""
     index = model / "model.safetensors.index.json"
     if not index.exists():
         return any(model.glob("*.safetensors"))
@@ -107,7 +106,7 @@ def has_weights(model: Path) -> bool:
 
 
 def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
-    """dtype -> what this device does, measured once each."""
+    """dtype -> the device's Speed, measured once for each dtype."""
     known: dict[str, Speed] = {}
 
     def speed(dtype: str) -> Speed:
@@ -134,7 +133,7 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
 def measurements(
     case: Case, model: Path, found: list[FitRow], speed: Callable[[str], Speed]
 ) -> Iterator[FitRow]:
-    """The rows, each that fits with what was measured of it."""
+    """The rows; those that fit have measured figures."""
     with ExitStack() as stack:
         folder, random = model, not has_weights(model)
         trouble = "" if any(row.fits != "no" for row in found) else "nothing fits"
@@ -181,7 +180,7 @@ def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
 
 
 def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]) -> FitRow:
-    """One row, measured; corrections learn from it, whatever comes out."""
+    """Measure one row; corrections learn from it even when the measurement fails."""
     known = case.corrections.of(case.about(row.role, row.kind))
     ask, plain = _piece(case, row, speed, known.time)
     seconds = plain.step * known.time
@@ -319,7 +318,7 @@ def table(case: Case, found: list[FitRow]) -> list[str]:
 
 
 def _gigabytes(row: FitRow) -> list[str]:
-    """Least to easy."""
+    """The range from the least to the easy need."""
     least, easy = row.needs
     if row.gpus:
         pairs = [(least.computing, easy.computing), (least.keeping, easy.keeping)]
@@ -363,7 +362,7 @@ def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
 
 
 def as_data(case: Case, name: str, found: list[FitRow]) -> dict[str, object]:
-    """Everything in the table, in bytes and seconds."""
+    """The whole table as JSON, in bytes and seconds."""
     return {
         "model": name,
         "anatomy": vars(case.anatomy),

@@ -15,7 +15,7 @@ from swarm.learn.objectives import Objective
 
 
 def main(names: Sequence[str], as_json: bool) -> int:
-    """All methods when none is named. Raises WrongUsage for an unknown one, naming the nearest."""
+    """Print the named method, or all. Raises WrongUsage for an unknown one, naming the nearest."""
     try:
         chosen = [objectives.objective(name) for name in names] or list(objectives.OBJECTIVES.values())
     except ValueError as error:
@@ -51,7 +51,7 @@ def _word(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: null is no bound."""
+    """A value for JSON, which has no infinity: null stands for no bound."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and math.isinf(value) else value

@@ -81,7 +81,7 @@ Playing = Sampler | LearnerPeer | Evaluator | Seed
 
 
 class PolicyParts(NamedTuple):
-    """What roles work with."""
+    """The policy's parts that roles are made with."""
 
     engine: Callable[[], Engine]
     learner: Callable[[], tuple[Learner | ShardedLearner, Decoder]]

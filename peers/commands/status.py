@@ -33,17 +33,17 @@ from swarm.protocol import RELEASE_LIMIT
 from swarm.types import Manifest, Release
 
 LISTEN = 5.0
-"""Seconds that an observer listens when nobody tells it what was: two heartbeats of every peer."""
+"""Seconds that an observer listens when no seed answers: two heartbeats of every peer."""
 
 LOOK = 0.5
-"""Seconds between two pictures."""
+"""Seconds between two redraws."""
 
 LEAVE_PATIENCE = 20.0
 
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
-    """What the run on this machine is doing, from its journals; with an invite, what a swarm elsewhere is
-    doing."""
+    """Show the state of the run on this machine, from its journals, or with an invite of a swarm
+    elsewhere."""
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None
@@ -84,7 +84,7 @@ def _show(state: State, as_json: bool) -> None:
 
 
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
-    """Join as an observer: show what a seed tells, or what is heard in LISTEN seconds; with `watch` until a
+    """Join as an observer: show what a seed sends, or what is heard in LISTEN seconds; with `watch` until a
     signal."""
     from peers.build import assembly
 
@@ -188,7 +188,7 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 
 
 def _kept(seed: Path, run: RunFolder) -> list[Release]:
-    """What a seed keeps the word of, best first."""
+    """Releases whose bytes a seed holds, best first."""
     if not (seed / "key").exists():
         return []
     frames, found = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"])), []
@@ -201,7 +201,7 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
 
 
 def _whole(blobs: Path, release: Release) -> bytes | None:
-    """Its bytes; None when some are missing or damaged."""
+    """The release's bytes; None when some are missing or damaged."""
     try:
         manifest = wire.decode((blobs / release.manifest).read_bytes(), Manifest)
         weights = b"".join((blobs / chunk).read_bytes() for chunk in manifest.chunks)

@@ -1,5 +1,5 @@
-"""`swarm task try`: some exercises of a task, a right and a wrong answer to each, what they are worth, and
-how long that took.
+"""`swarm task try`: some exercises of a task, with the rewards of a right and a wrong answer to each, and the
+time that scoring takes.
 
 In comes a name such as `digit-sums` or `data:./problems.jsonl`, or a config; out come exercises as a peer of
 that run would draw them, the prompt as the model reads it where a model is named. Rewards run as on the
@@ -35,7 +35,8 @@ LONG, LINES = 1200, 16
 """Characters and lines of a prompt or answer that are shown; JSON has them all."""
 
 OTHERS = 3
-"""Exercises after this one whose answers are tried here: the one that is worth least is the wrong answer."""
+"""Following exercises whose answers are tried on this one: the answer with the least reward is the wrong
+one."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class Trial:
     right: Attempt
     wrong: Attempt
     seconds: float
-    """For all completions that were tried, as many as `scored` says."""
+    """Seconds for all completions that were tried, `scored` of them."""
     scored: int
     problem: str
-    """What a peer would say of it; empty when nothing is wrong."""
+    """The sentence that a peer would emit; empty when nothing is wrong."""
 
 
 def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
@@ -186,7 +187,7 @@ def _worth(attempt: Attempt, scored: bool) -> Text:
 
 
 def _shown(text: str) -> Text:
-    """As much of it as a person reads; what is left out is counted."""
+    """The text cut to what a person reads; what is left out is counted."""
     part = "\n".join(text[:LONG].splitlines()[:LINES])
     shown = Text(part or "(empty)", style="" if part else "dim", overflow="fold")
     return (

@@ -1,5 +1,5 @@
-"""What measurements taught: factors between measured and predicted, by device and work, kept in this user's
-state folder.
+"""Calibration: factors between measured and predicted memory and time, by device and work, kept in this
+user's state folder.
 
 A prediction that was too low must not come again, so that a memory factor rises at once and falls by halves;
 times follow both ways. A file that cannot be read is no experience, and one that cannot be written costs only
@@ -19,14 +19,14 @@ from swarm.durable import write_durably
 from swarm.types import Struct
 
 BOUNDS = (0.5, 50.0)
-"""One measurement beside a busy neighbour must not make every later prediction absurd."""
+"""Bounds of a factor: one measurement beside a busy neighbour must not make every later prediction absurd."""
 
 
 class Correction(Struct):
     memory: float = 1.0
     time: float = 1.0
     measured: int = 0
-    """How often."""
+    """Number of measurements."""
 
 
 class Corrections:
@@ -47,7 +47,8 @@ class Corrections:
         return sum(correction.measured for correction in self._all.get(self._device, {}).values())
 
     def learn(self, work: str, memory: float, time: float | None) -> Correction:
-        """Take in one measurement: measured over predicted without corrections. -> what holds from now on."""
+        """Learn from one measurement: the ratio of measured to uncorrected prediction. Returns the new
+        factors."""
         old = self.of(work)
         memory = _bounded(memory)
         if old.measured and memory < old.memory:

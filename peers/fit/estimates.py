@@ -21,16 +21,17 @@ TRAINED = ("full", "full+adamw8bit", "lora", "qlora")
 
 MIB = 1 << 20
 PROGRAM = 600 * MIB
-"""A peer without its model: Python, torch, p2pd and hivemind's children. README's figures: 526 to 598 MiB."""
+"""Bytes of a peer without its model: Python, torch, p2pd and hivemind's children. README's figures: 526 to
+598 MiB."""
 
 CONTEXT = 700 * MIB
-"""CUDA's context and the workspaces of its libraries, on the GPU."""
+"""Bytes of CUDA's context and the workspaces of its libraries, on the GPU."""
 
 PROMPT = 256
-"""Tokens of a prompt: a grade-school question with its chat template has 100 to 200."""
+"""Assumed tokens of a prompt: a grade-school question with its chat template has 100 to 200."""
 
 LOOSE = 1.1
-"""Allocators hold about a tenth more than is asked of them."""
+"""Factor: allocators hold about a tenth more than is asked of them."""
 
 QUANTIZED = {"int8": 1.0, "nf4": 0.5 + 1 / 64}
 """Bytes a weight: NF4 has a scale of 8 bits for 64 weights."""
@@ -41,7 +42,7 @@ to 1.6 values of 4 bytes counted on Llama, Qwen3 and Gemma 3; in bfloat16 1.7 to
 stay in float32."""
 
 LOGITS = 1 << 24
-"""At a time, in swarm.learn.scoring: in float32, with their softmax and its gradient beside them."""
+"""Logits at a time in swarm.learn.scoring: in float32, with their softmax and its gradient beside them."""
 
 DRAWN = 32
 """Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their
@@ -68,7 +69,7 @@ it that takes longer."""
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Of a model; peers.fit.model_shape counts it."""
+    """Sizes of a model, counted by peers.fit.model_shape."""
 
     parameters: int
     """All of them, tied ones once."""
@@ -90,18 +91,18 @@ class ModelShape:
 
 
 class RunShape(NamedTuple):
-    """What a run and a peer's settings ask of a machine."""
+    """Sizes of the work that a run and a peer's settings ask of a machine."""
 
     group: int
     """G, completions of one task."""
     tasks: int
-    """Sampled in one call."""
+    """Tasks sampled in one call."""
     prompt: int
-    """Tokens."""
+    """Tokens of a prompt."""
     tokens: int
-    """Of a completion."""
+    """Tokens of a completion."""
     groups: int
-    """Of one learner step."""
+    """Groups of one learner step."""
     keep: int
     """Releases held for others."""
     rank: int
@@ -127,10 +128,10 @@ class RunShape(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Of one device, measured."""
+    """Measured speed of one device."""
 
     flops: float
-    """Of a product of matrices, a second."""
+    """Operations a second of a matrix product."""
     bandwidth: float
     """Bytes read or written a second."""
     launch: float
@@ -141,11 +142,11 @@ class MemoryNeed(NamedTuple):
     """Bytes at the peak. What computes is on the GPU, or in RAM where there is none."""
 
     fixed: float
-    """Of computing: whatever the model."""
+    """Bytes of computing that do not depend on the model."""
     model: float
-    """Of computing."""
+    """Bytes of computing with the model."""
     keeping: float
-    """In RAM."""
+    """Bytes kept in RAM."""
 
     @property
     def computing(self) -> float:
@@ -161,7 +162,7 @@ class Needs(NamedTuple):
 
 class ExpectedPace(NamedTuple):
     tokens: float
-    """A second."""
+    """Tokens a second."""
     step: float
     """Seconds: of one call that samples whole groups, or of one learner step."""
 

@@ -33,7 +33,7 @@ from swarm.protocol import Role
 
 GB = 1 << 30
 ROOM = 0.9
-"""Of the memory that is there: the rest is for other programs, and for what no estimate sees."""
+"""Share of the memory that is planned with: the rest is for other programs and for the estimates' errors."""
 
 LEARNER, SAMPLER, EVALUATOR = Role.LEARNER.value, Role.SAMPLER.value, Role.EVALUATOR.value
 
@@ -45,7 +45,7 @@ class FitRow(NamedTuple):
     kind: str
     needs: Needs
     gpus: int
-    """That share one model; 0: none."""
+    """GPUs that share one model; 0: none."""
     fits: str
     """`yes`, `tight` (with the smallest batches, recomputing) or `no`."""
     why: str
@@ -71,12 +71,11 @@ class Case(NamedTuple):
         return Case(anatomy, config, RunShape.of(config), machine, corrections or Corrections(machine.device))
 
     def about(self, role: str, kind: str) -> str:
-        """Under which name corrections are kept: models of one order of magnitude are wrong in the same
-        way."""
+        """The key of corrections: predictions for models of one order of magnitude err in the same way."""
         return f"{role} {kind} 1e{round(math.log10(self.anatomy.parameters))}"
 
     def on(self, role: str) -> Machine:
-        """What this role may use of the machine, by its `device` setting."""
+        """The part of the machine that this role may use, by its `device` setting."""
         settings = self.config.peer.learner if role == LEARNER else self.config.peer.engine
         return self.machine._replace(gpus=()) if settings.device.startswith("cpu") else self.machine
 
@@ -107,7 +106,7 @@ def row(case: Case, role: str, kind: str, speed: Callable[[str], Speed] | None =
 
 
 def pace(case: Case, ask: RunShape, row: FitRow, speed: Callable[[str], Speed]) -> ExpectedPace:
-    """Tokens a second and seconds a step, without corrections."""
+    """Tokens a second and seconds a step, uncorrected."""
     gpu = bool(case.on(row.role).gpus)
     device = speed("bfloat16" if gpu or row.kind == "bfloat16" else "float32")
     if row.role == LEARNER:
@@ -116,7 +115,7 @@ def pace(case: Case, ask: RunShape, row: FitRow, speed: Callable[[str], Speed]) 
 
 
 def needs(case: Case, ask: RunShape, role: str, kind: str, shards: int = 1) -> Needs:
-    """Bytes, without corrections."""
+    """Bytes, uncorrected."""
     gpu = bool(case.on(role).gpus)
     if role == LEARNER:
         return estimates.learner(case.anatomy, ask, kind, gpu, shards)
@@ -124,7 +123,7 @@ def needs(case: Case, ask: RunShape, role: str, kind: str, shards: int = 1) -> N
 
 
 def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) -> str:
-    """Which memory is too small for `need`; empty when none is, or nobody knows how much there is."""
+    """Which memory is too small for `need`; empty when none is, or its size is unknown."""
     if not machine.gpus:
         total = need.computing + need.keeping
         return (
@@ -141,7 +140,7 @@ def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) ->
 
 
 def _rows(ask: RunShape, role: str) -> RunShape:
-    """An evaluator has one answer to a task."""
+    """The sizes of a role's work: an evaluator has one answer to a task."""
     return ask if role == SAMPLER else ask._replace(group=1)
 
 

@@ -1,5 +1,4 @@
-"""What this machine is: in a few words for the roster and the page, and in bytes for whoever asks what fits
-here.
+"""This machine's hardware: in a few words for the roster and the page, and in bytes for estimates.
 
 Memory is what a new process can have now: the kernel's estimate, or less where a control group says so. GPUs
 are asked through `nvidia-smi`, since CUDA itself must not start in a process that forks later. Not handled:
@@ -32,7 +31,7 @@ _GROUPS = (
 """Control groups, version 2 and version 1: the limit, what is used, and what of that."""
 
 _PARTS = re.compile(r"\b(nvidia|amd|geforce|tesla|pcie|sxm\d?|nvl|hbm\w*|\d+ ?gb)\b", re.IGNORECASE)
-"""Of a GPU's name: the maker, the socket, and memory that is said beside it anyway."""
+"""Parts of a GPU's name that are left out: maker, socket, and memory, which is said beside it."""
 
 
 class Gpu(NamedTuple):
@@ -56,7 +55,7 @@ class Machine(NamedTuple):
 
     @property
     def device(self) -> str:
-        """What one process computes with: a name under which measurements of another day are kept."""
+        """The name of what one process computes with; measurements are kept under it."""
         return f"{self.gpus[0].name} {_gib(self.gpus[0].total)} GB" if self.gpus else _cores(self.cores)
 
 
@@ -72,18 +71,18 @@ def describe() -> str:
 
 
 def machine() -> Machine:
-    """Asks the system; starts neither torch nor CUDA."""
+    """Ask the system for this machine's hardware; starts neither torch nor CUDA."""
     return Machine(_nvidia(os.environ), processors(), *memory())
 
 
 def processors() -> int:
-    """Those that this process may run on."""
+    """Number of CPU cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
     """Bytes of RAM in all and free: the machine's, or what the control group of a container leaves; 0, 0
-    where nobody says."""
+    where it is unknown."""
     try:
         said = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
         total, free = (int(said[name]) << 10 for name in ("MemTotal", "MemAvailable"))
@@ -158,7 +157,7 @@ def _cached(stat: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """What a file says; None where it is missing or says `max`."""
+    """The number in a file; None where it is missing or says `max`."""
     try:
         text = path.read_text().strip()
     except OSError:

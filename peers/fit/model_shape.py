@@ -1,4 +1,4 @@
-"""What a model is made of, from its config alone: the numbers that memory and speed are predicted from.
+"""A model's shape, from its config alone: the sizes that memory and speed are predicted from.
 
     config.json --(transformers, meta device: shapes without values)--> ModelShape
 

@@ -1,4 +1,4 @@
-"""The band of honest samplers, and what a liar costs: `swarm bench band`.
+"""The study `swarm bench band`: log ratios of honest samplers, and what a lying sampler costs.
 
     honest   engines x delays x learning rates x tasks --trainings of the roles that ship-->
              log ratios of every group, by lag
@@ -47,11 +47,11 @@ LAGS = (0, 2, 4, 8, 16, 32, 64)
 """Versions: the last lag of each bin."""
 
 FIGURES = ("groups", "drift", "drift_min", "drift_max", "evidence_max", "token_min", "token_max")
-"""Of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens' log
-ratios."""
+"""Columns of a bin: groups, the mean and the extremes of their drift, of their evidence and of single tokens'
+log ratios."""
 
 EVERY_TOKEN = -20.0
-"""A liar that claims this for every token."""
+"""The log-probability that a liar claims for every token."""
 
 SAMPLERS = 3
 
@@ -132,7 +132,7 @@ def main(quick: bool, out: Path, minutes: float) -> int:
 
 
 def _done(cells: Sequence[C], work: Callable[[C], Row], ledger: Path, left: float) -> list[tuple[C, Row]]:
-    """Those that are done by now, or within the `left` seconds."""
+    """Rows that are done by now, or within the `left` seconds."""
     found = read(ledger)
     rows = (
         complete(cells, work, ledger, to_stderr, budget=left)
@@ -180,7 +180,7 @@ class TakenGroup(Struct):
 
 
 def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
-    """The same, and what it sees of each group before it makes a gradient is written down."""
+    """The same learner, which records the odds of each group before it computes a gradient."""
     import torch
 
     make = learner.gradient
@@ -265,7 +265,7 @@ def suffer(one: Lied) -> Row:
         return sim.live(dataclasses.replace(peer, config=whole), kit)
 
     with nullcontext() if one.doubts else believing():
-        World(crowd(one), spawn, sinks=[told]).run()
+        World(liar_scenario(one), spawn, sinks=[told]).run()
     return told.row(one.cell)
 
 
@@ -280,7 +280,7 @@ def believing() -> Iterator[None]:
         belief.DOUBT, belief.SUSPICION = kept
 
 
-def crowd(one: Lied) -> Scenario:
+def liar_scenario(one: Lied) -> Scenario:
     """The cell's scenario with SAMPLERS of them, each at a third of the pace, and for the learner that ships
     its band."""
     base = scenario(one.cell)

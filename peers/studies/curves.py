@@ -1,5 +1,4 @@
-"""Pictures of the staleness bench, the counterparts of the paper's: accuracy over versions, and what delay
-does to it.
+"""Plots of the staleness bench, the counterparts of the paper's: accuracy over versions, and over the delay.
 
 Account --a section's axis is a delay--> curves-*.png (accuracy by version at each delay), delay-*.png,
 weights-*.png

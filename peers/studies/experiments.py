@@ -1,5 +1,5 @@
-"""Cells: a study is a list of small independent experiments, done on all cores, each written down the moment
-it is done.
+"""Runs a study's cells: small independent experiments, on all cores, each written to a ledger as soon as it
+is done.
 
     cells, in the order in which they matter --worker processes--> rows --> ledger.jsonl, one line a cell
 

@@ -38,8 +38,8 @@ LAG = 8.0
 
 SCORES = ("geometric", "full")
 VARIANTS = ("gspo/eps=0.2",)
-"""Beside the other scores. GSPO's clip of 3e-4 is for completions of thousands of tokens and drops nearly all
-of a few."""
+"""Methods measured beside those of the table. GSPO's clip of 3e-4 is for completions of thousands of tokens
+and drops nearly all of a few."""
 
 KLS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 GROUP, HORIZON = 8, 6

@@ -1,5 +1,5 @@
-"""What the bias-variance lab found: moments of each instance become statistics with intervals, a CSV and a
-report.
+"""The report of the bias-variance lab: moments of each instance become statistics with intervals, a CSV and a
+text.
 
     rows (`method:moment`, one a cell) --derived, over instances--> Records --> gradient.csv, report.md
 
@@ -20,7 +20,7 @@ from peers.studies.intervals import student
 from peers.studies.markdown import markdown
 
 BATCH = 32
-"""Groups a batch: what a learner of this project trains on at a time, give or take."""
+"""Groups a batch: about what a learner of this project trains on at a time."""
 
 NAMED = (
     "rloo",
@@ -34,7 +34,7 @@ NAMED = (
     "tempered",
     "gepo_defensive",
 )
-"""The methods that lines and narrow tables show; those of them that there are."""
+"""Methods that line plots and narrow tables show, as far as they were measured."""
 
 STATISTICS = {
     "cosine": "cosine of the mean gradient with g*",
@@ -50,16 +50,16 @@ STATISTICS = {
     "zero": "share of completions without weight",
     "ess": "effective sample size of a group / G",
 }
-"""Column -> what it is."""
+"""Column -> its meaning."""
 
 POSITIVE = {"trace", "snr"}
-"""Their mean and interval are of their logarithms: they span decades over instances."""
+"""Columns whose mean and interval are of the logarithm: they span decades over instances."""
 
 BARE = {"scale", "trace", "mse_1", "zero", "ess"}
-"""Without an interval in the CSV, which is committed."""
+"""Columns without an interval in the CSV, which is committed."""
 
 UNBIASED = 0.1
-"""An interval around 0 that reaches further says nothing."""
+"""Half-width beyond which an interval around 0 decides nothing."""
 
 
 class LabSetting(NamedTuple):

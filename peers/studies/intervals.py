@@ -1,4 +1,4 @@
-"""Student's t for both studies: 95 % intervals of a mean, and which of many means are told from 0."""
+"""Student's t for both studies: 95 % intervals of a mean, and which of many means differ from 0."""
 
 from __future__ import annotations
 

@@ -20,17 +20,18 @@ import torch
 from torch import Tensor
 
 SYMBOLS = 3
-"""Two and the end: the tree doubles with each step, and eight steps are still 511 sequences."""
+"""Symbols: two and the end; the tree doubles with each step, and eight steps are still 511 sequences."""
 
 SKEW = 1.2
 """Standard deviation of the sampler's logits: about 0.8 nats a token, sure of some steps and unsure of
 others."""
 
 LATE = 1.2
-"""What the end's logits lack, so that a completion uses about two thirds of its horizon."""
+"""Subtracted from the end symbol's logits, so that a completion uses about two thirds of its horizon."""
 
 CORRECT = 0.25
-"""The most that the sampler is right: most groups of eight teach something, as in a curriculum that works."""
+"""Largest probability that the sampler is right: most groups of eight teach something, as in a curriculum
+that works."""
 
 FORMAT = 0.2
 """Reward of a completion that ended by itself and is wrong, in instances with partial credit."""

@@ -1,4 +1,4 @@
-"""Labels: how a study names a method, `NAME` or `NAME/option=value/...`, such as `gspo/eps=0.2`."""
+"""Names of methods in a study: `NAME` or `NAME/option=value/...`, such as `gspo/eps=0.2`."""
 
 from __future__ import annotations
 

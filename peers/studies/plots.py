@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from peers.studies.gradient_report import NAMED, MethodRecord, most_settings, named, ranked
 
 DPI = 100
-"""Sharp enough on a page, and a picture stays below 100 kB."""
+"""Dots an inch: sharp enough on a page, and a picture stays below 100 kB."""
 
 COLOURS = (
     "#1b6ca8",

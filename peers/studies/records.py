@@ -34,7 +34,7 @@ class FinishedCell(NamedTuple):
 
 
 class StageResults(NamedTuple):
-    """What one stage of the plan came to."""
+    """The trainings of one stage of the plan."""
 
     name: str
     axis: str

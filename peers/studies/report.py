@@ -216,7 +216,7 @@ def _differences(done: Sequence[FinishedCell], axis: str, methods: Sequence[str]
 
 
 def _standing(done: Sequence[FinishedCell], axis: str, methods: Sequence[str], name: str) -> str:
-    """Which differences of a table are told from 0 in spite of their number."""
+    """The sentence about which differences of a table are significant after Holm's correction."""
     found = by_method(done, axis, name)
     theirs, tried = found.pop(AGAINST, {}), []
     for label in methods:

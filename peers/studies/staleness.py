@@ -11,7 +11,7 @@ delays.
 All methods have the same grid of rates, the same tasks, delays and first policy; seeds of the search occur
 nowhere else. A stage varies one axis around one setting, so that stages share cells, and each is complete by
 itself. Invariant: a plan that is interrupted, or out of minutes, goes on where it stopped and ends at the
-same bytes. Not handled: what a cell is (worlds), what rows mean (report).
+same bytes. Not handled: what a cell is (trainings), what rows mean (report).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ PAPER_KL = 0.005
 
 
 class Stage(NamedTuple):
-    """One axis of Cell varied around (`domain`, MIDDLE, log-normal, no KL term, upload)."""
+    """One axis of TrainingCell varied around (`domain`, MIDDLE, log-normal, no KL term, upload)."""
 
     name: str
     axis: str
@@ -201,7 +201,7 @@ def _area(cell: TrainingCell, rows: Mapping[str, Row]) -> float | None:
 
 
 class Study:
-    """A plan on its way: cells in, rows out, until the minutes are up (0: no end)."""
+    """A running plan: cells in, rows out, until the minutes are over (0: no limit)."""
 
     def __init__(self, plan: Plan, out: Path, minutes: float) -> None:
         self._plan, self._out, self._minutes = plan, out, minutes
@@ -243,7 +243,7 @@ class Study:
         self.rates |= {(label, domain): lr for label, lr in best(self._plan, domain, missing, rows).items()}
 
     def _complete(self, cells: Sequence[TrainingCell], title: str) -> list[FinishedCell]:
-        """Those that are done by now, in the order of `cells`."""
+        """Rows that are done by now, in the order of `cells`."""
         left = self._left()
         if not cells:
             return []

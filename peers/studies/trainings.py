@@ -1,5 +1,5 @@
-"""A cell of the staleness study as a world: the roles that ship on the virtual clock, and the figures of one
-training.
+"""One training of the staleness study: a cell as a simulated world of the real roles, and the figures of its
+run.
 
     TrainingCell -> Scenario (prices, delays, window) -> World(sim.spawn) -- events --> Figures -> row
 

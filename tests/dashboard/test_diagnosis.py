@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_swarm import METRICS, START, Swarm
 
-from benchmarks.synthetic_events import Fault, crowd
+from benchmarks.synthetic_events import Fault, swarm_events
 from dashboard.diagnosis import diagnose
 from dashboard.recent import MARKS, SENDERS, TRACES, VERSIONS, Recent
 from dashboard.state import State, fold
@@ -273,7 +273,7 @@ def test_of_a_healthy_swarm_nothing_is_said_at_any_pace(pace: Pace) -> None:
 
 def test_of_a_healthy_crowd_nothing_is_said() -> None:
     state, looked = State(), START
-    for event in crowd(60, 90.0, START):
+    for event in swarm_events(60, 90.0, START):
         fold(state, event)
         if state.last >= looked + 1.0:
             looked = state.last
@@ -295,7 +295,7 @@ def test_of_the_story_only_its_silent_sampler_is_told() -> None:
 @pytest.mark.parametrize(("kind", "key"), [("learner", "lost"), ("stale", "late")])
 def test_a_fault_in_a_crowd_is_named_within_ten_seconds(kind: str, key: str) -> None:
     state, looked, told = State(), START, None
-    for event in crowd(30, 145.0, START, fault=Fault(kind, START + 130.0)):  # type: ignore[arg-type]
+    for event in swarm_events(30, 145.0, START, fault=Fault(kind, START + 130.0)):  # type: ignore[arg-type]
         fold(state, event)
         if state.last >= looked + 0.5:
             looked = state.last
@@ -487,7 +487,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
 
 def test_a_diagnosis_of_500_peers_is_quick() -> None:
     state = State()
-    for event in crowd(500, 40.0, START):
+    for event in swarm_events(500, 40.0, START):
         fold(state, event)
     spent = []
     for _ in range(20):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.synthetic_events import BEHIND, Fault, crowd
+from benchmarks.synthetic_events import BEHIND, Fault, swarm_events
 from dashboard.state import State, fold
 from swarm import events
 from swarm.protocol import Role
@@ -27,19 +27,19 @@ def test_the_same_arguments_give_the_same_events_in_the_order_of_their_time(
     peers: int, seed: int, kind: object
 ) -> None:
     fault = Fault(kind, START + 10) if kind else None  # type: ignore[arg-type]
-    told = list(crowd(peers, 30.0, START, seed, fault))
-    assert told == list(crowd(peers, 30.0, START, seed, fault))
+    told = list(swarm_events(peers, 30.0, START, seed, fault))
+    assert told == list(swarm_events(peers, 30.0, START, seed, fault))
     assert all(before.at <= after.at for before, after in pairwise(told))
     assert told[0].at >= START and told[-1].at < START + 30.0
 
 
 def test_a_made_up_event_is_one_that_a_journal_holds() -> None:
-    for event in crowd(20, 60.0, START, fault=Fault("hostile", START + 20)):
+    for event in swarm_events(20, 60.0, START, fault=Fault("hostile", START + 20)):
         assert events.from_line(events.to_line(event)) == event
 
 
 def test_it_has_all_that_a_page_shows() -> None:
-    told = {type(event) for event in crowd(30, 300.0, START)}
+    told = {type(event) for event in swarm_events(30, 300.0, START)}
     assert told >= {
         events.Started,
         events.Left,
@@ -57,7 +57,7 @@ def test_it_has_all_that_a_page_shows() -> None:
 
 
 def test_it_goes_on_for_as_long_as_it_is_asked() -> None:
-    assert len(list(islice(crowd(5, float("inf"), START), 20_000))) == 20_000
+    assert len(list(islice(swarm_events(5, float("inf"), START), 20_000))) == 20_000
 
 
 def test_a_healthy_one_has_nothing_wrong() -> None:
@@ -74,7 +74,7 @@ def test_a_broken_one_is_told_from_a_healthy_one(kind: str) -> None:
 def test_a_stale_sampler_says_so_in_its_heartbeats() -> None:
     told = [
         event
-        for event in crowd(8, 330.0, START, fault=Fault("stale", START + 300.0))
+        for event in swarm_events(8, 330.0, START, fault=Fault("stale", START + 300.0))
         if isinstance(event, events.Heard)
     ]
     samplers = [event for event in told if event.at > START + 301 and event.beat.role is Role.SAMPLER]
@@ -85,6 +85,6 @@ def test_a_stale_sampler_says_so_in_its_heartbeats() -> None:
 
 def folded(seconds: float, fault: Fault | None = None) -> State:
     state = State()
-    for event in crowd(12, seconds, START, fault=fault):
+    for event in swarm_events(12, seconds, START, fault=fault):
         fold(state, event)
     return state
