@@ -169,7 +169,7 @@ class Recent:
         if (heard and not self.beating) or self.clock is None:
             self.beating, self.began = heard, at
         elif (gap := at - self.clock) > PAUSE and (2 * gap > self.pause[1] or at - self.pause[0] > 600.0):
-            # a much shorter one, such as the time between two heartbeats, leaves the long one in memory
+            # A much shorter pause, such as the time between two heartbeats, does not replace a long one.
             self.pause = (at, gap)
         self.clock = at
 

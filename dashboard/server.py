@@ -212,8 +212,8 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _close(self) -> None:
-        # of the last answer, which a slow client may still be reading
         if self.transport.get_write_buffer_size():
+            # A slow client may still be reading the last answer.
             self._expect()
         self.transport.close()
 

@@ -91,7 +91,7 @@ def _visible(text: str) -> str:
         marks = marks + 1 if kind in ("Mn", "Me") else 0
         if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
             kept.append(" ")
-        # letters carry at most two marks in living scripts; towers of them leave the line
         elif kind[0] != "C" and marks <= 2:
+            # Letters carry at most two marks in living scripts; towers of marks would leave the line.
             kept.append(character)
     return "".join(kept)

@@ -57,7 +57,7 @@ def serving(model: Path, dtype: str = "auto", adapters: bool = False) -> Iterato
         "--max-num-seqs",
         str(SEQUENCES),
         *more,
-        # as the engine over vLLM has it
+        # As swarm.sample.vllm sets it.
         *(["--enforce-eager", "--no-enable-chunked-prefill"] if cpu else []),
     ]
     with tempfile.TemporaryFile() as log:

@@ -198,7 +198,7 @@ def _behind(s: Situation, peer: PeerRow) -> Late | None:
     else:
         return None
     cause, seconds = _largest(s, peer)
-    # else its claims do not explain its lag
+    # Otherwise its claims do not explain its lag.
     explains = 4 * seconds >= age or 4 * s.versions(seconds) >= behind
     return Late(peer, what, cause if explains else "policy", seconds)
 

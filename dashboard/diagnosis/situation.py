@@ -110,7 +110,7 @@ class Situation:
                 judged[verdict] = judged.get(verdict, 0) + groups
             if self.now - start >= LATEST and sum(judged.values()) >= ENOUGH:
                 break
-        # an expired group was counted as admitted before
+        # An expired group was counted as admitted before.
         judged["admit"] = max(judged.get("admit", 0) - judged.get("expired", 0), 0)
         return judged
 

@@ -210,7 +210,7 @@ def opened(path: Path, run: Run) -> RunFolder | None:
     here = read(path)
     if here is None:
         return None
-    # tuples are lists then, as in a Spec
+    # Through msgpack tuples become lists, as in a Spec.
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
     settings = _pinned_as(travelled, here.spec.run)
     if here.spec.run != settings:
@@ -276,7 +276,7 @@ def genesis_of(policy: Path, run: Run) -> bytes:
     """Version 0 as a release: the policy's weights, or the first adapter. Raises ModelError."""
     from swarm.learn import adapters, model, pretrained, weights
 
-    # its file is a release already: seconds of importing its architecture are saved
+    # The embedded policy's file is a release already: this saves the seconds of importing its architecture.
     if run.model.name == "embedded":
         return (policy / "model.safetensors").read_bytes()
     if not any(policy.glob("*.safetensors")):

@@ -291,8 +291,8 @@ def _take(model: Path, run: RunFolder) -> None:
             shutil.copyfile(local, run.model / name)
             sync(run.model / name)
             sync(run.model)
-        # weights may be cut and named in other ways: the run's come from another peer then
         elif name != BASE:
+            # The base's weights may be cut and named in other ways: they come from another peer then.
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
             raise Refusal(
                 f"{local} is not the run's: with another {what} every group would be refused; leave --model"

@@ -75,7 +75,7 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
                 name: [*tensor.shape]
                 for name, tensor in weights.state(adapters.wrap(empty, lora, seed=0)).items()
             }
-    # tied: the last name
+    # Of tied tensors the last name counts, as in a release.
     own = {id(tensor): name for name, tensor in sorted(empty.named_parameters(remove_duplicate=False))}
     tied = {name for name, _ in empty.named_parameters(remove_duplicate=False)} - set(own.values())
     return {name: [*tensor.shape] for name, tensor in empty.state_dict().items() if name not in tied}

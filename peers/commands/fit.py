@@ -243,12 +243,12 @@ def _piece(
 def _settings(config: Config, folder: Path, row: FitRow, ask: RunShape) -> Config:
     """The run's and this peer's settings, with the row's kind and the piece's size."""
     replace, run, peer = msgspec.structs.replace, config.run, config.peer
-    # the Hub's cache names a folder after its commit
+    # The Hub's cache names a folder after its commit.
     run = replace(run, model=replace(run.model, revision=folder.name))
     sampling = replace(run.sampling, group_size=ask.group, max_tokens=ask.tokens)
     if row.role == LEARNER:
         training, _, name = row.kind.partition("+")
-        # every rate takes as long
+        # The rate does not matter: a step takes as long at any.
         optimizer = replace(run.optimizer, name=name or "adamw", lr=run.optimizer.lr or 1.0)
         run = replace(
             run,

@@ -131,7 +131,7 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 def _environment() -> Mapping[str, str]:
-    # they are in config.toml already
+    # Settings of the environment are in config.toml already.
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
     return own | {
         PARENT: str(os.getpid()),

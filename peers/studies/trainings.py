@@ -143,7 +143,7 @@ def scenario(cell: TrainingCell) -> Scenario:
     pace, policy = period(cell), cell.way == "policy"
     return Scenario(
         name="study",
-        # a training that gets there at all needs half of it
+        # Twice the time of a training that reaches its last version at all.
         hours=(4 * cell.versions + 4 * cell.delay) * pace / 3600,
         peers={"seed": 1, "learner": 1, "sampler": _samplers(cell), "evaluator": 1},
         seed=cell.seed,

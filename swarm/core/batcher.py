@@ -137,7 +137,7 @@ class Batcher:
             return 0.0
         since = self._waiting[0].admitted
         if limits.bind:
-            # what is left of somebody's part is no reason to close the next batch early
+            # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 

@@ -106,7 +106,7 @@ def follow(master: Tensor, released: Tensor) -> None:
     rows = max(1, PIECE * len(master) // max(1, master.numel()))
     for mine, told in zip(master.split(rows), released.split(rows), strict=True):
         here = told.to(mine.device, torch.bfloat16)
-        # 0 and -0 are equal, and two releases
+        # Compared as bits: 0 and -0 are equal numbers, but different releases.
         agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)
         torch.where(agrees, mine, here.to(mine.dtype), out=mine)
 

@@ -51,7 +51,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._shapes = [
             [part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
-        # `broken` tells
+        # Read the exception, or asyncio would log it: `broken` says what happened.
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def scaled(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
         for number, part in enumerate(self.parts_for_local_averaging):
-            # (the tensor is not mine to change)
+            # Not in place: the tensor is hivemind's.
             mean = await self._add(sender, number, part if share == 1 else part * share)
             self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
 

@@ -421,5 +421,5 @@ def die_with_parent(parent: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP):
-        # a terminal sends these to all of its programs; this one ends with its parent
+        # A terminal sends these to all of its programs; this one ends with its parent.
         signal.signal(number, signal.SIG_IGN)

@@ -63,8 +63,8 @@ def pinned(settings: config.TaskSettings) -> config.TaskSettings:
     revision = str(settings.options.get("revision", "")) or None
     try:
         commit = HfApi().dataset_info(name, revision=revision, timeout=10.0).sha
-    # reading the data says what is wrong with it, or finds it in the cache
     except (HfHubHTTPError, HFValidationError, OSError):
+        # Reading the data reports what is wrong with it, or finds it in the cache.
         return settings
     return msgspec.structs.replace(settings, options={**settings.options, "revision": commit or ""})
 

@@ -29,8 +29,8 @@ def problem(name: str, options: Options, size: int) -> str:
     """Why this taskset cannot be used here; empty when it can."""
     try:
         loaders.taskset_class(name)
-    # of verifiers, which says what it looked for
     except (ImportError, AttributeError, TypeError, ValueError) as error:
+        # Raised by verifiers, with what it looked for.
         return str(error)
     try:
         tasks = _tasks(name, json.dumps(options), size)

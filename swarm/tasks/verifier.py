@@ -97,8 +97,8 @@ class Verifier:
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         arguments = {**self._spec, "row": self._row(task.index), "completions": list(completions)}
-        # it hung or died: loading the taskset again is no part of a group's seconds
         if not self._worker.running:
+            # It hung or died. Loading the taskset again does not count in a group's seconds.
             self._worker.ask("problem", self._spec, LOAD)
         return [float(value) for value in self._worker.ask(self.environment, arguments)]
 
