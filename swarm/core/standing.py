@@ -127,7 +127,9 @@ class Allowance:
         square = norm**2
         share = 1.0
         if square > self._left:
-            share = 2.0 ** math.floor(math.log2(self._left / square) / 2) if self._left > 0 else 0.0
+            # Who announced next to nothing makes the quotient 0, though something is left.
+            part = self._left / square
+            share = 2.0 ** math.floor(math.log2(part) / 2) if part > 0 else 0.0
         self._left = max(0.0, self._left - square)
         self.least = min(self.least, share)
         return share

@@ -45,3 +45,35 @@ def test_what_is_remembered_is_bounded() -> None:
     for i in range(3 * REMEMBERED):
         credence.weigh(PeerId(str(i)), 1.0 if i % 2 else 99.0, NOW)
     assert len(credence._against) == len(credence._until) == REMEMBERED
+
+
+def test_a_sampler_that_was_doubted_again_of_late_is_forgotten_last() -> None:
+    credence = Credence()
+    for i in range(REMEMBERED):
+        credence.weigh(PeerId(str(i)), SUSPICION, NOW)
+    credence.weigh(PeerId("0"), math.inf, NOW)
+    credence.weigh(PeerId("1"), 0.0, NOW)
+    for newcomer in ("one more", "another"):
+        credence.weigh(PeerId(newcomer), SUSPICION, NOW)
+    assert credence.weigh(PeerId("1"), 0.1, NOW), "its evidence is remembered"
+    assert not credence.weigh(PeerId("2"), 0.1, NOW), "the longest without a word is forgotten"
+
+
+def test_a_sampler_whose_word_failed_twice_is_refused_from_the_second_time_on() -> None:
+    credence = Credence()
+    credence.weigh(LIAR, math.inf, NOW)
+    for i in range(REMEMBERED - 1):
+        credence.weigh(PeerId(str(i)), math.inf, NOW)
+    credence.weigh(LIAR, math.inf, NOW + 1)
+    credence.weigh(HONEST, math.inf, NOW + 1)
+    assert credence.objection(LIAR, NOW + 2), "the one who was refused longest ago is forgotten first"
+    assert credence.objection(PeerId("0"), NOW + 2) is None
+
+
+def test_a_sampler_without_evidence_takes_no_room() -> None:
+    credence = Credence()
+    credence.weigh(LIAR, SUSPICION, NOW)
+    for i in range(2 * REMEMBERED):
+        credence.weigh(PeerId(str(i)), 0.0, NOW)
+        credence.weigh(PeerId(str(i)), -1.0, NOW)
+    assert credence.weigh(LIAR, 0.1, NOW), "it was not pushed out by those that nothing speaks against"

@@ -33,3 +33,7 @@ def test_the_position_counts_the_draws() -> None:
     curriculum.next()
     curriculum.next()
     assert curriculum.position == 2
+
+
+def test_a_run_that_is_played_again_draws_the_tasks_that_it_drew() -> None:
+    assert stream(1, A, 1, 2) == [Draw(228954878668806, 3693598330), Draw(209885387889942, 1544303583)]

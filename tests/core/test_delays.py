@@ -59,3 +59,7 @@ def test_a_delay_is_bounded_and_follows_from_the_generator(
 def test_an_unknown_law_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="'gamma': use none"):
         draw(DelayLaw(law="gamma"), random.Random(1))  # type: ignore[arg-type]
+
+
+def test_a_delay_of_less_than_no_time_takes_none() -> None:
+    assert draw(DelayLaw(law="constant", seconds=-3.0), random.Random(1)) == 0.0

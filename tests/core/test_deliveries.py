@@ -39,3 +39,8 @@ def test_a_pause_grows_from_the_shortest_to_the_longest_and_no_two_are_alike(see
     assert all(after >= 1.5 * before or after >= 0.75 * LONGEST for before, after in pairwise(pauses))
     assert all(0.75 * LONGEST <= late <= 1.25 * LONGEST for late in pauses[13:])
     assert len(set(pauses)) == len(pauses)
+
+
+@given(st.integers())
+def test_a_pause_is_about_twice_the_one_before(seed: int) -> None:
+    assert 1.5 <= pause(1.0, random.Random(seed)) <= 2.5

@@ -108,3 +108,17 @@ def test_strangers_sample_and_watch_in_public_runs_and_do_nothing_in_private_one
     assert all(needs_membership(role, private=True) for role in Role)
     assert objection(None, role=Role.SAMPLER) is None
     assert "a sampler needs one" in (objection(None, role=Role.SAMPLER, private=True) or "")
+
+
+def test_what_the_owner_signs_has_the_bytes_that_every_version_checks() -> None:
+    assert delegation_bytes("lab", Role.SEED, 5, b"key") == b"swarm-delegation\0lab\0seed\x005\0key"
+    assert (
+        delegation_bytes("lab", Role.SEED, 5, b"key", True) == b"swarm-delegation-final\0lab\0seed\x005\0key"
+    )
+
+
+def test_the_invited_are_told_from_strangers_in_a_public_run() -> None:
+    trust = Trust("demo", OWNER.public, False, verify)
+    assert trust.invited(PEER.me, Role.SAMPLER, chain(Role.SAMPLER), NOW)
+    assert not trust.invited(PEER.me, Role.SAMPLER, None, NOW)
+    assert not trust.invited(PEER.me, Role.SAMPLER, chain(Role.SAMPLER, owner=OTHER), NOW)

@@ -9,7 +9,7 @@ from core_samples import release
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.releases import HEARD, Releases, publishers, rank
+from swarm.core.releases import HEARD, REST, REST_LONGEST, Releases, publishers, rank
 from swarm.types import Digest, PeerId, Release
 
 A, B = Digest("a" * 64), Digest("b" * 64)
@@ -222,3 +222,86 @@ def test_one_release_under_two_manifests_is_two_promises() -> None:
 
 def test_the_oldest_member_publishes_first_and_ids_settle_ties() -> None:
     assert publishers([(5, "a"), (2, "c"), (2, "b")]) == ["b", "c", "a"]
+
+
+def test_a_release_that_failed_is_tried_when_its_rest_ends_and_rests_twice_as_long_each_time() -> None:
+    heard, now, rests = Releases(patience=1e6), 100.0, []
+    heard.hear(release())
+    for _ in range(9):
+        heard.failed(release(), now)
+        rests.append(heard.pause((), now))
+        assert heard.wanted((), now + rests[-1] - 0.1) is None
+        now += rests[-1]
+        assert heard.wanted((), now) == release() and heard.pause((), now) == 0.0
+    assert rests == [min(REST * 2**k, REST_LONGEST) for k in range(9)] and rests[-1] == REST_LONGEST
+
+
+def test_what_is_not_waited_for_is_tried_when_its_rest_ends() -> None:
+    heard = Releases(patience=0.0)
+    heard.hear(release())
+    heard.failed(release(), 100.0)
+    assert heard.awaited((), 100.0) is None
+    assert heard.wanted((), 100.0 + REST - 0.1) is None and heard.wanted((), 100.0 + REST) == release()
+
+
+def test_more_holders_are_looked_for_after_a_try_and_not_before() -> None:
+    heard = Releases()
+    heard.hear(release())
+    assert not heard.lacking((), 0.0)
+    heard.failed(release(), 0.0)
+    assert heard.lacking((), 0.0)
+
+
+def test_a_release_is_told_to_be_given_up_when_the_patience_ends_and_not_before() -> None:
+    heard = Releases(patience=10.0)
+    heard.hear(release())
+    heard.failed(release(), 100.0)
+    assert list(heard.given_up(109.9)) == [] and list(heard.given_up(110.0)) == [release()]
+
+
+def test_a_release_that_was_held_and_lost_is_waited_for_and_given_up_anew() -> None:
+    heard = Releases(patience=10.0)
+    heard.hear(release())
+    heard.failed(release(), 0.0)
+    assert list(heard.given_up(10.0)) == [release()]
+    heard.hold(release())
+    heard.lose(release())
+    assert heard.awaited((), 20.0) == release() and not heard.lacking((), 20.0)
+    heard.failed(release(), 20.0)
+    assert heard.pause((), 20.0) == REST, "what failed before it was held does not count"
+    assert list(heard.given_up(30.0)) == [release()]
+
+
+def test_bytes_of_a_release_that_nobody_announced_are_not_held() -> None:
+    heard = Releases()
+    heard.hold(release())
+    assert heard.held is None
+
+
+def test_what_is_held_of_a_publisher_has_a_bound_of_its_own() -> None:
+    heard = Releases(keep=3)
+    for version in range(10):
+        heard.hear(release(version=version))
+        heard.hold(release(version=version))
+    for version in range(100, 110):
+        heard.hear(release(version=version))
+    assert [version for version in range(200) if heard.named(version, A)] == [7, 8, 9, 107, 108, 109]
+
+
+def test_a_candidates_seal_is_known_after_its_announcement_was_pushed_out() -> None:
+    heard = Releases(keep=2)
+    heard.hear(release(), b"sealed")
+    heard.hold(release())
+    for version in range(100, 200):
+        heard.hear(release(version=version, publisher=PeerId("other")))
+    assert heard.known(1, A) == [] and heard.sealed(release()) == b"sealed"
+    assert heard.sealed(release(version=500)) == b""
+
+
+def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() -> None:
+    heard = Releases(keep=1)
+    heard.hear(release())
+    heard.hear(release(groups=2))
+    heard.hear(release(version=2))
+    heard.refuse(release(version=2))
+    assert heard.awaited((), 0.0) is None, "version 1 was pushed out, both times that it was announced"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.deliveries import LONGEST, SHORTEST
-from swarm.core.roster import Roster, share
+from swarm.core.roster import REMEMBERED, Roster, share
 from swarm.protocol import Role
 from swarm.types import Beat, PeerId
 
@@ -152,3 +152,28 @@ def test_a_share_of_credit_is_a_whole_number_next_to_the_fair_one(
 def test_shares_of_many_samplers_add_up_to_about_the_credit() -> None:
     rng = random.Random(3)
     assert 4500 < sum(share(5, 100, rng) for _ in range(100 * 1000)) < 5500
+
+
+def test_a_late_beat_of_a_peer_that_left_does_not_bring_it_back() -> None:
+    heard = Roster(10.0, random.Random(3))
+    heard.hear(A, beat(incarnation=2, seq=5), NOW)
+    heard.forget(A)
+    assert not heard.hear(A, beat(incarnation=2, seq=5), NOW) and A not in heard
+    assert not heard.hear(A, beat(incarnation=1, seq=9), NOW) and A not in heard
+    assert heard.hear(A, beat(incarnation=2, seq=6), NOW) and A in heard
+
+
+def test_a_stranger_is_forgotten_without_a_word() -> None:
+    heard = roster(a=1)
+    heard.forget(B)
+    heard.forget(B)
+    assert A in heard and heard.hear(B, beat(incarnation=0, seq=0), NOW)
+
+
+def test_of_those_that_left_the_latest_are_remembered_up_to_a_bound() -> None:
+    heard, peers = Roster(10.0, random.Random(3)), [PeerId(str(k)) for k in range(REMEMBERED + 1)]
+    for peer in peers:
+        heard.hear(peer, beat(seq=5), NOW)
+        heard.forget(peer)
+    known = [peer for peer in peers if not heard.hear(peer, beat(seq=4), NOW)]
+    assert known == peers[1:], "the one that left first is a stranger again"

@@ -96,3 +96,8 @@ def test_parts_never_make_more_than_was_announced(norms: list[float], announced:
     assert made <= SLACK * announced * (1 + 1e-9) or made < 1e-9
     honest = math.hypot(*norms) <= announced
     assert allowance.least == 1 or not honest
+
+
+def test_a_part_that_dwarfs_its_announcement_has_no_share_and_is_no_error() -> None:
+    allowance = Allowance(1e-160)
+    assert allowance.take(1e10) == 0.0 and allowance.least == 0.0

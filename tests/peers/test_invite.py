@@ -1,6 +1,7 @@
 """The invite word: it survives what people do to words, and nothing else."""
 
 import base64
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -166,3 +167,125 @@ def test_an_address_that_nobody_could_dial_is_not_written(address: str) -> None:
 
 def test_an_invite_is_short_enough_for_a_chat_line() -> None:
     assert len(word()) < 400
+
+
+KEPT = {
+    (
+        "swarm1aeaaeavlvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvnvutuqaama4aaaca55geo3ke66m5nvefvrkhk"
+        "gqfjxq243fgikxohpciotdvqciugfvtwrjamewcltfpbqw24dmmua3wo3ke66m5nvefvrkhkgqfjxq243fgikxohpciotdvqciug"
+        "fvtwrjaqeweltfpbqw24dmmua3wo3ke66m5nvefvrkhkgqfjxq243fgikxohpciotdvqciugfvtwrjhtrivqykvroaq"
+    ): (
+        Role.SAMPLER,
+        NOW,
+        (
+            f"/ip4/192.0.2.7/tcp/31330/p2p/{PEER}",
+            f"/dns4/a.example/tcp/443/p2p/{PEER}",
+            f"/dns6/b.example/tcp/443/p2p/{PEER}",
+        ),
+    ),
+    (
+        "swarm1aeaaeaflvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvov2xk5lvmaaaaaaaibcaainxaaaaaaaaaaaaaaaaaaaca"
+        "abhnvcppgow2sc2yvdvdicu3ynonsteflxdxrehjr2ybekdc2z3iuqkcldfzsxqylnobwgkan3hnvcppgow2sc2yvdvdicu3ynon"
+        "steflxdxrehjr2ybekdc2z3iuy24qkthbrzjew"
+    ): (
+        None,
+        invite.FOREVER,
+        (f"/ip6/2001:db8::1/tcp/1/p2p/{PEER}", f"/dns/c.example/tcp/443/p2p/{PEER}"),
+    ),
+}
+"""Words as somebody may have them in a mail -> what they say."""
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_word_that_was_made_once_is_written_and_read_in_the_same_way(kept: str) -> None:
+    role, expires, where = KEPT[kept]
+    assert invite.make(RUN, where, role, expires) == kept
+    assert invite.read(kept, NOW) == invite.Invite(run=RUN, addresses=where, role=role, expires=expires)
+
+
+def forged(change: Callable[[bytearray], None]) -> str:
+    """A word without a delegation whose body was changed before its checksum was made."""
+    letters = word(delegated=False).removeprefix("swarm1").upper()
+    body = bytearray(base64.b32decode(letters + "=" * (-len(letters) % 8))[: -invite.CHECKSUM])
+    change(body)
+    whole = bytes(body) + invite._checksum(bytes(body))
+    return "swarm1" + base64.b32encode(whole).decode().rstrip("=").lower()
+
+
+@pytest.mark.parametrize("number", [len(Role) + 1, 0x3F])
+def test_a_word_with_a_role_that_does_not_exist_is_damaged(number: int) -> None:
+    with pytest.raises(invite.InviteError, match="names a role that does not exist") as caught:
+        invite.read(forged(lambda body: body.__setitem__(3, number)), NOW)
+    assert caught.value.kind is invite.Trouble.DAMAGED
+
+
+def test_a_word_with_bytes_that_nobody_reads_is_damaged() -> None:
+    assert invite.read(forged(lambda body: None), NOW) == invite.read(word(delegated=False), NOW)
+    with pytest.raises(invite.InviteError, match="2 bytes too many"):
+        invite.read(forged(lambda body: body.extend(b"xx")), NOW)
+
+
+def test_a_word_names_one_to_three_addresses() -> None:
+    address = f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"
+    for count in (0, 4):
+        with pytest.raises(ValueError, match=f"1 to 3 addresses, not {count}"):
+            invite.make(RUN, [address] * count)
+
+
+def test_a_word_names_a_whole_digest() -> None:
+    with pytest.raises(ValueError, match="32 bytes, not 31"):
+        invite.make(Digest("ab" * 31), [f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"])
+
+
+@pytest.mark.parametrize(("role", "expires"), [(Role.SEED, NOW + 60), (Role.LEARNER, NOW + 61)])
+def test_a_word_says_of_its_delegation_what_the_owner_signed(role: Role, expires: int) -> None:
+    delegate = invite.delegate(OWNER, "lab", Role.LEARNER, NOW + 60)
+    with pytest.raises(ValueError, match="the role and the expiry of its delegation"):
+        invite.make(RUN, [f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"], role, expires, delegate)
+
+
+def test_nobody_becomes_a_member_for_ever() -> None:
+    with pytest.raises(ValueError, match="must expire"):
+        invite.delegate(OWNER, "lab", Role.LEARNER, invite.FOREVER)
+
+
+def test_a_word_without_an_end_is_good_at_any_time_and_another_to_its_last_second() -> None:
+    assert invite.read(word(delegated=False), 1e12).expires == invite.FOREVER
+    assert invite.read(word(), NOW + 60).role is Role.LEARNER
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hello", "an invite begins with swarm1"),
+        ("swarm1aeaa8", "it has a '8', which no invite has"),
+        ("swarm1", "it may be cut off"),
+    ],
+)
+def test_what_is_no_word_is_told_by_what_is_wrong_with_it(text: str, says: str) -> None:
+    with pytest.raises(invite.InviteError, match=says):
+        invite.read(text, NOW)
+
+
+def test_a_word_of_a_later_layout_asks_for_an_upgrade() -> None:
+    with pytest.raises(invite.InviteError, match="of kind 2, this program reads 1: upgrade") as caught:
+        invite.read(forged(lambda body: body.__setitem__(0, 2)), NOW)
+    assert caught.value.kind is invite.Trouble.PROTOCOL
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ago"),
+    [
+        (0.5, "a moment"),
+        (1, "1 second"),
+        (59, "59 seconds"),
+        (60, "1 minute"),
+        (3599, "59 minutes"),
+        (3600, "1 hour"),
+        (2 * 86400 - 1, "1 day"),
+        (2 * 86400, "2 days"),
+    ],
+)
+def test_an_expiry_is_told_in_the_largest_whole_unit(seconds: float, ago: str) -> None:
+    with pytest.raises(invite.InviteError, match=f"expired {ago} ago"):
+        invite.read(word(), NOW + 60 + seconds)
