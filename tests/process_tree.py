@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds in which what is under way has happened, on a machine that does much else."""
 
 
 def processes() -> dict[int, int]:
@@ -25,3 +29,22 @@ def children() -> set[int]:
     while wanted := {child for child, parent in alive.items() if parent in wanted} - found:
         found |= wanted
     return found
+
+
+def ended(*wanted: int) -> bool:
+    """Wait until none of these processes runs, for at most PATIENCE seconds: were they gone then?"""
+    end = time.monotonic() + PATIENCE
+    while alive := processes().keys() & {*wanted}:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return not alive
+
+
+def written(path: Path) -> str:
+    """Wait until another process has written this file, for at most PATIENCE seconds: what it wrote."""
+    end = time.monotonic() + PATIENCE
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < end, f"nobody wrote {path}"
+        time.sleep(0.02)
+    return path.read_text()

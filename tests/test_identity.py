@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,10 +89,9 @@ def test_an_id_is_decoded_once_however_much_its_peer_says(monkeypatch: pytest.Mo
     assert decoded == [other.me]
 
 
-def test_an_id_of_a_megabyte_is_refused_at_once() -> None:
-    since = time.perf_counter()
+def test_an_id_of_a_megabyte_is_refused_without_being_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "base58", None)
     assert public_key(PeerId("2" * (1 << 20))) is None
-    assert time.perf_counter() - since < 0.5
 
 
 def test_a_signature_is_good_for_its_key_and_its_data_alone() -> None:

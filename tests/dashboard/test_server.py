@@ -19,7 +19,7 @@ from dashboard_story import SAMPLERS, heard, story
 from dashboard import server as serving
 from dashboard.app import create_app
 from dashboard.feed import Feed
-from dashboard.server import PortTaken, Server, serve
+from dashboard.server import HEAD, PortTaken, Server, serve
 from dashboard.state import State
 
 ASK = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -41,8 +41,17 @@ async def page(feed: Feed | None = None) -> AsyncIterator[Server]:
         await server.close()
 
 
+HOUR = 3600.0
+"""Seconds in the place of a patience of the server: what then happens within a scene, happens without it."""
+
+
 def run(scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+async def until(so: Callable[[], bool]) -> None:
+    while not so():
+        await asyncio.sleep(0.02)
 
 
 async def ask(server: Server, path: str = "healthz") -> httpx2.Response:
@@ -86,7 +95,11 @@ def test_serving_leaves_signals_to_the_host() -> None:
     run(scene)
 
 
-def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again() -> None:
+def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "GRACE", int(HOUR))  # streams end by themselves
+
     async def scene() -> None:
         feed = fed(3)
         for _ in range(2):
@@ -96,13 +109,9 @@ def test_closing_ends_the_streams_and_the_same_feed_can_be_served_again() -> Non
                     json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: ")
                 )
                 assert (await anext(views))["full"]
-                before = time.monotonic()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(server.close())
                     assert [view async for view in views] == []
-                assert time.monotonic() - before < 1.5, (
-                    "streams end by themselves, not by the server's patience"
-                )
 
     run(scene)
 
@@ -166,21 +175,26 @@ def test_a_connection_without_a_whole_request_is_closed_after_five_seconds_while
             endless = asyncio.create_task(
                 fate(server.port, ASK[:-2] + b"Content-Length: 99999\r\n\r\n", *trickle, pause=0.1)
             )
+            served = 0
             while not silent.done():
-                answer = await ask(server)
-                assert answer.status_code == 200 and answer.elapsed.total_seconds() < 2
+                assert (await ask(server)).status_code == 200
+                served += not silent.done()
                 await asyncio.sleep(0.3)
+            assert served, "others are served meanwhile"
+            # None is closed early; how late depends on the machine, and none trickles for that long.
             for fated in (silent, half, slow):
                 heard, took = await fated
-                assert (heard, 4 < took < 6) == (b"", True), took
+                assert (heard, HEAD - 1 < took < 4 * HEAD) == (b"", True), took
             for fated in (idle, drip, endless):
                 heard, took = await fated
-                assert heard.startswith(b"HTTP/1.1 200 OK") and 4 < took < 6, took
+                assert heard.startswith(b"HTTP/1.1 200 OK") and HEAD - 1 < took < 4 * HEAD, took
 
     run(scene)
 
 
-def test_half_open_connections_do_not_keep_anybody_out() -> None:
+def test_half_open_connections_do_not_keep_anybody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEAD", HOUR)  # the half-open ones do not run out
+
     async def scene() -> None:
         async with page() as server:
             held = [
@@ -190,20 +204,20 @@ def test_half_open_connections_do_not_keep_anybody_out() -> None:
             for _, writer in held:
                 writer.write(ASK[:20])
             await asyncio.sleep(0.2)
-            before = time.monotonic()
             assert (await ask(server)).status_code == 200
-            assert time.monotonic() - before < 2, "before the half-open ones run out"
             for _, writer in held:
                 writer.close()
 
     run(scene)
 
 
-def test_a_pipelined_request_is_answered() -> None:
+def test_a_pipelined_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEAD", HOUR)  # it is closed because it asks for that
+
     async def scene() -> None:
         async with page() as server:
-            heard, took = await fate(server.port, ASK * 2 + ASK[:-2] + b"Connection: close\r\n\r\n")
-            assert heard.count(b"HTTP/1.1 200 OK") == 3 and took < 4
+            heard, _ = await fate(server.port, ASK * 2 + ASK[:-2] + b"Connection: close\r\n\r\n")
+            assert heard.count(b"HTTP/1.1 200 OK") == 3
 
     run(scene)
 
@@ -225,6 +239,8 @@ async def deaf(server: Server) -> socket.socket:
 def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(serving, "STALL", HOUR)  # the close does not wait for it
+
     async def scene() -> None:
         feed, made = fed(300), 0
         plain = feed.updates
@@ -242,8 +258,6 @@ def test_a_reader_that_never_reads_costs_no_memory_and_does_not_stop_the_close(
                 feed(heard(SAMPLERS[0], 50, time.time(), seq=10**6 + number))
                 await asyncio.sleep(0.05)
             assert feed.readers == 1 and 1 <= made <= 4, "four updates a second were due"
-            before = time.monotonic()
-        assert time.monotonic() - before < 6
         client.close()
 
     run(scene)
@@ -256,10 +270,8 @@ def test_a_reader_that_never_reads_loses_its_seat(monkeypatch: pytest.MonkeyPatc
         feed = fed(300)
         async with page(feed) as server:
             client = await deaf(server)
-            await asyncio.sleep(0.5)
-            assert feed.readers == 1
-            await asyncio.sleep(2)
-            assert feed.readers == 0
+            await until(lambda: feed.readers == 1)
+            await until(lambda: feed.readers == 0)
             client.close()
 
     run(scene)

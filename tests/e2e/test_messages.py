@@ -119,10 +119,8 @@ def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
-    started = time.monotonic()
     ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
     refused(ran, 4, address, "connection refused")
-    assert time.monotonic() - started < 15
 
 
 @pytest.mark.slow
@@ -131,10 +129,8 @@ def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
-        started = time.monotonic()
         ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
     refused(ran, 4, address)
-    assert time.monotonic() - started < 20
 
 
 def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(

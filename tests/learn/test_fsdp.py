@@ -230,10 +230,8 @@ def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_fr
     learner.step(torch.ones(learner.size))
     pids, shm = ranks_of(learner), set(os.listdir("/dev/shm"))
     os.kill(pids[1], signal.SIGKILL)
-    start = time.monotonic()
     with pytest.raises(RankLost, match=r"rank 1 of 2 \(cpu\) was killed by SIGKILL"):
         learner.gradient(*batch(4), 105.0)
-    assert time.monotonic() - start < 10
     assert (
         learner.version == -1 and not any(map(psutil.pid_exists, pids)) and set(os.listdir("/dev/shm")) <= shm
     )

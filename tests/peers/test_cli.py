@@ -99,12 +99,10 @@ def test_a_missing_config_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_invite_that_cannot_be_used_is_refused_offline(
     tmp_path: Path, words: list[str], said: str
 ) -> None:
-    started = time.monotonic()
     ran = swarm("join", *words, state=tmp_path)
     assert (ran.returncode, ran.stdout) == (5, "")
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
-    assert time.monotonic() - started < 20
 
 
 def test_a_joiner_cannot_change_what_all_peers_agree_on(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import sysconfig
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tree import children, processes
+from process_tree import children, ended
 
 from swarm.tasks import sandbox
 from swarm.tasks.base import RewardError
@@ -226,10 +225,7 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match=r"hangs did not answer within 1 s"):
         boxed.ask("hangs")
     assert len(started) >= 3  # bubblewrap, the worker, and what that forked
-    end = time.monotonic() + 5.0
-    while started & processes().keys() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not started & processes().keys()
+    assert ended(*started)
 
 
 def test_where_bubblewrap_is_missing_it_refuses_and_says_what_to_do(
