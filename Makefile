@@ -9,8 +9,19 @@ STAMP := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
+# What is decided, written and folded, and what learning is made of: nothing of it starts a process.
+FAST := tests/core tests/test_wire.py tests/test_events.py tests/peers/test_invite.py \
+	$(addprefix tests/learn/test_,objectives.py own_objective.py odds.py rates.py) \
+	$(addprefix tests/dashboard/test_,state.py window_parts.py)
+# A third of the time of all of these: `make test` has them.
+LONGER := tests/dashboard/test_state.py::test_memory_is_bounded_after_twenty_thousand_events \
+	tests/learn/test_objectives.py::test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same
+# What this project is for, on real processes and networks, and the formulas beside TRL's where TRL is installed.
+MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_faults.py) \
+	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox clean
+.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +54,12 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 
 test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the GPU and the vLLM tests
 	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(ARGS)
+
+test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the page; no process is started
+	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
+
+test-mission: $(STAMP) namespaces sandbox  ## slow tests of resuming, private runs, a one-way network, faults, agreement with TRL (once installed by test-slow)
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(MISSION) $(ARGS)
 
 test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, faults on real processes, objectives against TRL's
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(ARGS)

@@ -147,12 +147,31 @@ def on_disk(folder: Path) -> set[str]:
     return {entry.name + ("/" if entry.is_dir() else "") for entry in entries}
 
 
+def variable(name: str) -> list[Path]:
+    """The paths that a variable of the Makefile stands for."""
+    show = ["make", "--no-print-directory", "-f", "Makefile", "-f", "-", "show"]
+    rule = f"show:\n\t@echo $({name})\n"
+    said = subprocess.run(show, cwd=ROOT, input=rule, capture_output=True, text=True, check=True).stdout
+    return [ROOT / word for word in said.split()]
+
+
+def test_what_is_tested_fast_and_for_the_mission_is_there_and_the_fast_tests_start_no_process() -> None:
+    fast, mission = variable("FAST"), variable("MISSION")
+    assert fast and mission and not [path for path in fast + mission if not path.exists()]
+    for test in variable("LONGER"):
+        file, _, name = str(test).partition("::")
+        assert f"def {name}(" in Path(file).read_text(encoding="utf-8")
+    files = [file for path in fast for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    starts = re.compile(r"subprocess|multiprocessing|os\.fork|swarm\.process")
+    assert not [file.name for file in files if starts.search(file.read_text(encoding="utf-8"))]
+
+
 def test_make_and_ci_run_the_same_checks() -> None:
     listed = subprocess.run(
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    checks = {"lint", "check-types", "test", "test-slow", "test-vllm"}
+    checks = {"lint", "check-types", "test", "test-fast", "test-mission", "test-slow", "test-vllm"}
     others = {"demo", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
