@@ -23,7 +23,8 @@ from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
 from swarm import config as configs
 from swarm.config import Config
-from swarm.events import AnyEvent, read_journal
+from swarm.events import AnyEvent
+from swarm.journal import read_journal
 from swarm.protocol import Role
 
 SETTINGS = (

@@ -32,7 +32,8 @@ from dashboard.state import State, fold
 from dashboard.text import number
 from dashboard.views import Span
 from swarm.config import History, Run
-from swarm.events import AnyEvent, Event, from_line
+from swarm.events import AnyEvent, Event
+from swarm.journal import from_line
 
 STRIDE = 4096
 """Events between two saved states: as many as are folded in a tenth of a second."""

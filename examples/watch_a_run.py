@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from dashboard.state import State, fold
-from swarm.events import AnyEvent, Left, Released, from_line
+from swarm.events import AnyEvent, Left, Released
+from swarm.journal import from_line
 from swarm.protocol import Role
 
 

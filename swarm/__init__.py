@@ -5,7 +5,8 @@ Public: these names, and the entry points `swarm.tasks` and `swarm.rewards` by w
 tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them changes.
 
     swarm.types               Task, Group, Release, Role, Verdict, PeerId
-    swarm.events              Event, Bus, Journal, read_journal, from_line, to_line
+    swarm.events              Event, Bus
+    swarm.journal             Journal, read_journal, from_line, to_line
     swarm.config              Config, Run, Peer, load
     swarm.invite              make, read, Invite, InviteError
     swarm.learn.objectives    Batch, Objective, OBJECTIVES, objective, loss, weights

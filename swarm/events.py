@@ -1,18 +1,15 @@
 """What happened: the only source of logs, journal, live view, page and test evidence.
 
 An Event is a frozen tagged struct with the time and the peer it happened at. Whoever acts emits; the Bus
-hands each event to its sinks in order (a journal file, the gossip forwarder, a fold). Events are facts: they
+hands each event to its sinks in order (swarm.journal, the gossip forwarder, a fold). Events are facts: they
 are never read back by the code that emitted them. Names are past participles; a figure in an event has its
 unit in its docstring.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO, Annotated, get_args
+from collections.abc import Callable
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
@@ -309,12 +306,6 @@ TOLD = 2000
 """Bytes of a text in an event: a person reads no more, and with the rest of the event it fits into a message
 of gossip."""
 
-_BLOCK = 64 << 10
-"""Bytes read at a time while looking for a journal's last whole line: many times the longest event."""
-
-_json = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
-
 
 class Bus:
     """Hands each event to every sink, in the order in which they were added."""
@@ -330,48 +321,6 @@ class Bus:
             sink(event)
 
 
-class Journal:
-    """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no
-    whole event.
-
-    A disk that takes no more, or fails, costs events and not the peer; `lost` counts them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._file: IO[bytes] = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
-        self._size = _whole_lines(self._file)
-        self._file.truncate(self._size)
-        self._torn = False
-        """The file may end in a part of a line, which would run into the next event."""
-        self.lost = 0
-
-    def __call__(self, event: Event) -> None:
-        line = to_line(event)
-        try:
-            self._mend()
-            self._torn = self._file.write(line) != len(line)
-        except OSError:
-            self._torn = True
-        if self._torn:
-            self.lost += 1
-        else:
-            self._size += len(line)
-
-    def close(self) -> None:
-        if not self._file.closed:
-            with contextlib.suppress(OSError):  # all that can be kept is on the disk
-                self._mend()
-                os.fsync(self._file.fileno())
-            self._file.close()
-
-    def _mend(self) -> None:
-        if self._torn:
-            self._file.truncate(self._size)
-            self._torn = False
-
-
 def cut(text: str, size: int = TOLD) -> str:
     """The text's first `size` bytes at most, cut between characters; what is no character becomes a question
     mark."""
@@ -380,51 +329,12 @@ def cut(text: str, size: int = TOLD) -> str:
     return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
-def _whole_lines(file: IO[bytes]) -> int:
-    """Bytes up to the end of the last whole line; a killed writer may have left a part of one after it."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
-def to_line(event: Event) -> bytes:
-    return _json.encode(event) + b"\n"
-
-
-def from_line(line: bytes) -> AnyEvent:
-    """Raises msgspec.DecodeError on a line that is no event."""
-    try:
-        return _decoder.decode(line)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets Python's own through
-        raise msgspec.DecodeError(str(error)) from error
-
-
-def read_journal(path: Path) -> Iterator[AnyEvent]:
-    """Events of a journal in order. A torn last line (the process was killed while writing) ends the
-    reading."""
-    with open(path, "rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            yield from_line(line)
-
-
 __all__ = [
     "GOSSIPED",
     "AnyEvent",
     "Bundle",
     "Bus",
     "Event",
-    "Journal",
     "Lag",
     "cut",
-    "from_line",
-    "read_journal",
-    "to_line",
 ]

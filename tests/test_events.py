@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarm import events
-from swarm.events import AnyEvent, Bus, Event, Journal, Noted, Trained, from_line, read_journal, to_line
+from swarm.events import AnyEvent, Bus, Event, Noted, Trained
+from swarm.journal import Journal, from_line, read_journal, to_line
 from swarm.types import Finite, PeerId
 
 numbers = st.floats(-1e300, 1e300)

@@ -19,7 +19,8 @@ from peers import cli
 from peers.commands.sim import spawn
 from swarm import tasks
 from swarm.config import TaskSettings
-from swarm.events import Left, Released, read_journal, to_line
+from swarm.events import Left, Released
+from swarm.journal import read_journal, to_line
 from swarm.learn.objectives import Batch, loss, objective, weights
 from swarm.protocol import Role
 from swarm.sim import scenario

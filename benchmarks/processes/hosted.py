@@ -20,6 +20,7 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
     from swarm import events
     from swarm.core.membership import Trust
     from swarm.identity import verify
+    from swarm.journal import Journal
     from swarm.net.ports import Ports
 
     run: Digest = node.run
@@ -34,7 +35,7 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
         addresses=node.addresses,
     )
     bus = events.Bus()
-    bus.add(events.Journal(folder / "journal.jsonl"))
+    bus.add(Journal(folder / "journal.jsonl"))
     who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
     return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust)

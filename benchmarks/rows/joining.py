@@ -23,6 +23,7 @@ from benchmarks.local_swarm import LocalSwarm, end, start
 from benchmarks.table import Figure
 from swarm import events
 from swarm.identity import open_key
+from swarm.journal import read_journal
 from swarm.protocol import Role
 from swarm.types import Verdict
 
@@ -81,7 +82,7 @@ def _join(home: LocalSwarm) -> dict[str, float]:
         finally:
             end([process])
         assert accepted is not None
-        mine = list(events.read_journal(peer_folder / "journal.jsonl"))
+        mine = list(read_journal(peer_folder / "journal.jsonl"))
         moments = {
             "node up": (peer_folder / "port").stat().st_mtime,
             "spec + model": next(event.at for event in mine if isinstance(event, events.Started)),

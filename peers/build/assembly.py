@@ -46,6 +46,7 @@ from swarm.core.membership import Trust, needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring, human_name, open_key, verify
 from swarm.invite import Invite
+from swarm.journal import Journal
 from swarm.net import torch_free
 from swarm.net.ports import Average, Averager, NetError, Ports, Unreachable
 from swarm.protocol import INVITED, JOINING, ROLES, Kind, Part, Policy, Role
@@ -197,7 +198,7 @@ class Place:
 @contextlib.contextmanager
 def _place(peer_folder: PeerFolder) -> Iterator[Place]:
     with peer_folder:
-        journal = events.Journal(peer_folder.path / "journal.jsonl")
+        journal = Journal(peer_folder.path / "journal.jsonl")
         bus = events.Bus()
         bus.add(journal)
         try:

@@ -20,7 +20,7 @@ from peers.build.page_server import page, public_invite
 from peers.errors import WrongUsage
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm.config import Config, Page, Run, from_run_dict
-from swarm.events import from_line
+from swarm.journal import from_line
 
 
 def dashboard(word: str, config: Config, folder: Path | None) -> int:

@@ -36,7 +36,8 @@ from peers.runtime.signals import PARENT, endings
 from swarm import config as configs
 from swarm.config import Config, LoadedConfig, from_run_dict
 from swarm.durable import write_durably
-from swarm.events import AnyEvent, from_line
+from swarm.events import AnyEvent
+from swarm.journal import from_line
 from swarm.protocol import Role
 
 LOOK = 0.25

@@ -26,21 +26,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core import belief
 from swarm.core.belief import Odds
 from swarm.learn import checkpoint, microbatch, objectives, weights
+from swarm.learn.gradient_accumulator import GradientAccumulator, cosine
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.odds import bounded, odds_of
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
-
-SKETCH = 1 << 24
-"""Values of a gradient, evenly spread, from which the cosine between its halves is computed: a copy of a
-large model's gradient would cost gigabytes, and these give the cosine to three digits."""
 
 LETTERS = 3.0
 """Assumed characters per prompt token, when the memory of a chunk is predicted."""
@@ -143,7 +140,7 @@ class Learner:
         vector = total.vector()
         metrics = objectives.merge(parts)
         if middle is not None:
-            metrics["cosine"] = _cosine(middle, total.sketch() - middle)
+            metrics["cosine"] = cosine(middle, total.sketch() - middle)
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
         sizes = [len(group.lengths) for group in groups]
@@ -399,52 +396,3 @@ def batch_of(
 def foremost(odds: Sequence[Odds], drift: float) -> int:
     """Index of the first group that is believed; 0 when none is."""
     return next((i for i, each in enumerate(odds) if belief.objection(each, drift) is None), 0)
-
-
-class GradientAccumulator:
-    """The gradients of chunks added up in float32: on the parameters' device, or in main memory where that is
-    full.
-
-    Not in the parameters: theirs may be bfloat16, and a chunk that fails half way must leave nothing behind.
-    """
-
-    def __init__(self, named: Mapping[str, nn.Parameter]) -> None:
-        self._parameters = list(named.values())
-        sizes = [parameter.numel() for parameter in self._parameters]
-        device = self._parameters[0].device
-        try:
-            self._flat = torch.empty(sum(sizes), device=device)
-        except torch.OutOfMemoryError:
-            self._flat = torch.empty(sum(sizes))
-        pieces = self._flat.split(sizes)
-        self._pieces = [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
-        self._empty = True
-
-    @torch.no_grad()
-    def add(self) -> None:
-        """Take over the parameters' gradients."""
-        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
-            if parameter.grad is None:
-                piece.zero_() if self._empty else None
-            elif self._empty:
-                piece.copy_(parameter.grad)
-            else:
-                piece.add_(parameter.grad.to(piece.device))
-            parameter.grad = None
-        self._empty = False
-
-    def vector(self) -> Tensor:
-        """(P,) in main memory."""
-        return self._flat.cpu()
-
-    def sketch(self) -> Tensor:
-        """A copy of at most SKETCH values, evenly spread, in main memory."""
-        apart = -(-len(self._flat) // SKETCH)
-        # An odd distance passes through all columns of the matrices, whose widths are even.
-        return self._flat[:: apart | 1].clone().cpu()
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    """Cosine between the gradients of two half batches: near 1 both agree, near 0 noise hides the signal; 0
-    if one is 0."""
-    return float(torch.nn.functional.cosine_similarity(a, b, dim=0))

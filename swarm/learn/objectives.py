@@ -31,10 +31,10 @@ from torch import Tensor
 
 from swarm.learn import trust_region
 from swarm.learn.batch import LOG_MAX, Batch, BatchView, Total, difference, total_of, view_of
+from swarm.learn.kl import KL_SLOPES, kl_slope
 from swarm.learn.methods import METHODS
 from swarm.learn.parts import (
     CENTRES,
-    KL_SLOPES,
     RATIOS,
     REDUCTIONS,
     SCALES,
@@ -43,7 +43,6 @@ from swarm.learn.parts import (
     Objective,
     Ratio,
     TrustRegion,
-    kl_slope,
     sequence_weight,
 )
 

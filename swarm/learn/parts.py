@@ -8,7 +8,7 @@ Each table maps a member's name to its function on a BatchView. B completions, T
 prompt; logp learner, logq sampler, r_it = exp(logp_it - logq_it); lp, lq the scores of a completion
 (`geometric`: mean over its tokens, `full`: sum). What spans more than a batch's groups is computed from
 `BatchView.total`, so that a micro-batch gives what the whole batch gives. Trust regions are in
-`trust_region`.
+`trust_region`, slopes of the KL term in `kl`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from swarm.learn.batch import Batch, BatchView, Total, difference, variance
+from swarm.learn.batch import BatchView, Total, variance
 
 TINY = 1e-4
 """Added to a standard deviation before dividing by it, as TRL and the GEPO authors do."""
@@ -369,37 +369,3 @@ REDUCTIONS: dict[str, Reduction] = {
     "constant": Reduction(_sequences, lambda view: _same(view) / view.horizon, "completion"),
     "inverse-power": Reduction(_inverse_lengths, _inverse_power, "completion"),
 }
-
-# --- KL: d kl / d logp, (B, T) ------------------------------------------------------------------------------
-
-
-class _Slope(Protocol):
-    def __call__(self, d: Tensor, view: BatchView) -> Tensor: ...
-
-
-def _hinge(d: Tensor, view: BatchView) -> Tensor:
-    """-max(D - 1e-4, 0), D the mean over the group's completions of their tokens' mean -d: DisCO's constraint
-    as a penalty."""
-    budget = 1e-4
-    mean = view.mean(-torch.where(view.mask, d, 0.0).sum(-1) / view.length)
-    return -(mean - budget).clamp(min=0)[:, None].expand_as(d)
-
-
-KL_SLOPES: dict[str, _Slope] = {
-    "k2": lambda d, view: d,
-    "k3": lambda d, view: d.exp() - 1,
-    "k3-reversed": lambda d, view: 1 - (-d).exp(),
-    "k3-weighted": lambda d, view: difference(view, view.logq).exp() * d,
-    "hinge": _hinge,
-}
-
-
-def kl_slope(kl: Kl, batch: Batch, view: BatchView) -> Tensor:
-    """d kl / d logp (B, T), with logp - other within +-20; 0 where a completion is not possible. Raises
-    ValueError when the batch lacks what it is against."""
-    if kl.weight == 0:
-        return torch.zeros_like(view.logp)
-    other = batch.ref if kl.against == "ref" else batch.logq
-    if other is None:
-        raise ValueError("the objective's KL is against the reference policy, but the batch has no ref")
-    return torch.where(view.possible[:, None], KL_SLOPES[kl.kind](difference(view, other), view), 0.0)

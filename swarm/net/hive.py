@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import base58
 
 from swarm.net import guard, torch_free
+from swarm.net.addresses import Address, check_port, free_port
 from swarm.net.board import Dht, DhtBoard, LoopDHT, alive, meet
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.mail import StreamMail
-from swarm.net.p2pd import Address, Daemon, check_port, free_port, hang_up
+from swarm.net.p2pd import Daemon, hang_up
 from swarm.net.ports import NetError, Unreachable
 from swarm.protocol import KINDS, Kind, Part, Thread
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from swarm.config import BatchSize
 from swarm.core.standing import Usual
+from swarm.net.in_memory_mail import MemoryMail, MemoryPeer
 from swarm.net.in_memory_rounds import Meetings
-from swarm.net.ports import Average, Busy, Handler, NetError, Ports, Refused, Silent, Unreachable
-from swarm.net.turns import AnswerTurns, no_turn
-from swarm.protocol import FRAME_LIMIT, KINDS, RECORD_LIMIT, Kind, Thread
+from swarm.net.ports import Average, Ports
+from swarm.protocol import KINDS, RECORD_LIMIT, Kind, Thread
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ EPOCH = 1_750_000_000.0
 TTL_LIMIT = 120.0
 """Seconds; the board's contract, so that the dead disappear."""
 
-CONCURRENT = 64
-"""Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail."""
 
 QUEUE = 256
 """Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm."""
@@ -191,144 +189,6 @@ class MemoryNetwork:
             links.open(sender, receiver) and not links.when_released(sender, receiver, deliver)
         ):
             deliver()
-
-
-class MemoryPeer:
-    """One life of a peer: what it answers, and the answers under way."""
-
-    def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
-        self.network = network
-        self.peer = peer
-        self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
-        self.answering: dict[asyncio.Task[None], bool] = {}
-        """Task -> whether it counts against CONCURRENT; calls with turns are bounded by these."""
-        self.coming: dict[tuple[PeerId, str], float] = {}
-        """(peer, service) -> until when bytes of its answers arrive, in loop seconds."""
-
-    def answer(self, call: PendingCall, handler: Handler, turns: AnswerTurns | None) -> None:
-        task = self.network.tasks.create_task(
-            call.handle(handler, turns), name=f"{self.peer} answers {call.service}"
-        )
-        self.answering[task] = turns is None
-        task.add_done_callback(self._answered)
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        del self.answering[task]
-
-
-class PendingCall:
-    """One mail and its way back."""
-
-    __slots__ = ("answer", "message", "network", "sender", "service", "to")
-
-    def __init__(
-        self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes
-    ) -> None:
-        self.network = network
-        self.sender = sender
-        self.to = to
-        self.service = service
-        self.message = message
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def start(self) -> None:
-        if self.network.links.open(self.sender, self.to):
-            self.network.carry(self.sender, self.to, len(self.message), self.land)
-        else:
-            lost = Unreachable(f"no way to {self.to}: the link is cut")
-            seconds = self.network.links.seconds(self.sender, self.to, 0)
-            asyncio.get_running_loop().call_later(seconds, self.settle, lost)
-
-    def land(self) -> None:
-        host = self.network.hosts.get(self.to)
-        served = host.services.get(self.service) if host is not None else None
-        if host is None or served is None:
-            what = "is not there" if host is None else f"does not serve {self.service!r}"
-            self.reply(Unreachable(f"{self.to} {what}"))
-        elif served[1] is None and sum(host.answering.values()) >= CONCURRENT:
-            self.reply(Busy(f"busy with {CONCURRENT} calls: try later"))
-        else:
-            host.answer(self, *served)
-
-    async def handle(self, handler: Handler, turns: AnswerTurns | None) -> None:
-        end = no_turn
-        try:
-            end = await turns.take(self.sender) if turns is not None else no_turn
-            outcome: bytes | NetError = await handler(self.sender, self.message)
-        except Refused as refusal:
-            outcome = refusal
-        except BaseException:
-            # Crashed or broken in the middle: the sender sees its connection break.
-            self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
-            raise
-        self.reply(outcome, end)
-
-    def reply(self, outcome: bytes | NetError, end: Callable[[], None] = no_turn) -> None:
-        size = len(outcome) if isinstance(outcome, bytes) else 0
-
-        def arrive() -> None:
-            end()
-            self.settle(outcome)
-
-        seconds = self.network.carry(self.to, self.sender, size, arrive)
-        if (host := self.network.hosts.get(self.sender)) is not None:
-            key, until = (self.to, self.service), asyncio.get_running_loop().time() + seconds
-            host.coming[key] = max(until, host.coming.get(key, 0.0))
-
-    def settle(self, outcome: bytes | NetError) -> None:
-        if self.answer.done():
-            return
-        if isinstance(outcome, bytes):
-            self.answer.set_result(outcome)
-        else:
-            self.answer.set_exception(outcome)
-
-
-class MemoryMail:
-    def __init__(self, network: MemoryNetwork, host: MemoryPeer) -> None:
-        self._network = network
-        self._host = host
-
-    async def send(
-        self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
-    ) -> bytes:
-        if len(data) > FRAME_LIMIT:
-            raise ValueError(
-                f"a message of {len(data)} bytes does not fit into {FRAME_LIMIT}: cut it (swarm.net.blobs"
-                " does)"
-            )
-        call = PendingCall(self._network, self._host.peer, to, service, data)
-        call.start()
-        silent = Silent(f"{to} did not answer {service!r} within {timeout:g} s")
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, call.settle, silent)
-        quiet = Quiet(self._host, call, idle) if idle is not None else None
-        try:
-            return await call.answer
-        finally:
-            timer.cancel()
-            if quiet is not None:
-                quiet.timer.cancel()
-
-    async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
-        self._host.services[service] = handler, turns
-
-
-class Quiet:
-    """Settles a call as silent after `idle` seconds in which no answer of its service was on its way from its
-    peer."""
-
-    def __init__(self, host: MemoryPeer, call: PendingCall, idle: float) -> None:
-        self._host, self._call, self._idle = host, call, idle
-        self.timer = asyncio.get_running_loop().call_later(idle, self._look)
-
-    def _look(self) -> None:
-        loop, call = asyncio.get_running_loop(), self._call
-        until = self._host.coming.get((call.to, call.service), 0.0) + self._idle
-        if loop.time() < until:
-            self.timer = loop.call_at(until, self._look)
-        else:
-            call.settle(Silent(f"{call.to} sent nothing for {self._idle:g} s"))
 
 
 class Subscription:

@@ -22,7 +22,8 @@ from typing import Any
 
 from swarm.config import Config, EngineSettings, Peer
 from swarm.core.delays import draw
-from swarm.events import Bus, Event, Journal, to_line
+from swarm.events import Bus, Event
+from swarm.journal import Journal, to_line
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Ports
 from swarm.protocol import Role

@@ -19,7 +19,7 @@ from dashboard import replay as replays
 from dashboard.replay import Replay
 from dashboard.views import StateView
 from swarm import events as happened
-from swarm.events import Journal
+from swarm.journal import Journal
 
 stamped = st.lists(st.tuples(happenings, st.integers(0, 4)), max_size=30)
 

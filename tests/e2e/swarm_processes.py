@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import psutil
 
 from swarm import events
+from swarm.journal import from_line
 from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +131,7 @@ class Program:
                 if not line.endswith(b"\n"):
                     break
                 self._at += len(line)
-                event = events.from_line(line)
+                event = from_line(line)
                 if event.at >= self.born:
                     self._events.append(event)
         return self._events

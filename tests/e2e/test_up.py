@@ -17,6 +17,7 @@ from swarm_processes import SETTINGS, Program, SwarmProcesses, alive, household,
 from swarm import events, wire
 from swarm.core.releases import rank
 from swarm.identity import open_key
+from swarm.journal import read_journal
 from swarm.types import Release
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,7 +39,7 @@ def up(house: SwarmProcesses) -> Program:
 
 def journal(house: SwarmProcesses) -> list[events.AnyEvent]:
     path = house.folder / "peers" / "seed" / "journal.jsonl"
-    return list(events.read_journal(path)) if path.exists() else []
+    return list(read_journal(path)) if path.exists() else []
 
 
 def trains(house: SwarmProcesses, version: int = 1) -> bool:
@@ -113,7 +114,7 @@ def test_a_killed_child_is_started_again(endless: tuple[SwarmProcesses, Program]
     house.wait_until(
         lambda: any(
             isinstance(e, events.Sampled) and e.at > since
-            for e in events.read_journal(peer_folder / "journal.jsonl")
+            for e in read_journal(peer_folder / "journal.jsonl")
         ),
         40,
         "the new sampler did not sample",

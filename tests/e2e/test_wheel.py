@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from swarm import events
+from swarm.journal import read_journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -98,6 +99,6 @@ def test_the_demo_runs_from_an_empty_folder(command: Path, tmp_path: Path) -> No
     words = ("up", "demo", "--folder", "run", "--set", "run.evaluation.tasks=16", "--set", "page.port=0")
     answer = ran(command, tmp_path, *words, *small, limit=300)
     assert answer.returncode == 0, answer
-    journal = events.read_journal(tmp_path / "run" / "peers" / "seed" / "journal.jsonl")
+    journal = read_journal(tmp_path / "run" / "peers" / "seed" / "journal.jsonl")
     assert any(isinstance(event, events.Released) and event.release.version >= 1 for event in journal)
     assert (tmp_path / "run" / "exported" / "config.json").exists()

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from swarm.learn.batch import view_of
+from swarm.learn.kl import KL_SLOPES
 from swarm.learn.objectives import OBJECTIVES, Batch, Objective, Total, loss, merge, objective, weights
-from swarm.learn.parts import KL_SLOPES, REDUCTIONS
+from swarm.learn.parts import REDUCTIONS
 
 ALL = sorted(OBJECTIVES)
 EXPECTATIONS = {name for name in ALL if OBJECTIVES[name].ratio.kind == "group-expectation"}

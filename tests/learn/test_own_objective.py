@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from swarm.learn.kl import KL_SLOPES
 from swarm.learn.objectives import OBJECTIVES, Batch, loss, objective, weights
-from swarm.learn.parts import CENTRES, KL_SLOPES, RATIOS, REDUCTIONS, SCALES
+from swarm.learn.parts import CENTRES, RATIOS, REDUCTIONS, SCALES
 from swarm.learn.trust_region import TRUSTS
 
 OWN = '''

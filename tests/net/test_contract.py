@@ -19,7 +19,8 @@ import pytest
 from peers.runtime.traffic import Traffic
 from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs, digest_of
-from swarm.net.in_memory import CONCURRENT, QUEUE, MemoryNetwork
+from swarm.net.in_memory import QUEUE, MemoryNetwork
+from swarm.net.in_memory_mail import CONCURRENT
 from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
 from swarm.sim.clock import VirtualLoop

@@ -15,8 +15,9 @@ from swarm.config import Listen
 from swarm.core import slots
 from swarm.identity import open_key
 from swarm.net import mail as mails
+from swarm.net.addresses import Address
 from swarm.net.mail import StreamMail
-from swarm.net.p2pd import Address, Daemon
+from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId

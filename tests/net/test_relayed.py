@@ -14,6 +14,7 @@ from hivemind.proto import p2pd_pb2 as pb  # noqa: E402
 
 from swarm.config import Listen  # noqa: E402
 from swarm.net import p2pd  # noqa: E402
+from swarm.net.addresses import packed  # noqa: E402
 from swarm.types import PeerId  # noqa: E402
 
 
@@ -36,8 +37,7 @@ def test_a_peer_with_a_direct_connection_as_well_is_not_relayed() -> None:
 
         async def _ask(self, request: Any, timeout: float) -> Any:
             peers = [
-                pb.PeerInfo(id=base58.b58decode(peer), addrs=[p2pd.packed(text)])
-                for peer, text in connections
+                pb.PeerInfo(id=base58.b58decode(peer), addrs=[packed(text)]) for peer, text in connections
             ]
             return pb.Response(type=pb.Response.OK, peers=peers)
 
@@ -48,8 +48,8 @@ def test_a_peer_with_a_direct_connection_as_well_is_not_relayed() -> None:
 
 def test_a_relays_mark_inside_a_key_is_not_a_relay() -> None:
     unlucky = peer_of(b"\xa2\x02" * 16)
-    assert not p2pd._over_relay(p2pd.packed(f"{DIRECT}/p2p/{unlucky}"))
-    assert p2pd._over_relay(p2pd.packed(CIRCUIT))
+    assert not p2pd._over_relay(packed(f"{DIRECT}/p2p/{unlucky}"))
+    assert p2pd._over_relay(packed(CIRCUIT))
 
 
 def test_a_peer_that_nobody_can_dial_is_reached_over_a_relay_and_both_know_it() -> None:

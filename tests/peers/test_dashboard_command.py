@@ -17,8 +17,9 @@ from peers.errors import CannotHere, WrongUsage
 from swarm import invite as invites
 from swarm.config import Config, Page, Run, run_dict
 from swarm.durable import write_durably
-from swarm.events import Noted, to_line
+from swarm.events import Noted
 from swarm.identity import open_key
+from swarm.journal import to_line
 from swarm.protocol import Role
 from swarm.types import Digest, PeerId, Spec
 from swarm.wire import encode

@@ -19,8 +19,9 @@ from peers.commands import up
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Config, Listen
-from swarm.events import Bus, Journal, Noted, from_line
+from swarm.events import Bus, Noted
 from swarm.identity import open_key
+from swarm.journal import Journal, from_line
 from swarm.types import PeerId
 
 

@@ -16,6 +16,7 @@ from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.core.membership import Trust
+from swarm.journal import from_line, to_line
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import EVENT_LIMIT, Role
 from swarm.sim.clock import run
@@ -112,7 +113,7 @@ def test_a_fast_learner_shows_one_group_a_second_and_a_slow_one_a_heartbeat() ->
 def test_figures_that_are_no_numbers_are_not_told() -> None:
     event = showing("x", "y", lambda intake, group: intake.show(group, (float("nan"),), (1.0,)), 1)[0]
     assert event.advantages == event.weights == () and event.completions == ("x",)
-    assert events.from_line(events.to_line(event)) == event == msgspec.structs.replace(event)
+    assert from_line(to_line(event)) == event == msgspec.structs.replace(event)
 
 
 def test_a_cut_never_splits_a_character() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.synthetic_events import BEHIND, Fault, swarm_events
 from dashboard.state import State, fold
 from swarm import events
+from swarm.journal import from_line, to_line
 from swarm.protocol import Role
 
 START = 1e9
@@ -35,7 +36,7 @@ def test_the_same_arguments_give_the_same_events_in_the_order_of_their_time(
 
 def test_a_made_up_event_is_one_that_a_journal_holds() -> None:
     for event in swarm_events(20, 60.0, START, fault=Fault("hostile", START + 20)):
-        assert events.from_line(events.to_line(event)) == event
+        assert from_line(to_line(event)) == event
 
 
 def test_it_has_all_that_a_page_shows() -> None:

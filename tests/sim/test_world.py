@@ -18,7 +18,8 @@ from stand_in import stand_in
 
 from swarm.config import DelayLaw
 from swarm.core.delays import draw
-from swarm.events import Event, Noted, read_journal
+from swarm.events import Event, Noted
+from swarm.journal import read_journal
 from swarm.net.ports import Silent, Unreachable
 from swarm.sim.clock import Deadlock, run
 from swarm.sim.report import Summary
