@@ -29,7 +29,7 @@ import msgspec
 from peers.commands import sim
 from peers.studies.experiments import Row, complete, key, read, to_stderr
 from peers.studies.method_names import defined
-from peers.studies.trainings import GROUPS, Figures, TrainingCell, is_model, scenario, setup, start
+from peers.studies.trainings import GROUPS, Cell, Figures, is_model, scenario, setup, start
 from swarm import config as settings
 from swarm.config import Run
 from swarm.core import belief
@@ -59,7 +59,7 @@ SAMPLERS = 3
 class Honest(Struct):
     """A training whose samplers all say what they drew from."""
 
-    cell: TrainingCell
+    cell: Cell
     engine: str = "float32"
     """The samplers': `float32` as the learner, `bfloat16`, `int8` or `nf4`."""
 
@@ -67,7 +67,7 @@ class Honest(Struct):
 class Lied(Struct):
     """A training of which one sampler of three claims less than the truth."""
 
-    cell: TrainingCell
+    cell: Cell
     nats: float
     """By how much for each token; infinite: EVERY_TOKEN is claimed for all; 0: nobody lies."""
     doubts: bool
@@ -101,8 +101,8 @@ def liars(quick: bool) -> list[Lied]:
     return [Lied(cell=cell, nats=lie, doubts=doubts) for lie in nats for doubts in (True, False)]
 
 
-def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> TrainingCell:
-    return TrainingCell(
+def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cell:
+    return Cell(
         domain=domain,
         setup=setup(domain),
         method=method,

@@ -45,7 +45,7 @@ KLS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 GROUP, HORIZON = 8, 6
 
 
-class GradientCell(Struct):
+class Cell(Struct):
     kl: float
     """KL(q || p), nats a token."""
     group: int
@@ -83,7 +83,7 @@ def _differs(name: str, score: str) -> bool:
 # --- one cell -----------------------------------------------------------------------------------------------
 
 
-def measure(cell: GradientCell) -> Row:
+def measure(cell: Cell) -> Row:
     """`method:moment` of every method of the cell, and the seconds of one core that it took."""
     began = time.process_time()
     world = mdp.instance(cell.horizon, cell.kl, cell.instance)
@@ -97,7 +97,7 @@ def measure(cell: GradientCell) -> Row:
     return row | {"groups": float(cell.groups), "seconds": round(time.process_time() - began, 2)}
 
 
-def draws(world: mdp.Instance, cell: GradientCell) -> Tensor:
+def draws(world: mdp.Instance, cell: Cell) -> Tensor:
     """(N, G) sequences from the sampler: the same whatever kl."""
     rng = torch.Generator().manual_seed(cell.instance)
     mass = mdp.log_probs(world.tree, world.sampler).sum(-1).exp().cumsum(0)
@@ -162,7 +162,7 @@ def moments(g: Tensor, truth: Tensor) -> dict[str, float]:
 # --- the study ----------------------------------------------------------------------------------------------
 
 
-def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[GradientCell]:
+def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[Cell]:
     """What to measure, an instance at a time, so that a plan cut short has every setting. Variants: over kl
     only."""
     instances, completions = (6, 8192) if quick else (24, 16384)
@@ -181,9 +181,9 @@ def plan(quick: bool, methods: Sequence[str], first: int = 0) -> list[GradientCe
     ]
 
 
-def _cell(setting: LabSetting, instance: int, completions: int, methods: Sequence[str]) -> GradientCell:
+def _cell(setting: LabSetting, instance: int, completions: int, methods: Sequence[str]) -> Cell:
     groups = completions // max(setting.group, 4)
-    return GradientCell(
+    return Cell(
         **setting._asdict(),
         instance=instance,
         groups=groups,

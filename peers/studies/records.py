@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from peers.studies.experiments import Row
 from peers.studies.intervals import student
-from peers.studies.trainings import TrainingCell
+from peers.studies.trainings import Cell
 
 BASE: dict[str, float | str] = {"law": "lognormal", "kl": 0.0, "way": "upload"}
 """What a section holds fixed besides domain and delay, unless it is its axis."""
@@ -26,7 +26,7 @@ COLLAPSED = 0.5
 
 
 class FinishedCell(NamedTuple):
-    cell: TrainingCell
+    cell: Cell
     row: Row
 
     def figure(self, name: str) -> float:

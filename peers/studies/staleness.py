@@ -32,7 +32,7 @@ from peers.studies.experiments import Row, complete, key, read, to_stderr
 from peers.studies.method_names import defined, parsed
 from peers.studies.records import Account, FinishedCell, StageResults
 from peers.studies.report import write
-from peers.studies.trainings import TrainingCell, is_model, setup, start, train
+from peers.studies.trainings import Cell, is_model, setup, start, train
 from swarm.learn.objectives import OBJECTIVES
 
 CORE = (
@@ -73,7 +73,7 @@ PAPER_KL = 0.005
 
 
 class Stage(NamedTuple):
-    """One axis of TrainingCell varied around (`domain`, MIDDLE, log-normal, no KL term, upload)."""
+    """One axis of Cell varied around (`domain`, MIDDLE, log-normal, no KL term, upload)."""
 
     name: str
     axis: str
@@ -140,7 +140,7 @@ def domains(stage: Stage) -> tuple[str, ...]:
     return tuple(str(value) for value in stage.values) if stage.axis == "domain" else (stage.domain,)
 
 
-def searched(plan: Plan, domain: str, methods: Sequence[str]) -> list[TrainingCell]:
+def searched(plan: Plan, domain: str, methods: Sequence[str]) -> list[Cell]:
     """The search for a domain's rates, the middle ones first."""
     rates = sorted(plan.rates(domain), key=lambda lr: abs(math.log(lr / plan.rates(domain)[1])))
     return [_cell(plan, domain, label, lr, seed) for seed, lr, label in product(plan.search, rates, methods)]
@@ -163,7 +163,7 @@ def best(plan: Plan, domain: str, methods: Sequence[str], rows: Mapping[str, Row
     return chosen
 
 
-def grid(plan: Plan, stage: Stage, rates: Rates) -> list[TrainingCell]:
+def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
     """A stage's trainings, seed by seed: whatever is done first has all methods in it."""
     cells = []
     for seed, value, label in product(plan.seeds, stage.values, stage.methods):
@@ -174,9 +174,9 @@ def grid(plan: Plan, stage: Stage, rates: Rates) -> list[TrainingCell]:
     return cells
 
 
-def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> TrainingCell:
+def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Cell:
     versions = plan.model if is_model(domain) else plan.table
-    return TrainingCell(
+    return Cell(
         domain=domain,
         setup=setup(domain),
         method=label,
@@ -188,7 +188,7 @@ def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Training
     )
 
 
-def _area(cell: TrainingCell, rows: Mapping[str, Row]) -> float | None:
+def _area(cell: Cell, rows: Mapping[str, Row]) -> float | None:
     """NaN, of a training that was never evaluated, counts as nothing learned."""
     row = rows.get(key(cell))
     if row is None:
@@ -242,7 +242,7 @@ class Study:
         rows = {key(one.cell): one.row for one in done}
         self.rates |= {(label, domain): lr for label, lr in best(self._plan, domain, missing, rows).items()}
 
-    def _complete(self, cells: Sequence[TrainingCell], title: str) -> list[FinishedCell]:
+    def _complete(self, cells: Sequence[Cell], title: str) -> list[FinishedCell]:
         """Rows that are done by now, in the order of `cells`."""
         left = self._left()
         if not cells:

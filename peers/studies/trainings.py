@@ -1,7 +1,7 @@
 """One training of the staleness study: a cell as a simulated world of the real roles, and the figures of its
 run.
 
-    TrainingCell -> Scenario (prices, delays, window) -> World(sim.spawn) -- events --> Figures -> row
+    Cell -> Scenario (prices, delays, window) -> World(sim.spawn) -- events --> Figures -> row
 
 The delays are the paper's (arXiv 2508.17850): log-normal with median 339 s, cut at 1800 s. A cell's `delay` D
 sets the pace: a version takes 1800/D seconds, for that is what sampling its batch is priced at, so that D
@@ -104,7 +104,7 @@ DOMAINS = {
 """`toy` has a table for a policy; the others have the demo's language model."""
 
 
-class TrainingCell(Struct):
+class Cell(Struct):
     """One training."""
 
     domain: str
@@ -132,12 +132,12 @@ def setup(domain: str) -> str:
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 
 
-def period(cell: TrainingCell) -> float:
+def period(cell: Cell) -> float:
     """Seconds that a version takes."""
     return LONGEST / cell.delay if cell.delay else IDLE
 
 
-def scenario(cell: TrainingCell) -> Scenario:
+def scenario(cell: Cell) -> Scenario:
     """Raises KeyError for a domain or a law that is not here."""
     law = LAWS[cell.law] if cell.delay else DelayLaw()
     pace, policy = period(cell), cell.way == "policy"
@@ -154,7 +154,7 @@ def scenario(cell: TrainingCell) -> Scenario:
     )
 
 
-def _run(cell: TrainingCell, pace: float) -> Run:
+def _run(cell: Cell, pace: float) -> Run:
     domain = DOMAINS[cell.domain]
     name, options = parsed(cell.method)
     return Run(
@@ -177,7 +177,7 @@ def _run(cell: TrainingCell, pace: float) -> Run:
     )
 
 
-def _window(cell: TrainingCell) -> settings.Window:
+def _window(cell: Cell) -> settings.Window:
     """Seconds are the paper's where its way is; elsewhere versions count, and the first ones take longer than
     their pace."""
     versions = cell.delay + SLACK if cell.delay else 0
@@ -191,7 +191,7 @@ def is_model(domain: str) -> bool:
     return domain != "toy"
 
 
-def _samplers(cell: TrainingCell) -> int:
+def _samplers(cell: Cell) -> int:
     # Where each group has a delay of its own, one sampler stands for any number, and samples a whole batch in
     # one call.
     return 4 if cell.way == "policy" else 1
@@ -206,7 +206,7 @@ def start(domain: str) -> Path:
     )
 
 
-def train(cell: TrainingCell) -> Row:
+def train(cell: Cell) -> Row:
     """One training, from the first policy to the last version, as a row."""
     # a pool of threads for sixteen prompts is slower than none
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -262,7 +262,7 @@ class Figures:
             case RoundBroke():
                 self._broken += 1
 
-    def row(self, cell: TrainingCell) -> Row:
+    def row(self, cell: Cell) -> Row:
         """`curve` is held-out accuracy in per mille at every EVERY-th version from 0 on, with a space
         between."""
         points = self._filled(cell.versions)

@@ -36,12 +36,12 @@ from swarm.tasks.worker_process import (
     Ask,
     Call,
     Failed,
+    FunctionFile,
     Ready,
     Reply,
     Request,
-    Row,
+    RewardValues,
     Setup,
-    Source,
     Unusable,
 )
 
@@ -247,16 +247,16 @@ def _place(function: str) -> str:
     return place
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path) -> FunctionFile:
     try:
-        return Source(str(path.absolute()), path.read_text("utf-8"))
+        return FunctionFile(str(path.absolute()), path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error.reason})"
         raise ValueError(f"the reward file {path} cannot be read: {why}") from error
 
 
 def _checked(name: str, row: Reply, length: int) -> list[float | None]:
-    if not isinstance(row, Row):
+    if not isinstance(row, RewardValues):
         raise RewardError(f"{name} answered with something that is no answer")
     if len(row.values) != length:
         raise RewardError(f"{name} returned {len(row.values)} rewards for {length} completions")

@@ -1,7 +1,7 @@
 """A worker's inside: imports functions, then answers calls, one at a time, until its input ends.
 
     Setup -> Ready | Unusable        Ask -> Answer | Failed
-    Call -> Row per function, up to the first Failed
+    Call -> RewardValues per function, up to the first Failed
 
 Frames (swarm.process) hold msgpack. Functions are called on the main thread, where `signal.alarm` works, and
 awaited when they are asynchronous, all on one loop. Invariant: whatever a function raises becomes a frame
@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, frozen=True, tag=True):
     """Between a worker and its inside."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class FunctionFile(msgspec.Struct, frozen=True):
     """A file of functions: it travels as text, so that a sandbox needs to see no folder of the peer."""
 
     path: str
@@ -54,7 +54,7 @@ class Source(msgspec.Struct, frozen=True):
 class Setup(Frame, frozen=True):
     functions: dict[str, str]
     """Name for messages -> `FILE.py:function` with a key of `sources`, or `package.module:function`."""
-    sources: dict[str, Source]
+    sources: dict[str, FunctionFile]
 
 
 class Ready(Frame, frozen=True):
@@ -73,7 +73,7 @@ class Call(Frame, frozen=True):
     seconds: float
 
 
-class Row(Frame, frozen=True):
+class RewardValues(Frame, frozen=True):
     """What a function returned, made numbers."""
 
     values: list[float | None]
@@ -95,7 +95,7 @@ class Failed(Frame, frozen=True):
 
 
 Request = Setup | Call | Ask
-Reply = Ready | Unusable | Row | Answer | Failed
+Reply = Ready | Unusable | RewardValues | Answer | Failed
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 _runner = asyncio.Runner()
@@ -182,12 +182,12 @@ def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
     return Ready()
 
 
-def _identifier(place: str, source: Source | None) -> str:
+def _identifier(place: str, source: FunctionFile | None) -> str:
     """The name of a module; one that comes from a file must not hide an installed one."""
     return place if source is None else "swarm_reward_" + "".join(c if c.isalnum() else "_" for c in place)
 
 
-def _module(place: str, source: Source) -> ModuleType:
+def _module(place: str, source: FunctionFile) -> ModuleType:
     name = _identifier(place, source)
     if name in sys.modules:
         return sys.modules[name]
@@ -238,7 +238,7 @@ class NotARow(Exception):
     """Continues a sentence that begins with the function's name."""
 
 
-def _row(result: Any) -> Row:
+def _row(result: Any) -> RewardValues:
     """What a function returned as numbers or None: a list, a tuple, or an array of numpy or torch."""
     if isinstance(result, str | bytes | Mapping) or not (
         hasattr(result, "__iter__") and hasattr(result, "__len__")
@@ -247,7 +247,7 @@ def _row(result: Any) -> Row:
             f"returned {_short(result)}, a {type(result).__name__}, instead of a list of one number per"
             " completion"
         )
-    return Row([None if value is None else _number(value, i) for i, value in enumerate(result)])
+    return RewardValues([None if value is None else _number(value, i) for i, value in enumerate(result)])
 
 
 def _number(value: Any, i: int) -> float:

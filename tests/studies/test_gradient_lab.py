@@ -22,8 +22,8 @@ TINY = ("rloo", "grpo", "gepo", "seq_is")
 GOLDEN = Path(__file__).with_name("golden-gradient.csv")
 
 
-def cell(kl: float, methods: Sequence[str], instance: int = 0) -> gradient.GradientCell:
-    return gradient.GradientCell(
+def cell(kl: float, methods: Sequence[str], instance: int = 0) -> gradient.Cell:
+    return gradient.Cell(
         kl=kl, group=8, horizon=4, instance=instance, groups=1024, methods=tuple(methods), defined=""
     )
 
@@ -177,11 +177,11 @@ def test_figures_of_a_tiny_plan_are_golden() -> None:
 def test_a_study_writes_its_report_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.GradientCell]:
+    def plan(quick: bool, methods: Sequence[str], first: int) -> list[gradient.Cell]:
         small = [(0.0, 8, 3), (0.1, 8, 3), (0.1, 2, 3), (0.1, 8, 2)]
         settings = [(*one, seed) for seed in (first, first + 1) for one in small]
         return [
-            gradient.GradientCell(
+            gradient.Cell(
                 kl=kl, group=g, horizon=t, instance=seed, groups=64, methods=tuple(methods), defined=""
             )
             for kl, g, t, seed in settings

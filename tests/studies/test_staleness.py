@@ -21,7 +21,7 @@ from peers.studies.method_names import defined
 from peers.studies.records import Account, FinishedCell, StageResults, pooled, spread
 from peers.studies.report import table, text
 from peers.studies.staleness import Plan, Stage, Study, best, grid, searched
-from peers.studies.trainings import Figures, TrainingCell, scenario, train
+from peers.studies.trainings import Cell, Figures, scenario, train
 from swarm.core.delays import draw
 from swarm.events import Counted, Evaluated, Trained
 from swarm.types import PeerId
@@ -35,11 +35,9 @@ TINY = Plan(
 )
 
 
-def cell(
-    method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, **others: object
-) -> TrainingCell:
+def cell(method: str = "gepo", delay: int = 64, seed: int = 1, lr: float = 0.1, **others: object) -> Cell:
     made = {"domain": "toy", "versions": 10, "defined": defined([method]), **others}
-    return TrainingCell(method=method, delay=delay, seed=seed, lr=lr, **made)  # type: ignore[arg-type]
+    return Cell(method=method, delay=delay, seed=seed, lr=lr, **made)  # type: ignore[arg-type]
 
 
 def row(auc: float, last: float = 0.5) -> Row:
