@@ -114,10 +114,7 @@ class SampleAndTrain:
         return out
 
     def _adopt(self) -> None:
-        from swarm.learn.weights import digest
-
-        data = self.learner.weights()
-        self.engine.load(data, self.learner.version, digest(data))
+        self.engine.load(self.learner.weights())
 
 
 if __name__ == "__main__":

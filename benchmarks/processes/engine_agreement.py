@@ -24,6 +24,7 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.sampling import parts, settings
 from benchmarks.processes.training import genesis
 from swarm.sample.base import Completions
+from swarm.weights import Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,17 +41,15 @@ QUANTIZED = ("int8", "nf4")
 
 def arrive(setup: Answer, training: str) -> Answer:
     """Seconds to a first token, with a release before it and without."""
-    from swarm.learn.weights import digest
-
     config = settings({**setup, "tokens": 1}, f"run.model.training={training}")
     first = genesis(Path(setup["model"]), config)
-    releases = [(data, digest(data)) for data in (first, changed(first))]
+    releases = [first, changed(first)]
     engine, source = parts(setup, config)
     spent: dict[str, list[float]] = {"with": [], "without": []}
     for i in range(1 + TIMES):
-        data, name = releases[i % 2]
+        weights = Weights.of(releases[i % 2], i + 1)
         began = time.perf_counter()
-        engine.load(data, i + 1, name)
+        engine.load(weights)
         engine.sample([source.task(2 * i).prompt], 1, i)
         loaded = time.perf_counter()
         engine.sample([source.task(2 * i + 1).prompt], 1, i)

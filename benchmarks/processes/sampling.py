@@ -35,6 +35,7 @@ from swarm.config import Config
 from swarm.protocol import Kind, Phase, Role
 from swarm.sample.base import Completions, Engine
 from swarm.types import Digest, PeerId
+from swarm.weights import Weights
 
 RUN = Digest("b" * 64)
 CREDIT = 1_000_000
@@ -106,8 +107,8 @@ class Gate:
         self._calls: list[Passed] = []
         """Calls since the last `through`."""
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
-        self.engine.load(weights, version, digest)
+    def load(self, weights: Weights) -> None:
+        self.engine.load(weights)
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         call = Passed(time.perf_counter(), time.process_time())
@@ -198,7 +199,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
             host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
             engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
             weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
-            await host.releases.publish(weights, 0, learners=1)
+            await host.releases.publish(Weights.of(weights, 0), learners=1)
             sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
             gate = Gate(engine)
             from peers.roles.sampler import Sampler
@@ -252,13 +253,12 @@ def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
     """The engine with version 0, and the tasks as it reads them."""
     from benchmarks.processes.training import genesis
     from peers.build import factory
-    from swarm.learn.weights import digest
     from swarm.tasks import catalog as tasks
     from swarm.tasks.rendered import Rendered
 
     run, model = config.run, Path(setup["model"])
     engine, first = factory.engine(model, config), genesis(model, config)
-    engine.load(first, 0, digest(first))
+    engine.load(Weights.of(first, 0))
     return engine, Rendered(tasks.source(run.task, run.seed), factory.load_tokenization(model, run).render)
 
 

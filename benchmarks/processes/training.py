@@ -20,6 +20,7 @@ from benchmarks.partner import Answer, opened, say
 from swarm import config as configs
 from swarm.config import Config
 from swarm.types import Array, Digest, Group, PeerId, Times
+from swarm.weights import Weights
 
 GROUPS, SIZE, TOKENS, MICRO = 4, 4, 64, 2
 """Of a batch: its activations stay below what weights, gradient and moments take."""
@@ -49,7 +50,7 @@ def _measured(setup: Answer) -> Answer:
     gauge = microbatch.PeakMemory(torch.device("cuda" if gpu else "cpu"))
     gauge.start()
     learner, tokenization = factory.learner(model, config)
-    learner.load(genesis(model, config), 0)
+    learner.load(Weights.of(genesis(model, config), 0))
     gauge.rise()
     groups = [made(i, tokenization.vocabulary) for i in range(GROUPS)]
     seconds, peaks = [], [gauge.peak]

@@ -53,6 +53,7 @@ from swarm.protocol import INVITED, JOINING, ROLES, Kind, Part, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
 from swarm.types import Digest, Membership, PeerId
+from swarm.weights import Weights
 
 if TYPE_CHECKING:
     import torch
@@ -327,15 +328,16 @@ async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departur
                 await host.run(Seed(host, _genesis(run, host), place.folder).run)
 
 
-def _genesis(run: RunFolder, host: Host) -> bytes | None:
-    """Version 0's bytes; None when they are damaged: a seed is still of use for later releases and as a
+def _genesis(run: RunFolder, host: Host) -> Weights | None:
+    """Version 0; None when they are damaged: a seed is still of use for later releases and as a
     bootstrap."""
     try:
-        return run.genesis()
+        genesis = run.genesis()
     except CannotHere as error:
         print(error, file=sys.stderr, flush=True)
         host.emit(events.Noted, level="error", text=str(error))
         return None
+    return None if genesis is None else Weights.of(genesis, 0)
 
 
 def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:

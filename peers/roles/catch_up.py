@@ -61,9 +61,9 @@ class CatchUp:
         host = self._host
         if (arrived := await self._own_release.next.wait()) is None:
             return None
-        release, data = arrived
+        release, weights = arrived
         try:
-            await host.ports.work.run(Kind.LOAD, self._learner.load, data, release.version)
+            await host.ports.work.run(Kind.LOAD, self._learner.load, weights)
         except (ValueError, RankLost) as error:
             host.emit(
                 events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"

@@ -53,9 +53,7 @@ class Evaluator:
         fetched = host.now()
         with host.status.computing(host.now):
             try:
-                await self.engine_calls.run(
-                    Kind.LOAD, self.engine.load, weights, newest.version, newest.weights
-                )
+                await self.engine_calls.run(Kind.LOAD, self.engine.load, weights)
             except ValueError as error:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
                 host.releases.refuse(newest)

@@ -17,6 +17,7 @@ from typing import Any
 from peers.runtime.host import Host
 from swarm.core.releases import rank
 from swarm.types import Release
+from swarm.weights import Weights
 
 
 class Arrivals:
@@ -24,7 +25,7 @@ class Arrivals:
         """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to
         do."""
         self._host, self._above, self._idle = host, above, idle
-        self._ready: tuple[Release, bytes] | None = None
+        self._ready: tuple[Release, Weights] | None = None
         self._waited = False
 
     def better(self, above: tuple[Any, ...]) -> bool:
@@ -50,7 +51,7 @@ class Arrivals:
                 pause = min(pause, host.releases.retry_after(above))
             await host.changed(pause)
 
-    async def wait(self) -> tuple[Release, bytes] | None:
+    async def wait(self) -> tuple[Release, Weights] | None:
         """A better release and its bytes; None when none is worth waiting for any more, or the learner is
         asked to stop."""
         host, above, self._waited = self._host, self._above(), True

@@ -92,7 +92,6 @@ class OwnRelease:
         """Hold my weights for others, as the release that I would announce."""
         self.prepared = await self.host.releases.prepare(
             self.learner.weights,
-            self.learner.version,
             parent=self.parent,
             learners=members,
             groups=groups,

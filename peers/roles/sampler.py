@@ -35,6 +35,7 @@ from swarm.protocol import Kind, Phase, Service
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Verdict
+from swarm.weights import Weights
 
 OUTBOX = 1024
 """Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler
@@ -77,7 +78,7 @@ class Sampler:
         self.scorer = Scorer(host, source)
         self.engine_calls = EngineWithRetry(host)
         self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
-        self._ready: tuple[Release, bytes, float] | None = None
+        self._ready: tuple[Release, Weights, float] | None = None
         self._policy: tuple[Release, float] | None = None
         self._outbox = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -126,9 +127,7 @@ class Sampler:
         ready, start = self._ready, self.host.now()
         release, weights, fetched = ready
         try:
-            await self.engine_calls.run(
-                Kind.LOAD, self.engine.load, weights, release.version, release.weights
-            )
+            await self.engine_calls.run(Kind.LOAD, self.engine.load, weights)
         except ValueError as error:
             self._done_with(ready)
             self.host.releases.refuse(release)
@@ -150,7 +149,7 @@ class Sampler:
             age=round(now - release.released, 3),
         )
 
-    def _done_with(self, ready: tuple[Release, bytes, float]) -> None:
+    def _done_with(self, ready: tuple[Release, Weights, float]) -> None:
         if self._ready is ready:  # else a newer one came meanwhile
             self._ready = None
 

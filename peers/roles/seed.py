@@ -17,13 +17,14 @@ from swarm.core.releases import rank
 from swarm.durable import write_durably
 from swarm.protocol import Part, Phase
 from swarm.types import Digest, Release
+from swarm.weights import Weights
 
 FAREWELL = 5.0
 """Seconds that a complete run's seed stays, so that every peer hears it say so."""
 
 
 class Seed:
-    def __init__(self, host: Host, genesis: bytes | None, folder: Path | None) -> None:
+    def __init__(self, host: Host, genesis: Weights | None, folder: Path | None) -> None:
         """`genesis` is version 0 as a release's bytes, where the run was started; `folder` keeps what
         publishers signed."""
         self.host, self._genesis, self.folder = host, genesis, folder
@@ -53,7 +54,7 @@ class Seed:
         if (held := host.releases.held) is not None:
             self._settle(held)
         elif self._genesis is not None:
-            release = await host.releases.publish(self._genesis, 0)
+            release = await host.releases.publish(self._genesis)
             self._keep(release)
             self._settle(release)
         self._genesis = None

@@ -23,7 +23,6 @@ from swarm import events, wire
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
-from swarm.learn.weights import digest
 from swarm.net.blobs import Blobs, cut
 from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Kind, Service
@@ -113,7 +112,7 @@ class StateTransfer:
         return Offer(digest=manifest.weights, manifest=address, size=manifest.size)
 
     def _snapshot(self, wanted: str) -> tuple[int, bytes | None]:
-        right = digest(self._learner.weights()) == wanted
+        right = self._learner.weights().digest == wanted
         return self._learner.version, self._learner.state() if right else None
 
     def _expire(self) -> None:
@@ -150,7 +149,7 @@ class StateTransfer:
         """Raises ValueError, with the old state back, when the state is not that of the release."""
         before = self._learner.state()
         self._learner.become(state)
-        if self._learner.version != release.version or digest(self._learner.weights()) != release.weights:
+        if self._learner.version != release.version or self._learner.weights().digest != release.weights:
             self._learner.become(before)
             raise ValueError(f"the state is not that of release {release.version}")
 

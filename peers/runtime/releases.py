@@ -30,6 +30,7 @@ from swarm.net.blobs import Blobs, Cut, cut
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
 from swarm.types import Beat, Digest, PeerId, Release, Sought
+from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
@@ -69,24 +70,23 @@ class ReleaseExchange:
     # --- out ----------------------------------------------------------------------------------------------
 
     async def prepare(
-        self, weights: Callable[[], bytes], version: int, *, parent: Digest, learners: int, groups: int
+        self, weights: Callable[[], Weights], *, parent: Digest, learners: int, groups: int
     ) -> Release:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
-        parts = await self._host.ports.work.run(Kind.PACK, lambda: cut(weights(), version))
+        parts = await self._host.ports.work.run(Kind.PACK, lambda: _cut(weights()))
         return self._offer(parts, parent, learners, groups)
 
     async def publish(
         self,
-        weights: bytes,
-        version: int,
+        weights: Weights,
         *,
         parent: Digest | None = None,
         learners: int = 0,
         groups: int = 0,
     ) -> Release:
         """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
-        release = self._offer(cut(weights, version), parent, learners, groups)
+        release = self._offer(_cut(weights), parent, learners, groups)
         await self.announce(release)
         return release
 
@@ -148,9 +148,9 @@ class ReleaseExchange:
             )
             return False
 
-    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, bytes] | None:
-        """A release that ranks above `above`, and its bytes: the best that can be had. None when none can be
-        had now.
+    async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, Weights] | None:
+        """A release that ranks above `above`, and its weights: the best that can be had. None when none can
+        be had now.
 
         One try: `retry_after` tells when the next one is due.
         """
@@ -184,13 +184,14 @@ class ReleaseExchange:
         pause = self.candidates.pause(above, self._host.now())
         return min(pause, self._host.config.run.pace.patience)
 
-    async def fetch(self, release: Release) -> bytes:
-        """The weights' bytes, from here or whoever has them. Raises NetError naming who failed how."""
+    async def fetch(self, release: Release) -> Weights:
+        """A release's weights, from here or whoever has them. Raises NetError naming who failed how."""
         me = self._host.ports.me
         holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
         if release.publisher != me and release.publisher not in holders:
             holders.append(release.publisher)
-        return await self.blobs.fetch_release(release, holders)
+        data = await self.blobs.fetch_release(release, holders)
+        return Weights(release.version, release.weights, data)
 
     # --- what is known ------------------------------------------------------------------------------------
 
@@ -323,3 +324,7 @@ class ReleaseExchange:
 
     def _warn(self, text: str) -> None:
         self._host.emit(events.Noted, level="warning", text=text)
+
+
+def _cut(weights: Weights) -> Cut:
+    return cut(weights.data, weights.version, weights.digest)

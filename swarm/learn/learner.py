@@ -38,6 +38,7 @@ from swarm.learn.odds import bounded, odds_of
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
+from swarm.weights import Weights
 
 LETTERS = 3.0
 """Assumed characters per prompt token, when the memory of a chunk is predicted."""
@@ -186,22 +187,22 @@ class Learner:
         self.version += 1
         return {"grad_norm": norm, "lr": rate}
 
-    def weights(self) -> bytes:
+    def weights(self) -> Weights:
         """The policy as it is released: bf16 safetensors."""
-        return weights.of(self.policy.module)
+        return Weights.of(weights.of(self.policy.module), self.version)
 
-    def load(self, data: bytes, version: int, fresh: bool = False) -> None:
-        """Take the released weights as version `version`; `fresh` also forgets the moments and warms up
+    def load(self, released: Weights, fresh: bool = False) -> None:
+        """Take released weights and their version; `fresh` also forgets the moments and warms up
         again.
 
         Masters stay where their bf16 view is what was released: what they hold below it is training that no
         release shows. A learner that is `fresh`, or has no policy (`version` -1), takes the released values
-        themselves. Raises ValueError, with nothing changed, when `data` is damaged or of another model.
+        themselves. Raises ValueError, with nothing changed, when they are damaged or of another model.
         """
         exact = fresh or self.version < 0
-        weights.load_into(self.policy.module, data, masters=not exact)
+        weights.load_into(self.policy.module, released.data, masters=not exact)
         self._optimizer.refresh(exact)
-        self.version = version
+        self.version = released.version
         if fresh:
             self._steps = 0
             self._optimizer.forget()

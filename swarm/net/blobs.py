@@ -55,9 +55,11 @@ class Cut(NamedTuple):
     chunks: dict[Digest, bytes]
 
 
-def cut(data: bytes, version: int) -> Cut:
-    """Cut and hash a release's bytes, 1 s of CPU for a GB. Raises ValueError when there are none, or too
-    many."""
+def cut(data: bytes, version: int, known: Digest | None = None) -> Cut:
+    """Cut and hash a release's bytes, the whole only where its digest is not `known`: 1 s of CPU for a GB.
+
+    Raises ValueError when there are none, or too many.
+    """
     if not 0 < len(data) <= LARGEST:
         raise ValueError(f"version {version} has {len(data)} bytes: at most {LARGEST} travel")
     step = chunk_size(len(data))
@@ -66,7 +68,8 @@ def cut(data: bytes, version: int) -> Cut:
     ]
     digests = tuple(digest for digest, _ in named)
     return Cut(
-        Manifest(version=version, weights=digest_of(data), size=len(data), chunks=digests), dict(named)
+        Manifest(version=version, weights=known or digest_of(data), size=len(data), chunks=digests),
+        dict(named),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from swarm.types import Digest
+from swarm.weights import Weights
 
 
 class EngineError(Exception):
@@ -50,8 +50,8 @@ class Completions:
 class Engine(Protocol):
     name: str
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
-        """Sample from these weights (already checked against `digest`) from now on.
+    def load(self, weights: Weights) -> None:
+        """Sample from these weights (already checked against their digest) from now on.
 
         Raises ValueError for weights of another model, keeping the old policy, and EngineError.
         """

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from swarm.sample.base import Completions, EngineError, Tokenizer
-from swarm.types import Digest
+from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -66,17 +66,17 @@ class HfEngine:
         self.version = -1
         self._groups, self._tokens, self._seconds = 0, 0, 0.0
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+    def load(self, weights: Weights) -> None:
         try:
-            self._put(self._policy, weights)
+            self._put(self._policy, weights.data)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             self._torn = True
             raise EngineError(
-                f"version {version} does not fit into memory beside the policy: {_brief(error)}"
+                f"version {weights.version} does not fit into memory beside the policy: {_brief(error)}"
             ) from error
-        self.version, self._torn = version, False
+        self.version, self._torn = weights.version, False
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began = time.perf_counter()

@@ -35,7 +35,7 @@ import numpy as np
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError
 from swarm.sample.vllm import LoadedRelease, Recipe, completions, spread
-from swarm.types import Digest
+from swarm.weights import Weights
 
 QUICK = 30.0
 """Seconds for requests that need little computing."""
@@ -75,11 +75,12 @@ class ServerEngine:
     def version(self) -> int:
         return -1 if self._held is None else self._held.version
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+    def load(self, weights: Weights) -> None:
         """See Engine."""
-        release, old = LoadedRelease(self._scratch / f"v{version}", version, digest), self._held
+        folder, old = self._scratch / f"v{weights.version}", self._held
+        release = LoadedRelease(folder, weights.version, weights.digest)
         shutil.rmtree(release.folder, ignore_errors=True)
-        self._recipe.write(weights, release.folder)
+        self._recipe.write(weights.data, release.folder)
         try:
             self._take(release)
         except BaseException:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swarm.sample.base import Completions
-from swarm.types import Digest
+from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +27,8 @@ class ToyEngine:
         self._groups = 0
         self.version = -1
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
-        tensors = self._decode(weights)
+    def load(self, weights: Weights) -> None:
+        tensors = self._decode(weights.data)
         if set(tensors) != {"logits"} or tensors["logits"].ndim != 3:
             raise ValueError(f"these weights are not a table of logits: {sorted(tensors)[:3]}")
         logits = tensors["logits"].float().numpy().astype(np.float64) / self._temperature
@@ -36,7 +36,7 @@ class ToyEngine:
         self._logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         self._cdf = np.exp(self._logp).cumsum(-1)
         self._cdf[..., -1] = 1.0  # rounding must not leave a gap above the last token
-        self.version = version
+        self.version = weights.version
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         self._groups += len(prompts)

@@ -35,6 +35,7 @@ from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, Tokenizer
 from swarm.types import Digest
+from swarm.weights import Weights
 
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0
@@ -83,14 +84,14 @@ class VllmEngine:
     def version(self) -> int:
         return -1 if self._held is None else self._held.version
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+    def load(self, weights: Weights) -> None:
         """See Engine. A release that is not taken leaves the one before in its place."""
-        scratch = self._place(len(weights))
-        release = LoadedRelease(scratch / f"v{version}", version, digest)
+        scratch = self._place(len(weights.data))
+        release = LoadedRelease(scratch / f"v{weights.version}", weights.version, weights.digest)
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
-            self._recipe.write(weights, release.folder)
+            self._recipe.write(weights.data, release.folder)
             self._take(release)
         except BaseException:
             if old is None or old.folder != release.folder:

@@ -30,7 +30,7 @@ def trained(folders: dict[str, Path]) -> bytes:
     """The release of a Qwen3's adapter after a step: B is not 0 any more."""
     one = learner(folders["qwen3"], settings("lora"))
     one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
-    return one.weights()
+    return one.weights().data
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,7 +110,7 @@ def test_what_is_written_for_peft_is_the_policy(
 def test_merged_weights_are_the_adapted_policy(folders: dict[str, Path], family: str, tmp_path: Path) -> None:
     one = learner(folders[family], settings("lora", lr=0.05))
     one.step(gradient(one, batch(one.policy, 4)).vector)  # type: ignore[arg-type]
-    data = one.weights()
+    data = one.weights().data
     whole = adapters.merged(
         AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, data
     )

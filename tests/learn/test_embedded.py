@@ -132,7 +132,7 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
         groups, prompts, rewards = [], [], []
         for first in range(step * 32, step * 32 + 32, 8):
             behind = int(rng.integers(len(released)))
-            engine.load(released[-1 - behind], learner.version - behind, Digest(""))
+            engine.load(released[-1 - behind])
             drawn = [source.task(first + i) for i in range(8)]
             for task, c in zip(drawn, engine.sample([t.prompt for t in drawn], 8, first), strict=True):
                 rewards.append(tuple(source.reward(task, text) for text in c.texts))
@@ -156,7 +156,7 @@ def test_a_closed_loop_learns_the_demo_task(tmp_path: Path, lag: int, seed: int)
         learner.step(learner.gradient(groups, prompts, rewards, 0.0).vector)
         released.append(learner.weights())
         if step + 1 in (150, 300):
-            engine.load(released[-1], learner.version, Digest(""))
+            engine.load(released[-1])
             figures[step + 1] = accuracy(engine, source)
     print(
         f"lag up to {lag}: held out {before:.2f} -> {figures}, {time.process_time() - began:.0f} CPU seconds"

@@ -15,6 +15,7 @@ from torch import Tensor
 from swarm.learn import adapters, checkpoint
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
+from swarm.weights import Weights
 
 STEPS = 40
 KINDS = [
@@ -37,7 +38,8 @@ def begun(folder: Path, training: str, dtype: str, ranks: int = 0) -> Either:
     masters."""
     run = settings(training, lr=1e-6)
     one: Either = ShardedLearner(folder, run, ["cpu"] * ranks) if ranks else learner(folder, run, dtype=dtype)
-    one.load(one.weights() if training == "full" else adapters.genesis(folder, run.lora, 1), 0, fresh=True)
+    first = one.weights().data if training == "full" else adapters.genesis(folder, run.lora, 1)
+    one.load(Weights.of(first, 0), fresh=True)
     return one
 
 
@@ -65,7 +67,7 @@ def trained(one: Either, loads: bool) -> Tensor:
     for vector in gradients(one.size, 1):
         one.step(vector)
         if loads:
-            one.load(one.weights(), one.version)
+            one.load(Weights.of(one.weights().data, one.version))
     return masters(one) - start
 
 
@@ -109,7 +111,7 @@ def test_two_learners_that_take_turns_in_whose_release_counts_come_as_far_as_one
             one.step(vector)
         winner = coin.choice(pair)
         for one in pair:
-            one.load(winner.weights(), one.version)
+            one.load(Weights.of(winner.weights().data, one.version))
             assert one.weights() == winner.weights()
     alone = trained(begun(folder, training, dtype), loads=False)
     assert all(progress(masters(one) - start, alone) >= 0.95 for one in pair)
@@ -125,5 +127,5 @@ def test_a_learner_that_has_nothing_to_keep_takes_the_released_values_themselves
     assert not torch.equal(masters(one), masters(one).bfloat16().double())
     if how == "without a policy":
         one.version = -1
-    one.load(one.weights(), 7, fresh=how == "fresh")
+    one.load(Weights.of(one.weights().data, 7), fresh=how == "fresh")
     assert torch.equal(masters(one), masters(one).bfloat16().double())

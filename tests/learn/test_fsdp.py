@@ -20,7 +20,7 @@ import torch
 
 from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
 from swarm.core.belief import objection
-from swarm.learn import tiny, tokenization, weights
+from swarm.learn import tiny, tokenization
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.fsdp.messages import Share
@@ -29,6 +29,7 @@ from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel
 from swarm.types import Array, Closed, Digest, Group, Moments, PeerId, Times
+from swarm.weights import Weights
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 # Ranks import torch: seconds on a quiet machine, minutes on one that runs everything else at the same time.
@@ -104,8 +105,8 @@ def pair(folder: Path) -> Iterator[ShardedLearner]:
 def both(pair: ShardedLearner, folder: Path) -> tuple[ShardedLearner, Learner]:
     """At the same weights, without moments."""
     one = alone(folder)
-    pair.load(one.weights(), 0, fresh=True)
-    one.load(one.weights(), 0)
+    pair.load(Weights.of(one.weights().data, 0), fresh=True)
+    one.load(Weights.of(one.weights().data, 0))
     return pair, one
 
 
@@ -135,8 +136,8 @@ def test_ranks_take_in_the_batches_of_other_learners(folder: Path) -> None:
     others = (Closed(live=9, completions=completions, groups=means),)
     pair, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
     try:
-        pair.load(one.weights(), 0, fresh=True)
-        one.load(one.weights(), 0)
+        pair.load(Weights.of(one.weights().data, 0), fresh=True)
+        one.load(Weights.of(one.weights().data, 0))
         wanted = one.gradient(*batch(4), 105.0, others)
         assert_alike(pair.gradient(*batch(4), 105.0, others), wanted)
         assert wanted.advantages != pytest.approx(one.gradient(*batch(4), 105.0).advantages, rel=0.1)
@@ -151,7 +152,7 @@ def test_three_steps_are_those_of_one_process(both: tuple[ShardedLearner, Learne
         assert_alike(pair.gradient(*batch(5, seed), 105.0), wanted)
         assert pair.step(wanted.vector) == one.step(wanted.vector)
     assert pair.version == one.version == 3
-    assert weights.digest(pair.weights()) == weights.digest(one.weights())
+    assert pair.weights() == one.weights()
 
 
 def test_a_checkpoint_goes_on_in_one_process_and_back(
@@ -190,7 +191,10 @@ def test_what_is_of_another_model_is_refused_and_changes_nothing(
     pair, _ = both
     before = pair.weights()
     other = alone(tiny.make(tmp_path / "llama", "llama"))
-    for refused in (lambda: pair.load(other.weights(), 5), lambda: pair.become(other.state())):
+    for refused in (
+        lambda: pair.load(Weights.of(other.weights().data, 5)),
+        lambda: pair.become(other.state()),
+    ):
         with pytest.raises(ValueError, match="of another model"):
             refused()
     with pytest.raises(ValueError, match="shape"):
@@ -237,8 +241,8 @@ def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_fr
     )
     with pytest.raises(RankLost, match="no weights before a release is loaded"):
         learner.gradient(*batch(4), 105.0)
-    learner.load(one.weights(), 7)
-    one.load(one.weights(), 7)
+    learner.load(Weights.of(one.weights().data, 7))
+    one.load(Weights.of(one.weights().data, 7))
     assert learner.version == 7
     assert_alike(learner.gradient(*batch(4), 105.0), one.gradient(*batch(4), 105.0))
     learner.close()
@@ -266,7 +270,7 @@ def test_a_rank_without_memory_is_told_of_and_the_next_ranks_take_fewer_groups_a
     ):
         learner.gradient(*batch(64, members=16), 105.0)
     assert learner.version == -1 and learner.statistics()["micro"] == 32
-    learner.load(one.weights(), 3)
+    learner.load(Weights.of(one.weights().data, 3))
     assert learner.gradient(*batch(8), 105.0).groups == 8
     learner.close()
 
@@ -300,8 +304,8 @@ def test_other_architectures_are_split_alike_with_three_ranks_and_recomputed_act
     folder = tiny.make(tmp_path / family, family)
     one = alone(folder)
     learner = ShardedLearner(folder, RUN, ["cpu"] * 3, Training(checkpointing="on"))
-    learner.load(one.weights(), 0)
-    one.load(one.weights(), 0)
+    learner.load(Weights.of(one.weights().data, 0))
+    one.load(Weights.of(one.weights().data, 0))
     assert_alike(learner.gradient(*batch(5), 105.0), one.gradient(*batch(5), 105.0))
     assert learner.weights() == one.weights()
     learner.close()
@@ -313,8 +317,8 @@ def test_an_adapter_is_trained_and_released_as_in_one_process(folder: Path) -> N
     assert learner.size == one.size
     noise = torch.randn(one.size, generator=torch.Generator().manual_seed(1))
     one.step(noise)  # the adapter changes something, in both of its factors
-    learner.load(one.weights(), 1, fresh=True)
-    one.load(one.weights(), 1, fresh=True)
+    learner.load(Weights.of(one.weights().data, 1), fresh=True)
+    one.load(Weights.of(one.weights().data, 1), fresh=True)
     wanted = one.gradient(*batch(5), 105.0)
     assert_alike(learner.gradient(*batch(5), 105.0), wanted)
     for each in (learner, one):
@@ -334,13 +338,13 @@ def test_gpus_over_nccl_are_one_process(folder: Path, gpus: int) -> None:
         alone(folder),
         ShardedLearner(folder, RUN, [f"cuda:{i}" for i in range(gpus)], Training(dtype="float32")),
     )
-    learner.load(one.weights(), 0)
-    one.load(one.weights(), 0)
+    learner.load(Weights.of(one.weights().data, 0))
+    one.load(Weights.of(one.weights().data, 0))
     mine, wanted = learner.gradient(*batch(5), 105.0), one.gradient(*batch(5), 105.0)
     torch.testing.assert_close(
         mine.vector, wanted.vector, rtol=1e-3, atol=1e-3 * float(wanted.vector.abs().max())
     )
     for each in (learner, one):
         each.step(wanted.vector)
-    assert weights.digest(learner.weights()) == weights.digest(one.weights())
+    assert learner.weights() == one.weights()
     learner.close()

@@ -19,6 +19,7 @@ from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine
 from swarm.types import Array, Digest, Group, PeerId, Task, Times
+from swarm.weights import Weights
 
 RATE = Optimizer(lr=1e-3)
 
@@ -60,7 +61,7 @@ def toy(run: Run | None = None, spread: float = 0.5) -> tuple[Learner, ToyEngine
         for parameter in learner.policy.module.parameters():
             parameter.copy_(spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(7)))
     engine = ToyEngine(weights.from_bytes)
-    engine.load(learner.weights(), 0, Digest(""))
+    engine.load(learner.weights())
     return learner, engine, tasks.source(TaskSettings(name="toy"), 1)
 
 
@@ -123,7 +124,7 @@ def test_a_toy_swarm_learns_within_a_hundred_steps() -> None:
     learner, engine, source = toy(Run(optimizer=Optimizer(lr=0.05)), spread=0.0)
     rewards = []
     for step in range(100):
-        engine.load(learner.weights(), learner.version, Digest(""))
+        engine.load(learner.weights())
         outcome = gradient(
             learner, sampled(source, engine, range(step * 16, step * 16 + 16), learner.version)
         )
@@ -151,9 +152,9 @@ def test_steps_are_clipped_and_warmed_up() -> None:
     learner, _, _ = toy(Run(optimizer=Optimizer(lr=0.1, warmup=4, grad_clip=1.0)))
     rates = [learner.step(torch.full((learner.size,), 10.0))["lr"] for _ in range(5)]
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
-    learner.load(learner.weights(), 9)
+    learner.load(Weights.of(learner.weights().data, 9))
     assert learner.step(torch.ones(learner.size))["lr"] == pytest.approx(0.1)
-    learner.load(learner.weights(), 9, fresh=True)
+    learner.load(Weights.of(learner.weights().data, 9), fresh=True)
     assert learner.step(torch.ones(learner.size))["lr"] == pytest.approx(0.025)
     assert learner.version == 10
 
@@ -164,16 +165,16 @@ def test_learners_that_step_by_the_same_vector_have_the_same_bytes() -> None:
         vector = torch.randn(one.size, generator=torch.Generator().manual_seed(seed))
         one.step(vector)
         two.step(vector.clone())
-    assert weights.digest(one.weights()) == weights.digest(two.weights())
+    assert one.weights() == two.weights()
 
 
 def test_loading_a_release_snaps_the_master_weights_to_it() -> None:
     learner, _, _ = toy()
     other, _, _ = toy(spread=0.9)
-    learner.load(other.weights(), 41)
+    learner.load(Weights.of(other.weights().data, 41))
     assert learner.version == 41 and learner.weights() == other.weights()
     with pytest.raises(ValueError, match="cannot be read"):
-        learner.load(b"not weights", 42)
+        learner.load(Weights.of(b"not weights", 42))
     assert learner.version == 41 and learner.weights() == other.weights()
 
 

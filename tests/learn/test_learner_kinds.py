@@ -14,6 +14,7 @@ from learner_batches import KINDS, Batch, batch, gradient, learner, model, prefe
 from swarm.learn import adapters, checkpoint, weights
 from swarm.learn import learner as learners
 from swarm.learn.learner import Learner
+from swarm.weights import Weights
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 
@@ -28,7 +29,8 @@ def begun(folder: Path, training: str = "full", dtype: str = "float32", **of_run
     """A learner at version 0 of its run."""
     run = settings(training, **of_run)
     one = learner(folder, run, dtype=dtype)
-    one.load(one.weights() if training == "full" else adapters.genesis(folder, run.lora, 1), 0)
+    first = one.weights().data if training == "full" else adapters.genesis(folder, run.lora, 1)
+    one.load(Weights.of(first, 0))
     return one
 
 
@@ -66,11 +68,11 @@ def test_only_an_adapter_is_trained_averaged_and_released(folders: dict[str, Pat
     }
     found = gradient(one, some(one))
     assert found.vector.shape == (one.size,)
-    assert one.size == sum(value.numel() for value in weights.from_bytes(one.weights()).values())
+    assert one.size == sum(value.numel() for value in weights.from_bytes(one.weights().data).values())
     one.step(found.vector)
     now = dict(one.policy.module.named_parameters())
     assert all(torch.equal(value, now[name]) for name, value in frozen.items())
-    assert len(one.weights()) < 0.2 * len(begun(folders["qwen3"]).weights())
+    assert len(one.weights().data) < 0.2 * len(begun(folders["qwen3"]).weights().data)
 
 
 def test_an_adapters_gradient_is_autograds(folders: dict[str, Path]) -> None:
@@ -154,13 +156,13 @@ def test_a_checkpoint_of_another_kind_is_refused_in_a_sentence(
 
 def test_masters_are_what_is_released_and_small_steps_are_not_lost(folders: dict[str, Path]) -> None:
     one = begun(folders["llama"], dtype="bfloat16", lr=1e-5)
-    first = one.weights()
+    first = one.weights().data
     for _ in range(100):
         one.step(torch.ones(one.size))
     masters, before, after = (
         one._optimizer.masters,
         weights.from_bytes(first),
-        weights.from_bytes(one.weights()),
+        weights.from_bytes(one.weights().data),
     )
     assert after.keys() == masters.keys() and all(
         torch.equal(after[name], masters[name].bfloat16()) for name in after
@@ -172,7 +174,7 @@ def test_masters_are_what_is_released_and_small_steps_are_not_lost(folders: dict
 def test_a_release_snaps_masters_and_parameters(folders: dict[str, Path]) -> None:
     one, other = (begun(folders["llama"], dtype="bfloat16") for _ in range(2))
     other.step(torch.ones(other.size))
-    one.load(other.weights(), 1)
+    one.load(Weights.of(other.weights().data, 1))
     assert one.weights() == other.weights()
     assert all(torch.equal(value, value.bfloat16().float()) for value in one._optimizer.masters.values())
 

@@ -17,6 +17,7 @@ from swarm.config import Training
 from swarm.learn import microbatch
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import GOOD, MicrobatchSize, OutOfMemory, PeakMemory
+from swarm.weights import Weights
 
 COMPLETIONS = 4
 
@@ -156,9 +157,9 @@ def test_recomputing_activations_does_not_change_the_gradient(
     keeps, recomputes = (
         learner(where, settings(training), Training(checkpointing=how)) for how in ("off", "on")
     )  # type: ignore[arg-type]
-    first = keeps.weights()
+    first = keeps.weights().data
     for one in (keeps, recomputes):
-        one.load(first, 0)
+        one.load(Weights.of(first, 0))
     some = batch(keeps.policy, 4)  # type: ignore[arg-type]
     wanted, found = gradient(keeps, some).vector, gradient(recomputes, some).vector
     assert recomputes.statistics()["recomputed"] == 2 and keeps.statistics()["recomputed"] == 0
@@ -214,7 +215,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
     folder: Path,
 ) -> None:
     one, other = learner(folder, settings()), learner(folder, settings())
-    release = one.weights()
+    release = one.weights().data
     one.step(torch.ones(one.size))
     real, calls = one._optimizer._cast, []
 
@@ -230,7 +231,7 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
     assert one.version == -1
     one._optimizer._cast = real  # type: ignore[method-assign]
     for each in (one, other):
-        each.load(release, 7)
+        each.load(Weights.of(release, 7))
         each.step(torch.ones(one.size))
     assert one.version == 8 and one.weights() == other.weights()
 

@@ -21,6 +21,7 @@ from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sa
 from swarm.learn import tiny, weights
 from swarm.learn.model import load_policy
 from swarm.sample.hf import HfEngine
+from swarm.weights import Weights
 
 COMMIT = "c" * 40
 UNWANTED = ("modeling_mine.py", "pytorch_model.bin", "original/copy.safetensors")
@@ -192,7 +193,7 @@ def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_comm
     assert "model.safetensors" not in made.spec.files, "it does not travel: everybody can fetch it"
     assert base_model.base(made.model, run) == path
     engine = factory.engine(made.model, Config(run=run))
-    engine.load((made.path / "genesis").read_bytes(), 0, made.spec.genesis)
+    engine.load(Weights(0, made.spec.genesis, (made.path / "genesis").read_bytes()))
     assert engine.sample(["12"], 2, 1)[0].lengths
     assert factory.size(made.model, run) == factory.learner(made.model, Config(run=run))[0].size
 
@@ -218,5 +219,5 @@ def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -
     ):
         factory.engine(folder, Config(peer=peer))
     engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
-    engine.load(weights.of(load_policy(folder)), 3, weights.digest(b""))
+    engine.load(Weights(3, weights.digest(b""), weights.of(load_policy(folder))))
     assert engine.sample(["12"], 2, 1)[0].lengths and engine.statistics()["version"] == 3

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from peers.commands import sim
 from peers.roles.sampler import Sampler
 from swarm.config import Delay, DelayLaw, Optimizer, Window
 from swarm.core import belief
@@ -41,7 +40,7 @@ def told_with_a_liar(
         async def _deliver(self, group: Group) -> None:
             await super()._deliver(lie(group) if self.host.ports.me == "sampler-0" else group)
 
-    monkeypatch.setattr(sim, "Sampler", Liar)
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
     told = Told(scenario(minutes, peers, **run))
     return Counter(event.verdict.value for event in told.of(Judged) if event.sampler == "sampler-0"), told
 
@@ -119,7 +118,7 @@ def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch
         async def _deliver(self, group: Group) -> None:
             await super()._deliver(lower(None)(group))
 
-    monkeypatch.setattr(sim, "Sampler", Liar)
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
     told = Told(scenario(1.0, (1, 2)))
     assert not told.of(Trained) and [event for event in told.of(Moved) if event.cause == "batch refused"]
     assert any("none of its groups is believed" in event.text for event in told.of(Noted))

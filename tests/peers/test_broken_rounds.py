@@ -96,7 +96,7 @@ class Watched:
             await announce(releases, release)
 
         patch.setattr(sim.LearnerPeer, "_account", accounts)
-        patch.setattr(sim, "LearnerPeer", Kept)
+        patch.setattr("peers.roles.learner.LearnerPeer", Kept)
         patch.setattr(ReleaseExchange, "announce", announces)
 
     def several(self) -> dict[int, int]:

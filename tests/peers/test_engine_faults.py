@@ -18,7 +18,8 @@ from swarm.sample.base import Completions, EngineError
 from swarm.sample.toy import ToyEngine
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import SimPeer, World
-from swarm.types import Digest, Verdict
+from swarm.types import Verdict
+from swarm.weights import Weights
 
 EPOCH = 1_750_000_000.0
 torch.set_num_threads(1)
@@ -34,9 +35,9 @@ class Sick(ToyEngine):
         super().__init__(from_bytes)
         self._peer, self._call, self._ill, self._error = peer, call, ill, error
 
-    def load(self, weights: bytes, version: int, digest: Digest) -> None:
+    def load(self, weights: Weights) -> None:
         self._cough("load")
-        super().load(weights, version, digest)
+        super().load(weights)
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         self._cough("sample")

@@ -64,7 +64,7 @@ class Liar(sim.LearnerPeer):
 def told_with(monkeypatch: pytest.MonkeyPatch, lies: Lies, *faults: Fault, minutes: float = 1.5) -> Told:
     """A learner, two samplers, a seed, and the liar."""
     monkeypatch.setattr(Liar, "lies", lies, raising=False)
-    monkeypatch.setattr(sim, "LearnerPeer", Liar)
+    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Liar)
     return Told(scenario(minutes, (2, 3), *faults))
 
 
@@ -96,7 +96,7 @@ def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Tol
     """What it announced last is the second value; it is gone at 24 s, and a lone one is back at 28 s, with an
     empty folder."""
     monkeypatch.setattr(Mortal, "died", [], raising=False)
-    monkeypatch.setattr(sim, "LearnerPeer", Mortal)
+    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Mortal)
     end = Fault(at=24.0, fault="bounce" if learners == 1 else "crash", peer="learner-0", down=4.0)
     told = Told(scenario(1.2, (learners, 3), end))
     return told, Mortal.died[0]
@@ -182,7 +182,7 @@ def test_a_release_far_ahead_is_taken_when_its_bytes_can_be_had(monkeypatch: pyt
     """The other half of a split swarm may be that far: what decides is the bytes."""
 
     async def lies(liar: Liar) -> None:
-        await liar.tell(30.0, lambda: liar.release(1000, data=liar.learner.weights()))
+        await liar.tell(30.0, lambda: liar.release(1000, data=liar.learner.weights().data))
 
     told = told_with(monkeypatch, lies)
     assert [event.version for event in told.of(CaughtUp, "learner-0", since=30)] == [1000]

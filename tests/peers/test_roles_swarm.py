@@ -413,7 +413,7 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
                 told_lies.setdefault(group.id, LIES[len(told_lies) % len(LIES)])
             return await super()._send(group, learner)
 
-    monkeypatch.setattr(sim, "Sampler", Liar)
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
     told = Told(scenario(2.0))
     verdicts = {
         (told_lies[event.group], event.verdict.value) for event in told.of(Judged) if event.group in told_lies
@@ -443,8 +443,8 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
                 lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner
             )
 
-    monkeypatch.setattr(sim, "LearnerPeer", Watched)
-    monkeypatch.setattr(sim, "Sampler", Liar)
+    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Watched)
+    monkeypatch.setattr("peers.roles.sampler.Sampler", Liar)
     Told(scenario(0.5, (1, 2)))
     assert seen[0] == [True, False, False, False, False]
     assert seen[-1] == [True, False, False, True, False]
@@ -458,7 +458,7 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
             super().__init__(*rest)
             kept.append(self)
 
-    monkeypatch.setattr(sim, "LearnerPeer", Watched)
+    monkeypatch.setattr("peers.roles.learner.LearnerPeer", Watched)
     told = Told(
         scenario(
             2.0,

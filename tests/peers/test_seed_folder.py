@@ -26,6 +26,7 @@ from swarm.protocol import Phase, Role
 from swarm.sim.links import SimLinks
 from swarm.sim.world import SimPeer
 from swarm.types import Digest
+from swarm.weights import Weights
 
 GENESIS = b"version 0"
 
@@ -42,7 +43,7 @@ class House:
         self.told: list[events.Event] = []
         self.learner = self._host("learner-0", Role.LEARNER, None)
         self.host = self._host("seed-0", Role.SEED, folder / "blobs")
-        self.seed = Seed(self.host, genesis, folder)
+        self.seed = Seed(self.host, Weights.of(genesis, 0), folder)
 
     def _host(self, name: str, role: Role, shelf: Path | None) -> Host:
         bus = events.Bus()
@@ -74,7 +75,7 @@ class House:
             await self._until(lambda: self.host.status.phase is Phase.SERVING)
             for version in versions:
                 await self.learner.releases.publish(
-                    weights(version), version, parent=Digest("0" * 64), learners=1, groups=1
+                    Weights.of(weights(version), version), parent=Digest("0" * 64), learners=1, groups=1
                 )
                 await self._until(lambda version=version: self.host.status.version == version)  # type: ignore[misc]
             await asyncio.sleep(0.1)

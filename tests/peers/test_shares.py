@@ -65,7 +65,7 @@ def told(monkeypatch: pytest.MonkeyPatch, strangers: int, learners: int = 1) -> 
         return (Fabricator if host.who.name in fabricates else Sampler)(host, *rest)
 
     monkeypatch.setattr(sim, "_membership", membership)
-    monkeypatch.setattr(sim, "Sampler", sampler)
+    monkeypatch.setattr("peers.roles.sampler.Sampler", sampler)
     return Told(
         scenario(1.7, (learners, 3 + strangers), sample=4.0, batch=BatchSize(groups=16, close_after=5.0))
     )

@@ -24,6 +24,7 @@ from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Beat, Digest, Lag, PeerId, Release
+from swarm.weights import Weights
 
 RUN = Digest("7" * 64)
 STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)
@@ -35,8 +36,8 @@ class Model:
     def __init__(self, version: int) -> None:
         self.version = version
 
-    def weights(self) -> bytes:
-        return b"%d" % self.version * (1 << 18)
+    def weights(self) -> Weights:
+        return Weights.of(b"%d" % self.version * (1 << 18), self.version)
 
     def state(self) -> bytes:
         return b"%9d" % self.version + STATE
@@ -93,14 +94,12 @@ class Learner:
 
     def release(self) -> Release:
         weights = self.model.weights()
-        manifest, address = self.host.releases.blobs.publish(
-            weights, self.model.version, blobs.digest_of(weights)
-        )
+        manifest, address = self.host.releases.blobs.publish(weights.data, self.model.version, weights.digest)
         return Release(
             version=self.model.version,
             weights=manifest.weights,
             manifest=address,
-            size=len(weights),
+            size=len(weights.data),
             parent=manifest.weights,
             publisher=self.me,
             learners=1,
@@ -226,7 +225,7 @@ def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:
 
 def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
     async def promise(old: Learner, new: Learner, newer: Learner) -> None:
-        old.model.weights = new.model.weights = lambda: b"small"  # type: ignore[method-assign]
+        old.model.weights = new.model.weights = lambda: Weights.of(b"small", 3)  # type: ignore[method-assign]
         assert not await new.transfer.take(old.release())
         assert new.model.version == 3
 

@@ -18,6 +18,7 @@ from swarm.sample import vllm
 from swarm.sample.base import EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.vllm import VllmEngine
+from swarm.weights import Weights
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 torch.set_num_threads(1)
@@ -32,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def served(folder: Path) -> Iterator[tuple[VllmEngine, Versions]]:
     """One process for many tests; each leaves it with the policy that the Versions are at."""
     engine, versions = VllmEngine(recipe(folder)), Versions(folder)
-    engine.load(*versions.move())
+    engine.load(versions.move())
     yield engine, versions
     engine.close()
 
@@ -55,7 +56,7 @@ def test_weights_are_replaced_in_place(served: tuple[VllmEngine, Versions]) -> N
     engine, versions = served
     before, process = starts(engine), pid(engine)
     for _ in range(3):
-        engine.load(*versions.move())
+        engine.load(versions.move())
         assert versions.apart(engine) < SAME
     assert (starts(engine), pid(engine)) == (before, process)
     assert engine.statistics()["version"] == versions.version
@@ -94,7 +95,7 @@ def test_the_end_token_counts_and_nothing_follows_it(
 def test_greedy_answers_are_those_of_transformers(served: tuple[VllmEngine, Versions], folder: Path) -> None:
     engine, versions = served
     other = HfEngine(model.load_policy(folder), tokenization.load(folder), weights.load_into, 12)
-    other.load(weights.of(versions.module), 0, weights.digest(b""))
+    other.load(Weights(0, weights.digest(b""), weights.of(versions.module)))
     assert engine.greedy(PROMPTS) == other.greedy(PROMPTS)
 
 
@@ -102,7 +103,7 @@ def test_weights_of_another_model_change_nothing(served: tuple[VllmEngine, Versi
     engine, versions = served
     other = model.load_policy(tiny.make(tmp_path / "wider", "llama", hidden=128))
     with pytest.raises(ValueError, match="of another model"):
-        engine.load(weights.of(other), 99, weights.digest(b""))
+        engine.load(Weights(99, weights.digest(b""), weights.of(other)))
     assert engine.version == versions.version and versions.apart(engine) < SAME
 
 
@@ -125,7 +126,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def single(tied: Path) -> Iterator[tuple[VllmEngine, Versions]]:
     engine, versions = VllmEngine(recipe(tied)), Versions(tied)
-    engine.load(*versions.move())
+    engine.load(versions.move())
     yield engine, versions
     engine.close()
 
@@ -162,7 +163,7 @@ def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: py
     engine, versions = VllmEngine(recipe(tied)), Versions(tied)
     try:
         for start in (1, 2):
-            engine.load(*versions.move())
+            engine.load(versions.move())
             assert starts(engine) == start and versions.apart(engine) < SAME
     finally:
         engine.close()
@@ -170,7 +171,7 @@ def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: py
 
 def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path) -> None:
     engine = VllmEngine(recipe(tied, tasks=64))
-    engine.load(*Versions(tied).move())
+    engine.load(Versions(tied).move())
     prompts = [f"{i}" + "0123456789" * 12 for i in range(64)]
     assert [len(group.lengths) for group in engine.sample(prompts, 4, 7)] == [4] * 64
     engine.close()
@@ -178,7 +179,7 @@ def test_more_prompts_than_vllm_reads_in_a_step_are_sampled(tied: Path) -> None:
 
 def test_nothing_is_left_after_close(tied: Path) -> None:
     engine = VllmEngine(recipe(tied))
-    engine.load(*Versions(tied).move())
+    engine.load(Versions(tied).move())
     process, scratch = pid(engine), engine._scratch
     assert scratch is not None and scratch.exists()
     engine.close()
@@ -189,7 +190,7 @@ def test_adapters_are_replaced_in_place(tied: Path) -> None:
     engine, versions = VllmEngine(recipe(tied, LORA)), Versions(tied, LORA)
     try:
         for _ in range(4):
-            engine.load(*versions.move())
+            engine.load(versions.move())
             assert versions.apart(engine) < SAME
         assert starts(engine) == 1
         os.kill(pid(engine), signal.SIGKILL)

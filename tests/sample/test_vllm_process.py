@@ -39,7 +39,7 @@ def program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def failure(engine: VllmEngine, versions: Versions) -> str:
     with pytest.raises(EngineError) as raised:
-        engine.load(*versions.move())
+        engine.load(versions.move())
     assert engine.version == -1
     engine.close()
     return str(raised.value)
@@ -70,7 +70,7 @@ def test_a_failed_load_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyP
     program(monkeypatch, "sys.exit(3)")
     engine = VllmEngine(recipe(folder))
     with pytest.raises(EngineError, match="exit code 3"):
-        engine.load(*Versions(folder).move())
+        engine.load(Versions(folder).move())
     assert engine._scratch is not None and not list(engine._scratch.iterdir())
     engine.close()
     assert not engine._scratch.exists()

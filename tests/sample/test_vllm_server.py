@@ -114,7 +114,7 @@ def test_what_is_no_working_vllm_server_is_an_engine_error(
     server, port = answering(status, body)
     engine = engine_at(folder, port)
     with pytest.raises(EngineError, match=said):
-        engine.load(*Versions(folder).move())
+        engine.load(Versions(folder).move())
     assert engine.version == -1
     engine.close()
     server.shutdown()
@@ -200,7 +200,7 @@ def whole(
         ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score),
         Versions(folder),
     )
-    engine.load(*versions.move())
+    engine.load(versions.move())
     kill.again = again  # type: ignore[attr-defined]
     yield engine, versions, kill
     engine.close()
@@ -218,7 +218,7 @@ class TestServer:
         engine, versions, _ = whole
         assert versions.apart(engine) < SAME
         for _ in range(2):
-            engine.load(*versions.move())
+            engine.load(versions.move())
             assert versions.apart(engine) < SAME
 
     def test_a_group_is_replayed_alone_from_its_seed(self, whole: Whole) -> None:
@@ -270,7 +270,7 @@ def test_adapters_are_replaced_on_a_server(tied: tuple[Path, int]) -> None:
     engine.check()
     versions = Versions(folder, LORA)
     for _ in range(3):
-        engine.load(*versions.move())
+        engine.load(versions.move())
         assert versions.apart(engine) < SAME
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as told:
         assert told.read().count(b'"swarm-') == 1, "old adapters are unloaded"
@@ -285,7 +285,7 @@ def test_weights_that_a_server_does_not_really_take_are_noticed(tied: tuple[Path
     folder, port = tied
     engine = ServerEngine(recipe(folder, url=f"http://127.0.0.1:{port}"), str(folder), vllm_folder.score)
     with pytest.raises(EngineError, match=r"keeps old weights .* use peer\.engine\.name = vllm"):
-        engine.load(*Versions(folder).move(0.2))
+        engine.load(Versions(folder).move(0.2))
     engine.close()
 
 

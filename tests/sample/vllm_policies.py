@@ -16,7 +16,7 @@ from swarm.learn import model, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.sample.base import Completions, Engine
 from swarm.sample.vllm import Recipe
-from swarm.types import Digest
+from swarm.weights import Weights
 
 LORA = Lora(rank=4, alpha=8.0)
 TEMPERATURE = 0.8
@@ -43,14 +43,13 @@ class Versions:
         self.learned = LanguageModel(self.module, tokenization.load(folder))
         self.version = -1
 
-    def move(self, step: float = 0.05) -> tuple[bytes, int, Digest]:
+    def move(self, step: float = 0.05) -> Weights:
         torch.manual_seed(self.version + 1)
         with torch.no_grad():
             for tensor in weights.state(self.module).values():
                 tensor.copy_((tensor + step * torch.randn_like(tensor)).bfloat16().float())
         self.version += 1
-        data = weights.of(self.module)
-        return data, self.version, weights.digest(data)
+        return Weights.of(weights.of(self.module), self.version)
 
     def apart(self, engine: Engine) -> float:
         """Largest difference of a sampled token's log-probability, nats."""

@@ -49,6 +49,7 @@ from swarm.learn.learner import Gradient, foremost
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
 from swarm.types import Closed, Group
+from swarm.weights import Weights
 
 PATIENCE = 600.0
 """Seconds for one order: a gradient of hundreds of long groups, or tens of GB to the slab and back."""
@@ -177,15 +178,16 @@ class ShardedLearner:
         self.version += 1
         return {"grad_norm": norm, "lr": rate}
 
-    def weights(self) -> bytes:
+    def weights(self) -> Weights:
         """As `Learner.weights`."""
         with self._lent(self._total, torch.bfloat16) as slab:
             self._ask(Write(what=("weight",), dtype="bfloat16"))
-            return weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
+            data = weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
+        return Weights.of(data, self.version)
 
-    def load(self, data: bytes, version: int, fresh: bool = False) -> None:
+    def load(self, released: Weights, fresh: bool = False) -> None:
         """As `Learner.load`; new ranks are always fresh."""
-        tensors = weights.from_bytes(data)
+        tensors = weights.from_bytes(released.data)
         weights.check(tensors, {entry.released: [*entry.shape] for entry in self._entries})
         with self._lent(self._total, torch.bfloat16) as slab:
             for entry, view in self._views(slab):
@@ -194,7 +196,7 @@ class ShardedLearner:
         if fresh:
             self._ask(Fresh())
             self._steps = 0
-        self.version = version
+        self.version = released.version
 
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         """As `Learner.state`, and of the same format."""
