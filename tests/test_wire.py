@@ -323,3 +323,24 @@ def test_an_array_of_another_type_shape_or_size_is_refused(array: Array) -> None
 def test_an_array_that_fits_passes() -> None:
     check_array(Array(dtype="bfloat16", shape=(2, 3), data=bytes(12)), "bfloat16", (2, 3))
     check_array(Array(dtype="int32", shape=(0,), data=b""), "int32", (0,))
+
+
+def test_a_frame_that_fits_to_the_last_byte_is_sealed_and_opened_and_no_larger_one() -> None:
+    whole = len(FRAMES["plain"])
+    assert FRAMES["plain"][0] == 0, "what follows the flag is what is inflated"
+    exact = Limit(whole, whole - 1)
+    assert open_(seal(RELEASE, RUN, ME, MEMBERSHIP, exact), exact) == open_(FRAMES["plain"])
+    for sealed, inflated in ((whole - 1, whole - 1), (whole, whole - 2)):
+        with pytest.raises(WireError, match="does not fit into"):
+            seal(RELEASE, RUN, ME, MEMBERSHIP, Limit(sealed, inflated))
+    with pytest.raises(WireError, match=f"frame of {whole} bytes, limit {whole - 1}"):
+        open_(FRAMES["plain"], Limit(whole - 1, whole))
+
+
+def test_a_frame_is_compressed_from_a_kilobyte_on() -> None:
+    def sealed(letters: int) -> bytes:
+        return seal(msgspec.structs.replace(BEAT, hardware="x" * letters), RUN, ME)
+
+    spare = wire.COMPRESS_ABOVE - (len(sealed(300)) - 1)
+    assert len(sealed(300 + spare)) == 1 + wire.COMPRESS_ABOVE and sealed(300 + spare)[0] == 0
+    assert sealed(301 + spare)[0] == 1 and len(sealed(301 + spare)) < wire.COMPRESS_ABOVE

@@ -177,3 +177,22 @@ def test_of_those_that_left_the_latest_are_remembered_up_to_a_bound() -> None:
         heard.forget(peer)
     known = [peer for peer in peers if not heard.hear(peer, beat(seq=4), NOW)]
     assert known == peers[1:], "the one that left first is a stranger again"
+
+
+def test_a_group_that_goes_to_a_chosen_learner_costs_one_of_its_credit() -> None:
+    heard = roster(a=3)
+    assert heard.sent(A, NOW) and heard.credit(NOW) == 2
+    heard.acknowledged(A, None)
+    assert heard.credit(NOW) == 3, "it was lost on the way"
+    assert heard.sent(A, NOW) and heard.sent(A, NOW) and heard.credit(NOW) == 1
+    heard.acknowledged(A, 5)
+    assert heard.credit(NOW) == 4, "the receipt's credit, less the one that is on its way"
+    assert not heard.sent(B, NOW), "a stranger"
+
+
+def test_of_those_that_may_hold_a_release_learners_are_asked_first_and_then_seeds() -> None:
+    heard = Roster(10.0, random.Random(3))
+    for role in (Role.SAMPLER, Role.OBSERVER, Role.EVALUATOR, Role.SEED, Role.LEARNER):
+        heard.hear(PeerId(f"a-{role.value}"), beat(role=role), NOW)
+    assert heard.holders(0)[:3] == ["a-learner", "a-seed", "a-evaluator"]
+    assert len(heard.holders(0)) == 5 and heard.holders(1) == []

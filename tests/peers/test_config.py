@@ -213,3 +213,60 @@ def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) ->
 
 def test_every_key_is_described() -> None:
     assert all(layers.describe(field.type) for field in config.SCHEMA.keys.values())
+
+
+class Inner(msgspec.Struct):
+    size: int = 1
+    colour: str = ""
+
+
+class Left(msgspec.Struct):
+    both: Inner = msgspec.field(default_factory=Inner)
+    only: Inner = msgspec.field(default_factory=Inner)
+    weight: int = 1
+
+
+class Right(msgspec.Struct):
+    both: Inner = msgspec.field(default_factory=Inner)
+    left: Inner = msgspec.field(default_factory=Inner)
+    weights: int = 1
+
+
+class Whole(msgspec.Struct):
+    left: Left = msgspec.field(default_factory=Left)
+    right: Right = msgspec.field(default_factory=Right)
+
+
+def test_a_short_name_stands_for_the_one_table_that_has_it() -> None:
+    schema = layers.Schema(Whole)
+    assert schema.full("only.size") == "left.only.size" and schema.full("only") == "left.only"
+    assert schema.full("both.size") == "both.size", "two halves have it: it is nobody's short name"
+    assert schema.full("left.size") == "left.size", "it is the name of a half"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("left.weigth", "left.weight"),
+        ("right.weigth", "right.weights"),
+        ("left.weights", "right.weights"),
+        ("right.only", "left.only"),
+        ("left.only.sise", "left.only.size"),
+        ("right.both.color", "right.both.colour"),
+    ],
+)
+def test_a_key_that_does_not_exist_names_the_nearest_in_its_table_and_then_in_another(
+    key: str, meant: str
+) -> None:
+    assert layers.Schema(Whole).unknown(key) == f"there is no key {key}; did you mean {meant}?"
+
+
+def test_a_key_that_is_like_no_other_names_those_of_its_table_alone() -> None:
+    says = layers.Schema(Whole).unknown("left.zzzzzz")
+    assert says == (
+        "there is no key left.zzzzzz; known there: weight, both, only (`swarm config schema` lists all)"
+    )
+
+
+def test_a_table_that_is_given_a_value_names_a_key_in_it() -> None:
+    assert layers.Schema(Whole).not_a_key("left.only").endswith("such as left.only.size")
