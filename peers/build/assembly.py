@@ -36,7 +36,7 @@ from peers.roles.seed import Seed
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import Renewal, renewer
+from peers.runtime.membership_renewal import MembershipRenewal, renewer
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import Departure, run_until_signalled
 from peers.runtime.status_line import living
@@ -130,7 +130,7 @@ def observe(
                     told = await watch.catch_up(_peers_of(invite))
                     await look(WatchedSwarm(watch, invite, host.config.run, told, leaving))
 
-                async with watch.kept(), Renewal(host, place.folder).kept():
+                async with watch.kept(), MembershipRenewal(host, place.folder).kept():
                     await host.run(role)
 
     return run_until_signalled(program)
@@ -319,7 +319,7 @@ async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departur
                 host.emit(events.Noted, level="error", text=damage)
             departure.leave = host.leave
             watch, settings = Observer(host, place.folder), config.peer.page
-            renewal = Renewal(host, place.folder, renewer(run.owner(), run.name))
+            renewal = MembershipRenewal(host, place.folder, renewer(run.owner(), run.name))
             shown = (
                 _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
             )
@@ -428,7 +428,7 @@ async def _act(
             departure.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                async with living(host), Renewal(host, place.folder).kept():
+                async with living(host), MembershipRenewal(host, place.folder).kept():
                     await host.run(
                         program(host, learner, source, tokenization, place.folder / "checkpoint").run
                     )
@@ -436,7 +436,7 @@ async def _act(
     host = _host(place, run, role, config, node, Nobody(), membership)
     departure.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with living(host), Renewal(host, place.folder).kept():
+        async with living(host), MembershipRenewal(host, place.folder).kept():
             await host.run(program(host, engine, source).run)
 
 

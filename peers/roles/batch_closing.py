@@ -1,4 +1,4 @@
-"""What the learners of a round tell each other of their batches before they make gradients of them.
+"""Exchanges the totals of a round's batches between its learners, before they compute gradients.
 
     my batch closes -> `tell`: heartbeat with its Closed -> the others close theirs
     theirs          -> `hear` -> my gradient
@@ -23,7 +23,7 @@ FAR = 1e100
 """No reward is further from 0: squares of it, a million times, are still numbers."""
 
 
-class Closing:
+class BatchClosing:
     def __init__(self, host: Host, others: Callable[[], Collection[PeerId]]) -> None:
         """`others` are the learners that can take part in a round now."""
         objective = host.config.run.objective

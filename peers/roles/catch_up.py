@@ -1,4 +1,4 @@
-"""How a learner takes the swarm's release when it is behind it or differs from it.
+"""Takes the swarm's release into a learner that is behind it or differs from it.
 
     a better release of my version -> its publisher's whole state (peers.roles.state_transfer), now and then
     else                           -> its weights (peers.roles.next_release), into the learner

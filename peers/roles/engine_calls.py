@@ -1,4 +1,4 @@
-"""Calls of an engine whose failures are told and waited out: the role goes on when it works again.
+"""Engine calls with fault events and exponential backoff, 1 to 30 s.
 
     call -> Work port -> result
                       -> EngineError -> Faulted, raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
@@ -29,7 +29,7 @@ class EngineWithRetry:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._wait = WAIT
-        self._setback = FaultReport(host, Part.ENGINE)
+        self._fault = FaultReport(host, Part.ENGINE)
         self._kind: Kind | None = None
         """Of the call that failed last. That a release loads does not mean that it can be sampled."""
 
@@ -39,10 +39,10 @@ class EngineWithRetry:
             result = await self.host.ports.work.run(kind, function, *args)
         except EngineError as error:
             self._kind = kind
-            self._setback.tell(str(error))
+            self._fault.tell(str(error))
             raise
         if self._kind == kind:
-            self._setback.over()
+            self._fault.over()
             self._kind, self._wait = None, WAIT
         return result
 

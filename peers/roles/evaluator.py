@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 
 from peers.roles.engine_calls import EngineWithRetry
-from peers.roles.reward_calls import Scorer
+from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events
 from swarm.protocol import Kind, Phase
@@ -27,7 +27,7 @@ GIVE_UP = 8
 class Evaluator:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
-        self.scorer = Scorer(host, source)
+        self.scorer = RewardCalls(host, source)
         self.engine_calls = EngineWithRetry(host)
         self._last: int | None = None
 

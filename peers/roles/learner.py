@@ -18,11 +18,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peers.roles.batch_closing import Closing
+from peers.roles.batch_closing import BatchClosing
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints
 from peers.roles.learner_inbox import Decoder, LearnerInbox
-from peers.roles.other_learners import Company
+from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
@@ -64,7 +64,7 @@ class LearnerPeer:
         self.host, self.learner = host, learner
         self.learner.version = -1
         self.round = Round()
-        self.company = Company(host, lambda: learner.version)
+        self.company = OtherLearners(host, lambda: learner.version)
         self._window = run.window
         self.intake = LearnerInbox(host, source, decoder, lambda: learner.version, self.company.learners)
         self.transfer = StateTransfer(host, learner)
@@ -73,7 +73,7 @@ class LearnerPeer:
         self._gradient: Gradient | None = None
         self._odds: dict[str, Odds] = {}
         """Of the batch's groups, by id."""
-        self.closing = Closing(host, self.company.others)
+        self.closing = BatchClosing(host, self.company.others)
         self._members: frozenset[PeerId] = frozenset()
         self._breaks = 0
         self.own_release = OwnRelease(
@@ -81,7 +81,7 @@ class LearnerPeer:
         )
         self._catch_up = CatchUp(host, learner, self.own_release, self.transfer)
         self._report = StepReport(host, self.intake)
-        self._setbacks = FaultReports(host)
+        self._faults = FaultReports(host)
 
     async def run(self) -> None:
         """Take the swarm's policy, then go round until the host is asked to stop."""
@@ -322,13 +322,13 @@ class LearnerPeer:
 
     def _without_policy(self, error: RankLost) -> Cause:
         """The version is -1 until the newest release is taken again; the batch is given back then."""
-        self._setbacks.tell(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
+        self._faults.tell(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _out_of_memory(self, error: OutOfMemory) -> Cause:
         """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched
         again."""
-        self._setbacks.tell(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
+        self._faults.tell(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
         self._drop_batch()
         return Cause.OUT_OF_MEMORY
 
@@ -341,7 +341,7 @@ class LearnerPeer:
     def _account(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Events and tallies of a step that was taken."""
         version = self.learner.version
-        self._setbacks.over()
+        self._faults.over()
         self._report.tell(self._batch, self._odds, gradient, metrics, version, len(self._members), start)
         self.closing.note(version, self._members)
         self._drop_batch()

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from peers.roles.reward_calls import Scorer
+from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement
@@ -123,7 +123,7 @@ class LearnerInbox:
     ) -> None:
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
-        self.scorer = Scorer(host, source)
+        self.scorer = RewardCalls(host, source)
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
         self.admission = Admission(run.window, run.sampling, decoder.vocabulary, host.releases.known)
         self.batcher = Batcher(run.batch, run.window)

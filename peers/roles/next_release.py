@@ -1,4 +1,4 @@
-"""The release that a learner takes next, on its way here beside the round.
+"""Fetches the release that a learner takes next, beside the round.
 
     run    what ranks above mine -> Host.obtain -> its bytes, ready
            while the round waits for it, or has nothing to do
@@ -20,7 +20,7 @@ from swarm.types import Release
 from swarm.weights import Weights
 
 
-class Arrivals:
+class NextRelease:
     def __init__(self, host: Host, above: Callable[[], tuple[Any, ...]], idle: Callable[[], bool]) -> None:
         """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to
         do."""

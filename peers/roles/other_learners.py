@@ -1,5 +1,4 @@
-"""The other learners, as their last heartbeats tell of them: who can take part in a round, and whose turn it
-is without one.
+"""The other learners by their heartbeats: who can take part in a round, whose turn it is without one.
 
 A heartbeat that names a release may be here before the release is announced: nobody makes a second one of
 that version meanwhile. Not handled here: how members of a round find each other (the Averager port), the
@@ -28,7 +27,7 @@ UNDER_WAY = (Phase.LEARNING, Phase.MATCHING)
 """Phases of who has closed its batch and is to be met in a round."""
 
 
-class Company:
+class OtherLearners:
     def __init__(self, host: Host, version: Callable[[], int]) -> None:
         """`version` is mine."""
         self._host, self._version = host, version

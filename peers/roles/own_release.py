@@ -1,5 +1,4 @@
-"""A learner's version as a release of the swarm: is mine the one that counts, is a better one there, is it my
-turn to publish.
+"""A learner's own version as a release: whether it counts, whether a better one exists, whose turn it is.
 
     a step or a load -> prepare: bytes held, Release signed by nobody yet
                         publish: announced           is_settled: it is the release of its version
@@ -15,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from peers.roles.next_release import Arrivals
-from peers.roles.other_learners import Company
+from peers.roles.next_release import NextRelease
+from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.releases import publishers, rank
@@ -29,11 +28,11 @@ from swarm.types import Digest, PeerId, Release
 
 class OwnRelease:
     def __init__(
-        self, host: Host, learner: Learner | ShardedLearner, company: Company, idle: Callable[[], bool]
+        self, host: Host, learner: Learner | ShardedLearner, company: OtherLearners, idle: Callable[[], bool]
     ) -> None:
         """`idle` says that the round has nothing to do."""
         self.host, self.learner, self._company = host, learner, company
-        self.next = Arrivals(host, self.above, idle)
+        self.next = NextRelease(host, self.above, idle)
         self.weights = Digest("")
         """Of my version, as it would be released."""
         self.parent = Digest("")

@@ -1,5 +1,4 @@
-"""How a role gets its tasks and scores completions: quick sources at once, slow ones off the loop; what fails
-is told.
+"""Calls of a task source: tasks and rewards, slow ones off the loop, with fault events.
 
 In come a task and the texts of one group, out come its rewards, or RewardError: the group is lost and the
 role goes on. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered
@@ -21,10 +20,10 @@ from swarm.types import Task
 T = TypeVar("T")
 
 
-class Scorer:
+class RewardCalls:
     def __init__(self, host: Host, source: TaskSource) -> None:
         self.host, self.source = host, source
-        self._setback = FaultReport(host, Part.REWARDS)
+        self._fault = FaultReport(host, Part.REWARDS)
 
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
         """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""
@@ -36,7 +35,7 @@ class Scorer:
         One piece of work, of the kind that does not wait for what a learner computes.
         """
         task, rewards = await self._made(Kind.SCORE, self._regenerated, index, texts)
-        self._setback.over()
+        self._fault.over()
         return task, tuple(rewards)
 
     async def held_out(self, n: int) -> list[Task]:
@@ -46,7 +45,7 @@ class Scorer:
     async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
         """One for each text. Raises RewardError."""
         rewards = await self._made(Kind.SCORE, self.source.rewards, task, texts)
-        self._setback.over()
+        self._fault.over()
         return tuple(rewards)
 
     def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, list[float]]:
@@ -59,5 +58,5 @@ class Scorer:
                 await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
             )
         except (RewardError, TaskError) as error:
-            self._setback.tell(str(error))
+            self._fault.tell(str(error))
             raise RewardError(str(error)) from error

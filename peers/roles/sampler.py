@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from peers.roles.engine_calls import EngineWithRetry
-from peers.roles.reward_calls import Scorer
+from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core import deliveries
@@ -75,7 +75,7 @@ class Drawn(NamedTuple):
 class Sampler:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
-        self.scorer = Scorer(host, source)
+        self.scorer = RewardCalls(host, source)
         self.engine_calls = EngineWithRetry(host)
         self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
         self._ready: tuple[Release, Weights, float] | None = None

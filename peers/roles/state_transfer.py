@@ -1,4 +1,4 @@
-"""How learners become the same to the last bit: one takes over another's whole state, not only its release.
+"""Copies fp32 weights and optimizer state from a release's publisher, so that next steps are bit-identical.
 
 A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A
 learner that only loads releases would differ from the others in every version and snap every time. So, once

@@ -1,4 +1,4 @@
-"""What a learner tells of a step that it took: counts and lags of its groups, a group to read, its figures.
+"""Reports a learner's step: counts and lags of its groups, a group to read, metrics and seconds.
 
 Times are added up phase by phase while the round goes and go out with the step's event.
 """

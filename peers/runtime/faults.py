@@ -1,4 +1,4 @@
-"""What went wrong and is not over yet, told in events.
+"""Emits Faulted at first and each 60 s while a part fails, Recovered when it works.
 
 FaultReport    one part that fails again and again: Faulted at first and each minute, Recovered when it works
 FaultReports   of a learner: Faulted each time, one Recovered a part when a step is taken again

@@ -1,5 +1,4 @@
-"""A run's frames: what `swarm.wire` seals, and in a private run also encrypts, so that only the invited can
-read it.
+"""Seals and opens a run's frames, and encrypts them in a private run, which only the invited can read.
 
 The key of a private run follows from its digest, which only invites carry: peers that are merely connected
 see topic names with a part of it and ciphertext. Mail is asked and answered over libp2p's encrypted streams,

@@ -1,5 +1,4 @@
-"""How long a peer may act as what it is, and how that goes on: memberships end, and are renewed while the
-run's owner allows it.
+"""Renews a peer's membership before it ends, and answers members that ask for theirs.
 
     member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
            <-- a new one, for invite.LIFE from now --   -> frames, folder/membership
@@ -54,12 +53,12 @@ def renewer(owner: Keyring, run_name: str) -> Renews:
     return renew
 
 
-class Renewal:
+class MembershipRenewal:
     """One peer's membership, looked after. `renews` is given where the owner's key is."""
 
     def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
-        self._setback = FaultReport(host, Part.MEMBERSHIP)
+        self._fault = FaultReport(host, Part.MEMBERSHIP)
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -86,10 +85,10 @@ class Renewal:
             new = await self._ask(old)
         except (NetError, wire.WireError) as error:
             if (left := old.delegation.expires - host.now()) < WARN:
-                self._setback.tell(f"{_end(left)}: {error}")
+                self._fault.tell(f"{_end(left)}: {error}")
             return
         host.frames.membership = new
-        self._setback.over()
+        self._fault.over()
         host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))

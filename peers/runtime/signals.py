@@ -1,4 +1,4 @@
-"""How a program ends: by itself, by a signal, or with the program that started it.
+"""Ends a program on signals and with its parent.
 
 SIGINT, SIGTERM or SIGHUP (the terminal is closed) once asks the peer to finish the group or step at hand and
 leave; twice ends it now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the

@@ -1,4 +1,4 @@
-"""A peer's vital signs: what its heartbeat says besides who it is. Roles write, the beat reads."""
+"""A peer's status: what its heartbeat says besides who it is. Roles write it, the heartbeat reads it."""
 
 from __future__ import annotations
 

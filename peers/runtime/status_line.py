@@ -1,5 +1,4 @@
-"""The living line of `swarm join`: what this peer is doing, in one sentence, for whoever looks at its
-terminal.
+"""The live status line of `swarm join`: what this peer is doing, in one sentence.
 
     PeerStatus --sentence--> "version 41, 312 groups admitted, 1.2 versions behind, 5,400 tokens/s; sampling"
 

@@ -1,4 +1,4 @@
-"""What passes between this peer and others, counted by purpose: decorators over the Mail and Gossip ports,
+"""Counts the bytes between this peer and others by purpose: decorators over the Mail and Gossip ports,
 alike in both worlds.
 
     mail, gossip, averaging -> Traffic -> told(): the fields of a Transferred event, every few heartbeats

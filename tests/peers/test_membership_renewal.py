@@ -16,7 +16,7 @@ from peers.build.run_folder import RunFolder
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import DAY, Renewal, ending, renewer
+from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
 from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
 from swarm.config import Config, DelayLaw, Run, run_dict
@@ -60,7 +60,9 @@ class Peer:
             trust,
         )
         self.host.bus.add(self.told.append)
-        self.renewal = Renewal(self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None)
+        self.renewal = MembershipRenewal(
+            self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None
+        )
 
     def hears(self, peer: PeerId) -> None:
         beat = Beat(

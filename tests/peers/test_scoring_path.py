@@ -16,7 +16,7 @@ from peers.commands import sim
 from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
-from peers.roles.reward_calls import Scorer
+from peers.roles.reward_calls import RewardCalls
 from peers.runtime.faults import AGAIN
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
@@ -312,7 +312,7 @@ def test_room_comes_back_when_scoring_fails() -> None:
 def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
     async def play(desk: Desk) -> None:
         host, told = desk.host, desk.told
-        scorer = Scorer(host, source)
+        scorer = RewardCalls(host, source)
         for _ in range(30):
             with pytest.raises(RewardError):
                 await scorer.rewards(source.task(1), ["a"])
