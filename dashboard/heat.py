@@ -24,7 +24,7 @@ class Heat(msgspec.Struct):
     slot: float = SLOT
     start: float = 0.0
     rows: dict[str, list[int]] = {}
-    """Peer -> lag by column, NOTHING where nothing was heard."""
+    """Peer -> lag by column, NOTHING where it is unknown."""
 
     def take(self, peer: str, lag: int, at: float) -> None:
         if not self.rows or at < self.start:

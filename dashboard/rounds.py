@@ -105,5 +105,5 @@ class LearnerRounds(msgspec.Struct):
 
 
 def members(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Of a round, as somebody told them."""
+    """Members of a round, as a learner reported them."""
     return tuple(sorted(peer for peer in set(peers) if proper(peer)))[:LEARNERS]

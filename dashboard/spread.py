@@ -46,7 +46,7 @@ class Spreads(msgspec.Struct):
     reached: dict[str, int] = {}
     """Peer -> the newest release that it had."""
     early: dict[str, tuple[int, float]] = {}
-    """Peer -> (version ahead of the newest release, when it was told)."""
+    """Peer -> (version ahead of the newest release, when the peer claimed it)."""
 
     def release(self, release: Release, now: float, revision: int) -> None:
         if release.version in self.known:  # one that was trained on more groups took its place

@@ -99,8 +99,8 @@ class Learner:
         self.size = sum(parameter.numel() for parameter in self._named.values())
         self._steps = 0
         self._optimizer = MasterOptimizer(self._named, run.optimizer)
-        self._gauge = microbatch.PeakMemory(self._device)
-        self._room = microbatch.MicrobatchSize(
+        self._peak_memory = microbatch.PeakMemory(self._device)
+        self._microbatch = microbatch.MicrobatchSize(
             run.batch.micro, lambda: microbatch.available(self._device, ram)
         )
         self._recomputed = 0
@@ -133,10 +133,10 @@ class Learner:
             rewards,
             objectives.Total.of([group.lengths for group in groups], rewards, others),
         )
-        self._gauge.peak = 0
+        self._peak_memory.peak = 0
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
             total = GradientAccumulator(self._named)
-        self._room.begin()
+        self._microbatch.begin()
         parts, odds, middle = self._learn(work, total)
         vector = total.vector()
         metrics = objectives.merge(parts)
@@ -248,9 +248,9 @@ class Learner:
             "version": self.version,
             "steps": self._steps,
             "parameters": self.size,
-            "micro": self._room.groups,
+            "micro": self._microbatch.groups,
             "recomputed": self._recomputed,
-            "peak": self._gauge.peak,
+            "peak": self._peak_memory.peak,
         }
 
     # --- a gradient, chunk by chunk -------------------------------------------------------------------------
@@ -269,29 +269,29 @@ class Learner:
         odds: list[Odds] = []
         half: Tensor | None = None
         while done < groups:
-            if self._room.blind:
+            if self._microbatch.blind:
                 self._probe(work)
             if done == middle and half is None:
                 half = total.sketch()
             rest = cells[done : middle if done < middle else groups]
-            count = self._room.take(rest)
-            if count == 1 and not self._room.fits(rest[0]) and self._recompute_if_allowed():
+            count = self._microbatch.take(rest)
+            if count == 1 and not self._microbatch.fits(rest[0]) and self._recompute_if_allowed():
                 continue
             passed = self._attempt(work.chunk(slice(done, done + count)))
             if passed is None:
-                self._make_room(count, work)
+                self._step_down(count, work)
                 continue
             total.add()
             parts.append(passed[0])
             odds += passed[1]
             done += count
-        self._room.good()
+        self._microbatch.good()
         return parts, odds, half
 
     def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[Odds]] | None:
         """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran
         out."""
-        self._gauge.start()
+        self._peak_memory.start()
         try:
             batch, odds = self._batch(chunk)
             part = objectives.loss(self.objective, batch)
@@ -301,7 +301,7 @@ class Learner:
             if not microbatch.ran_out(error):
                 raise
         else:
-            self._room.measured(len(chunk.groups) * max(chunk.cells()), self._gauge.rise())
+            self._microbatch.measured(len(chunk.groups) * max(chunk.cells()), self._peak_memory.rise())
             return part, odds
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
@@ -315,13 +315,13 @@ class Learner:
         largest = cells.index(max(cells))
         microbatch.free(self._device)  # or what a CPU's chunk finds ready would not show
         while self._attempt(work.chunk(slice(largest, largest + 1))) is None:
-            self._make_room(1, work)
+            self._step_down(1, work)
         for parameter in self._named.values():
             parameter.grad = None
 
-    def _make_room(self, count: int, work: GradientWork) -> None:
+    def _step_down(self, count: int, work: GradientWork) -> None:
         """Memory ran out with `count` groups. Raises OutOfMemory when there is nothing left to give up."""
-        if self._room.failed(count) or self._recompute_if_allowed():
+        if self._microbatch.failed(count) or self._recompute_if_allowed():
             return
         largest = max(work.groups, key=lambda group: sum(group.lengths))
         left = microbatch.available(self._device)
@@ -342,7 +342,7 @@ class Learner:
         """Switch to recomputing activations. False when it is on already, forbidden, or of no use."""
         if self.settings.checkpointing != "auto" or self._recomputed or not self._recompute():
             return False
-        self._room.again()
+        self._microbatch.again()
         return True
 
     def _recompute(self) -> int:

@@ -31,7 +31,7 @@ from swarm.types import Digest, PeerId
 T = TypeVar("T")
 
 ANSWER_SECONDS = 10.0
-"""For a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row."""
+"""Seconds for a DHT call: its own remote calls take 3 s each, and a lookup makes two or three in a row."""
 
 CALLS = 16
 """DHT calls under way: the pipe to a hung child holds 64 KiB and a full one would block the loop; a call has
@@ -43,7 +43,7 @@ class Dht(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the process that it is; None for one that runs in this process."""
+        """Process id; None for a node that runs in this process."""
         ...
 
     async def ask(self, coroutine: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
@@ -93,7 +93,8 @@ async def alive(node: DHTNode) -> bool:
 
 
 async def meet(node: DHTNode, peers: Sequence[bytes]) -> tuple[int, tuple[str, ...]]:
-    """Greet connected peers and look for neighbours. -> (who answered, complaints such as a wrong clock)"""
+    """Greet connected peers and look for neighbours. Returns the peers that answered, and complaints such as
+    a wrong clock."""
     node.blacklist.clear()  # hivemind's memory of a time when the network was away
     complaints: list[str] = []
 
@@ -138,13 +139,13 @@ class Owner(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Nobody is connected, and there is nobody to connect to."""
+        """Whether nobody is connected and there is nobody to connect to."""
         ...
 
     async def live_dht(self) -> Dht: ...
 
     def doubt(self) -> None:
-        """The DHT did not answer: look at it now."""
+        """Report that the DHT did not answer, so that the node looks at it now."""
         ...
 
 

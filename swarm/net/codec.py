@@ -30,7 +30,7 @@ SCALE = struct.Struct("<f")
 
 
 class PartError(Exception):
-    """A part that is not what was agreed."""
+    """A part has another form than was agreed."""
 
 
 class Codec(CompressionBase):  # type: ignore[misc]
@@ -77,7 +77,7 @@ class Codec(CompressionBase):  # type: ignore[misc]
         return self._decoded(scale, part).reshape(shape)
 
     def as_received(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What others read of it, without the bytes between."""
+        """The values as receivers decode them, without encoding bytes."""
         return self._decoded(*self._encoded(tensor))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:

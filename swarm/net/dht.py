@@ -27,10 +27,10 @@ from swarm.net.ports import NetError, Silent
 T = TypeVar("T")
 
 START_SECONDS = 20.0
-"""For the child, which forks and answers in 0.3 s on an idle machine."""
+"""Seconds for the child to answer; on an idle machine it forks and answers in 0.3 s."""
 
 STOP_SECONDS = 3.0
-"""For a killed child to be gone."""
+"""Seconds for a killed child to be gone."""
 
 
 class ChildDHT(DHT):
@@ -68,7 +68,8 @@ class ChildDHT(DHT):
             raise Silent(f"the DHT did not answer within {ANSWER_SECONDS:g} s") from error
 
     async def stop(self) -> None:
-        """SIGKILL: it holds nothing that others do not have, and a hung one hears nothing else."""
+        """End the child with SIGKILL: it holds nothing that others lack, and a hung one reacts to nothing
+        else."""
         if self.is_alive():
             self.kill()
         deadline = time.monotonic() + STOP_SECONDS

@@ -6,8 +6,8 @@ packages import.
 
 A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the
 folder and not the `__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are
-looked up when they are asked for. Invariant: a process is slim or full for its whole life. Not handled here:
-which code may run slim (swarm.net.hive, forks=False).
+looked up when they are asked for. Invariant: a process is free of torch, or not, for its whole life. Not
+handled here: which code runs without torch (swarm.net.hive).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _Bare(ModuleType):
 
 
 def enter() -> None:
-    """Before anything imports hivemind. RuntimeError when it was imported whole already."""
+    """Prepare the imports, before anything imports hivemind. Raises RuntimeError when hivemind is imported
+    already."""
     if slim():
         return
     if "hivemind" in sys.modules:

@@ -87,7 +87,7 @@ def test_the_lower_number_is_remembered_and_a_larger_one_tried_much_later(folder
     tries.clear()
     gradient(tight, made)
     assert max(tries) == 3
-    tight._room._good = GOOD - 1
+    tight._microbatch._good = GOOD - 1
     gradient(tight, made)
     assert tight.statistics()["micro"] == 6
     tries.clear()
@@ -239,38 +239,38 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
 # --- what is foretold ---------------------------------------------------------------------------------------
 
 
-def test_a_room_takes_what_fits_by_its_measure() -> None:
-    room = MicrobatchSize(32, lambda: 1000)
-    room.begin()
-    assert room.blind
-    room.measured(10.0, 100)
-    assert not room.blind
-    assert room.take([10.0] * 32) == 8  # 80 cells, 800 bytes, eight tenths of what is free
-    assert room.take([10.0, 10.0, 40.0, 10.0]) == 2  # padded to the longest
-    assert room.take([1000.0] * 4) == 1 and not room.fits(1000.0)
-    room.measured(80.0, 400)  # larger chunks need less in proportion
-    assert room.take([10.0] * 32) == 16
+def test_a_microbatch_takes_what_fits_by_its_measure() -> None:
+    size = MicrobatchSize(32, lambda: 1000)
+    size.begin()
+    assert size.blind
+    size.measured(10.0, 100)
+    assert not size.blind
+    assert size.take([10.0] * 32) == 8  # 80 cells, 800 bytes, eight tenths of what is free
+    assert size.take([10.0, 10.0, 40.0, 10.0]) == 2  # padded to the longest
+    assert size.take([1000.0] * 4) == 1 and not size.fits(1000.0)
+    size.measured(80.0, 400)  # larger chunks need less in proportion
+    assert size.take([10.0] * 32) == 16
 
 
-def test_a_room_that_nobody_tells_of_memory_takes_the_most() -> None:
-    room = MicrobatchSize(32, lambda: None)
-    room.begin()
-    assert not room.blind and room.take([1e12] * 40) == 32
+def test_a_microbatch_without_a_known_limit_takes_the_most() -> None:
+    size = MicrobatchSize(32, lambda: None)
+    size.begin()
+    assert not size.blind and size.take([1e12] * 40) == 32
 
 
-def test_a_room_that_fails_after_it_grew_waits_twice_as_long() -> None:
-    room = MicrobatchSize(8, lambda: None)
-    assert room.failed(8) and room.groups == 4
+def test_a_microbatch_that_fails_after_it_grew_waits_twice_as_long() -> None:
+    size = MicrobatchSize(8, lambda: None)
+    assert size.failed(8) and size.groups == 4
     waits = []
     for _ in range(2):
         good = 0
-        while room.groups == 4:
-            room.good()
+        while size.groups == 4:
+            size.good()
             good += 1
         waits.append(good)
-        assert room.failed(8)
+        assert size.failed(8)
     assert waits == [GOOD, 2 * GOOD]
-    assert room.failed(2) and room.groups == 1 and not room.failed(1)
+    assert size.failed(2) and size.groups == 1 and not size.failed(1)
 
 
 def test_a_cpu_learner_measures_a_group_first_and_takes_as_many_as_fit(
