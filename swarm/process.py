@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import queue
 import selectors
@@ -31,7 +32,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 HEADER = 4
 """Bytes of a frame's length."""
@@ -120,7 +121,7 @@ class Child:
         """`environ`: see `environment`. `limit`: bytes of a frame from the child. `descriptors` are inherited
         under their numbers. Raises OSError where `command` cannot be started."""
         environ = environment() if environ is None else environ
-        self._process = _starter().submit(_started, command, environ, descriptors).result()
+        self._process = _in_starter(functools.partial(_started, command, environ, descriptors))
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._pipes = [pipe for pipe in pipes if pipe is not None]
         self._in, self._out, self._errors = (pipe.fileno() for pipe in self._pipes)
@@ -267,13 +268,29 @@ def wait(children: Sequence[Child], deadline: float) -> list[Child]:
     return ready
 
 
-_starters: dict[int, ThreadPoolExecutor] = {}
+Started = tuple[Future["subprocess.Popen[bytes]"], Callable[[], "subprocess.Popen[bytes]"]]
+_starters: dict[int, queue.SimpleQueue[Started]] = {}
 
 
-def _starter() -> ThreadPoolExecutor:
-    """The thread that starts all children of this process and lives as long as it does: the kernel ends a
-    child that asked for it together with the thread that started it. A forked process gets one of its own."""
-    return _starters.setdefault(os.getpid(), ThreadPoolExecutor(1, "children"))
+def _in_starter(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Call `start` on the one thread that starts all children of this process and lives as long as it does:
+    the kernel ends a child that asked for it together with the thread that started it. A forked process gets
+    a thread of its own."""
+    mine: queue.SimpleQueue[Started] = queue.SimpleQueue()
+    if (jobs := _starters.setdefault(os.getpid(), mine)) is mine:
+        threading.Thread(target=_start_all, args=(jobs,), name="starts-children", daemon=True).start()
+    future: Future[subprocess.Popen[bytes]] = Future()
+    jobs.put((future, start))
+    return future.result()
+
+
+def _start_all(jobs: queue.SimpleQueue[Started]) -> None:
+    while True:
+        future, start = jobs.get()
+        try:
+            future.set_result(start())
+        except Exception as error:  # the caller's, whatever it is
+            future.set_exception(error)
 
 
 def _started(

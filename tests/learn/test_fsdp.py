@@ -85,7 +85,7 @@ def assert_alike(mine: Gradient, wanted: Gradient) -> None:
 
 def ranks_of(learner: ShardedLearner) -> list[int]:
     assert learner._ranks is not None
-    return [line.process.pid for line in learner._ranks._lines]
+    return [child.pid for child in learner._ranks._children]
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_a_killed_rank_is_named_leaves_nothing_behind_and_the_learner_goes_on_fr
     learner.step(torch.ones(learner.size))
     pids, shm = ranks_of(learner), set(os.listdir("/dev/shm"))
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(RankLost, match=r"rank 1 of 2 \(cpu\) was killed by SIGKILL"):
+    with pytest.raises(RankLost, match=r"rank 1 of 2 \(cpu\) ended its process with signal SIGKILL"):
         learner.gradient(*batch(4), 105.0)
     assert (
         learner.version == -1 and not any(map(psutil.pid_exists, pids)) and set(os.listdir("/dev/shm")) <= shm
@@ -282,7 +282,7 @@ from pathlib import Path
 from swarm.config import Optimizer, Run
 from swarm.learn.fsdp.learner import ShardedLearner
 learner = ShardedLearner(Path({str(folder)!r}), Run(optimizer=Optimizer(lr=1e-3)), ["cpu", "cpu"])
-print(*[line.process.pid for line in learner._ranks._lines], flush=True)
+print(*[child.pid for child in learner._ranks._children], flush=True)
 sys.stdin.read()
 """
     with subprocess.Popen(

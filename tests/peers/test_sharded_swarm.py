@@ -27,7 +27,7 @@ class Split(ShardedLearner):
     def gradient(self, *args: Any) -> Gradient:
         self.gradients += 1
         if self.gradients == 3 and self._ranks is not None:
-            os.kill(self._ranks._lines[0].process.pid, signal.SIGKILL)
+            os.kill(self._ranks._children[0].pid, signal.SIGKILL)
         return super().gradient(*args)
 
 
@@ -66,7 +66,7 @@ def test_a_learner_on_two_devices_has_the_policy_of_one_on_a_single_device_and_o
     faults = [event for event in told if isinstance(event, Faulted)]
     assert [event.part for event in faults] == [
         "learner"
-    ] and "rank 0 of 2 (cpu) was killed by SIGKILL" in faults[0].detail
+    ] and "rank 0 of 2 (cpu) ended its process with signal SIGKILL" in faults[0].detail
     split = faults[0].peer
     after = [event for event in told if event.peer == split and event.at >= faults[0].at]
     assert any(isinstance(event, CaughtUp) for event in after) and any(

@@ -14,26 +14,14 @@ asked, starting again.
 from __future__ import annotations
 
 import os
-import selectors
 import signal
-import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Sequence
 
-from swarm.learn.fsdp.messages import (
-    ANSWERS,
-    PREFIX,
-    Answer,
-    Failed,
-    Order,
-    Settings,
-    Slab,
-    Start,
-    Started,
-    frame,
-)
+from swarm.learn.fsdp.messages import ANSWERS, Answer, Failed, Order, Settings, Slab, Start, Started, encode
+from swarm.process import Child, Ended, environment, wait
 
 START = 600.0
 """Seconds to import torch, read tens of GB of weights one rank after the other, and meet."""
@@ -42,11 +30,11 @@ GRACE = 1.0
 """Seconds between the first trouble and the verdict: a collective that broke may be heard of before the death
 that broke it."""
 
-TAIL = 1500
-"""Bytes of a dead rank's last words: the end of a traceback."""
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""A machine's host name may resolve to an address that others reach, or to none."""
 
-READ = 1 << 16
-"""What a pipe holds."""
+TAIL = 1500
+"""Characters of a dead rank's last words: the end of a traceback."""
 
 
 class RankLost(Exception):
@@ -66,12 +54,14 @@ class Ranks:
         self._timeout = timeout
         self.slab = Slab.new()
         store = os.memfd_create("swarm-ranks")
-        self._lines: list[_Line] = []
-        self._end = weakref.finalize(self, _end, os.getpid(), self._lines, self.slab)
+        self._names = [f"rank {rank} of {len(devices)} ({device})" for rank, device in enumerate(devices)]
+        self._children: list[Child] = []
+        self._end = weakref.finalize(self, _end, os.getpid(), self._children, self.slab)
         try:
-            for rank, device in enumerate(devices):
-                self._lines.append(
-                    _Line(f"rank {rank} of {len(devices)} ({device})", (self.slab.descriptor, store))
+            command = [sys.executable, "-m", "swarm.learn.fsdp.worker"]
+            for _ in devices:
+                self._children.append(
+                    Child(command, environment(LOOPBACK), descriptors=(self.slab.descriptor, store))
                 )
             starts = [
                 Start(
@@ -97,11 +87,11 @@ class Ranks:
     def call(self, orders: Order | Sequence[Order], seconds: float | None = None) -> list[Answer]:
         """One order for all, or one for each. Raises RankLost, with all ranks ended, unless all answer within
         `seconds`."""
-        each = [orders] * len(self._lines) if isinstance(orders, Order) else orders
+        each = [orders] * len(self._children) if isinstance(orders, Order) else orders
         try:
-            for line, order in zip(self._lines, each, strict=True):
-                line.ask(order)
-            return _answers(self._lines, self._timeout if seconds is None else seconds)
+            for child, order in zip(self._children, each, strict=True):
+                child.send(encode(order))
+            return self._answers(self._timeout if seconds is None else seconds)
         except BaseException:  # also when interrupted: half an exchange cannot be gone on from
             self.close()
             raise
@@ -110,129 +100,50 @@ class Ranks:
         """End the ranks and give their memory back."""
         self._end()
 
-
-class _Line:
-    """One rank's process and the two ends of its pipes."""
-
-    def __init__(self, name: str, descriptors: tuple[int, ...]) -> None:
-        self.name = name
-        self._log = os.memfd_create("swarm-rank-log")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "swarm.learn.fsdp.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            pass_fds=descriptors,
-            env=_environment(),
-            bufsize=0,
-            # Ctrl-C is for the driver: it still needs the shards for its last checkpoint
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        # a stopped rank must not hold the driver beyond its deadline
-        os.set_blocking(self.stdin.fileno(), False)
-        self._outbox = memoryview(b"")
-        self._inbox = bytearray()
-
-    def ask(self, order: Order) -> None:
-        self._outbox, self._inbox = memoryview(frame(order)), bytearray()
-
-    def send(self) -> bool:
-        """As much of the order as the pipe takes now. True when nothing is left to send."""
-        try:
-            self._outbox = self._outbox[os.write(self.stdin.fileno(), self._outbox[:READ]) :]
-        except BlockingIOError:
-            return False
-        except BrokenPipeError:
-            return True  # the end of its stdout tells more
-        return not self._outbox
-
-    def receive(self) -> Answer | None:
-        """What has arrived; the answer when it is whole. Raises EOFError when the rank is dead."""
-        some = os.read(self.stdout.fileno(), READ)
-        if not some:
-            raise EOFError
-        self._inbox += some
-        length = PREFIX + int.from_bytes(self._inbox[:PREFIX], "big")
-        return ANSWERS.decode(self._inbox[PREFIX:]) if len(self._inbox) >= max(PREFIX, length) else None
-
-    def exit_reason(self) -> str:
-        """How it died, with its last words."""
-        try:
-            code = self.process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            return f"{self.name} closed its pipe without an answer"
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        hint = (
-            " (the kernel does that when the machine's memory runs out: see dmesg)"
-            if code == -signal.SIGKILL
-            else ""
-        )
-        size = os.fstat(self._log).st_size
-        words = os.pread(self._log, TAIL, max(0, size - TAIL)).decode(errors="replace").strip()
-        return f"{self.name} {how}{hint}" + (f"; its last words: {words}" if words else "")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.stdin.close()
-        self.stdout.close()
-        os.close(self._log)
-        self.process.wait()
-
-
-def _answers(lines: Sequence[_Line], seconds: float) -> list[Answer]:
-    """An answer of each line. Raises RankLost at the first that fails or dies, and for those that are silent
-    for too long."""
-    deadline = time.monotonic() + seconds
-    answers: dict[int, Answer] = {}
-    failed: dict[int, RankLost] = {}
-    dead: dict[int, RankLost] = {}
-    with selectors.DefaultSelector() as selector:
-        for i, line in enumerate(lines):
-            selector.register(line.stdin, selectors.EVENT_WRITE, i)
-            selector.register(line.stdout, selectors.EVENT_READ, i)
-        while (
-            len(answers) + len(failed) + len(dead) < len(lines) and (left := deadline - time.monotonic()) > 0
-        ):
-            for key, events in selector.select(left):
-                line = lines[key.data]
-                if events & selectors.EVENT_WRITE:
-                    if line.send():
-                        selector.unregister(key.fileobj)
-                    continue
+    def _answers(self, seconds: float) -> list[Answer]:
+        """An answer of each rank. Raises RankLost at the first that fails or dies, and for those that are
+        silent for too long."""
+        deadline = time.monotonic() + seconds
+        silent = dict(zip(self._children, range(len(self._children)), strict=True))
+        answers: dict[int, Answer] = {}
+        failed: list[RankLost] = []
+        dead: list[RankLost] = []
+        while silent and (ready := wait(list(silent), deadline)):
+            for child in ready:
+                rank = silent.pop(child)
                 try:
-                    answer = line.receive()
-                except EOFError:
-                    dead[key.data] = RankLost(line.exit_reason(), memory=False)
-                    selector.unregister(key.fileobj)
-                    deadline = min(deadline, time.monotonic() + GRACE)
-                    continue
-                if isinstance(answer, Failed):
-                    failed[key.data] = RankLost(f"{line.name}: {answer.reason}", answer.memory)
-                    deadline = min(deadline, time.monotonic() + GRACE)
-                elif answer is not None:
-                    answers[key.data] = answer
-    for trouble in (*dead.values(), *sorted(failed.values(), key=lambda lost: not lost.memory)):
-        raise trouble
-    if silent := [line.name for i, line in enumerate(lines) if i not in answers]:
-        raise RankLost(f"{' and '.join(silent)} did not answer within {seconds:.0f} s", memory=False)
-    return [answers[i] for i in range(len(lines))]
+                    answers[rank] = answer = ANSWERS.decode(child.take())
+                except Ended as ended:
+                    dead.append(RankLost(f"{self._names[rank]} {_how(ended)}", memory=False))
+                else:
+                    if not isinstance(answer, Failed):
+                        continue
+                    failed.append(RankLost(f"{self._names[rank]}: {answer.reason}", answer.memory))
+                deadline = min(deadline, time.monotonic() + GRACE)
+        for trouble in (*dead, *sorted(failed, key=lambda lost: not lost.memory)):
+            raise trouble
+        if silent:
+            names = " and ".join(self._names[rank] for rank in silent.values())
+            raise RankLost(f"{names} did not answer within {seconds:.0f} s", memory=False)
+        return [answers[rank] for rank in range(len(answers))]
 
 
-def _environment() -> dict[str, str]:
-    # A machine's host name may resolve to an address that others reach, or to none.
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ, **loopback}
+def _how(ended: Ended) -> str:
+    """How a rank died, with its last words."""
+    hint = (
+        " (the kernel does that when the machine's memory runs out: see dmesg)"
+        if ended.code == -signal.SIGKILL
+        else ""
+    )
+    words = ended.tail.strip()[-TAIL:]
+    return f"{ended.how}{hint}" + (f"; its last words: {words}" if words else "")
 
 
-def _end(owner: int, lines: list[_Line], slab: Slab) -> None:
+def _end(owner: int, children: list[Child], slab: Slab) -> None:
     # a forked child of the driver has a copy of these objects, and no right to end anything
     if os.getpid() != owner:
         return
-    for line in lines:
-        line.process.kill()
-    for line in lines:
-        line.end()
-    lines.clear()
+    for child in children:
+        child.end()
+    children.clear()
     slab.close()

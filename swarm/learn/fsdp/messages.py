@@ -1,4 +1,4 @@
-"""What the driver of a sharded learner and its ranks say to each other: length-prefixed msgpack over pipes,
+"""What the driver of a sharded learner and its ranks say to each other: msgpack in frames of swarm.process,
 tensors beside it.
 
     driver --order--> stdin of every rank;  rank --answer--> its stdout
@@ -23,9 +23,6 @@ from torch import Tensor
 from swarm.config import Run
 from swarm.core.belief import Odds
 from swarm.types import Closed, Group, Struct
-
-PREFIX = 4
-"""Bytes of a frame's length, big-endian: a batch of groups is megabytes."""
 
 
 class Settings(Struct):
@@ -169,12 +166,8 @@ class Failed(Struct, tag="failed"):
 Order = Start | Learn | Step | Write | Read | Fresh
 Answer = Started | Learned | Done | Failed
 ORDERS = msgspec.msgpack.Decoder(Order)
+encode = msgspec.msgpack.encode
 ANSWERS = msgspec.msgpack.Decoder(Answer)
-
-
-def frame(message: Order | Answer) -> bytes:
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(PREFIX, "big") + body
 
 
 class Slab:

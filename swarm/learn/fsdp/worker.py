@@ -16,18 +16,15 @@ handled here: which groups are whose, what becomes of a lost rank.
 
 from __future__ import annotations
 
-import os
-import queue
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -37,7 +34,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from swarm.learn import microbatch, objectives, tokenization, weights
 from swarm.learn.fsdp.messages import (
     ORDERS,
-    PREFIX,
     Answer,
     Done,
     Entry,
@@ -55,12 +51,13 @@ from swarm.learn.fsdp.messages import (
     Started,
     Step,
     Write,
-    frame,
+    encode,
 )
 from swarm.learn.learner import GradientWork, batch_of
 from swarm.learn.model import load_policy
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import LanguageModel, Policy, TokenScores
+from swarm.process import Pipe, die_with_parent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -368,13 +365,12 @@ def _in_turn(store: dist.Store, start: Start) -> Iterator[None]:
 def main() -> NoReturn:
     # a whole session is asked to end: the driver still needs the shards
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not enter the frames
-    inbox: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_listen, args=(orders, inbox), daemon=True).start()
+    die_with_parent()
+    pipe = Pipe()
+    next_order = pipe.listen()
     rank: Rank | None = None
     while True:
-        order = ORDERS.decode(inbox.get())
+        order = ORDERS.decode(next_order())
         try:
             if rank is None:
                 assert isinstance(order, Start)
@@ -387,15 +383,7 @@ def main() -> NoReturn:
             where = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
             answer = Failed(reason=reason, memory=microbatch.ran_out(error))
-        answers.write(frame(answer))
-        answers.flush()
-
-
-def _listen(orders: BinaryIO, inbox: queue.Queue[bytes]) -> None:
-    """Orders, until the driver is gone: a rank may hang in a collective then, and has to end all the same."""
-    while prefix := orders.read(PREFIX):
-        inbox.put(orders.read(int.from_bytes(prefix, "big")))
-    os._exit(0)
+        pipe.send(encode(answer))
 
 
 if __name__ == "__main__":
