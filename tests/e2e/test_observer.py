@@ -76,13 +76,9 @@ def test_a_late_window_shows_everybody_and_the_curves_of_before_it_came(
     seed = house.programs[0]
     everybody = {program.peer for program in house.programs[:3]}
     before = {event.version for program in house.programs[:2] for event in program.saw(events.Trained)}
-    started = time.monotonic()
     late = window(house, house.invite("observer"), tmp_path / "late")
     url = page(house, late)
-    connected = min(event.at for event in late.saw(events.Started))
     state = get(url, "api/state")
-    # 1.5 s on an idle machine; the rest is for one that runs other tests.
-    assert time.time() - connected < 10, f"{time.monotonic() - started:.1f} s after the command"
     rows = {row["id"]: row for row in state["peers"]}
     assert everybody <= set(rows)
     assert {rows[peer]["status"] for peer in everybody} == {"alive"}

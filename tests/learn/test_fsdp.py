@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from process_tree import ended
 
 from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
 from swarm.core.belief import objection
@@ -291,10 +291,7 @@ sys.stdin.read()
         assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         driver.kill()
-    end = time.monotonic() + 10
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+    assert len(pids) == 2 and ended(*pids)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

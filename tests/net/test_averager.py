@@ -13,6 +13,7 @@ from pathlib import Path
 import base58
 import psutil
 import pytest
+from process_tree import ended
 
 from swarm.net.codec import SCALE
 
@@ -302,10 +303,7 @@ def test_the_averager_process_dies_with_its_parent(trio):
         pid = peer.ask(do="status")["pid"]
         peer.process.kill()
         peer.process.wait()
-        deadline = time.monotonic() + 2
-        while psutil.pid_exists(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not psutil.pid_exists(pid)
+        assert ended(pid)
     finally:
         os.killpg(
             os.getpgid(peer.process.pid) if peer.process.poll() is None else peer.process.pid, signal.SIGKILL
