@@ -21,7 +21,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox clean
+.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ sandbox:  ## what reward code that came with a run is run in (installs Debian's 
 	else \
 		echo "bwrap is missing: the tests of the sandbox are left out" >&2; \
 	fi
+
+docs-protocol: $(STAMP)  ## docs/protocol.md and the page's protocol.js, from the tables of swarm/protocol.py
+	$(BIN)/python docs/protocol.py
 
 clean:  ## caches and ./demo-run; .venv and .venv-vllm stay
 	rm -rf demo-run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

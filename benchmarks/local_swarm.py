@@ -67,9 +67,10 @@ class LocalSwarm:
         (self.folder / "peer.toml").write_text(configs.dump(self.config, "peer"))
         try:
             self._start(
-                "seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"]
+                Role.SEED,
+                ["start", str(self.folder / "config.toml"), "--folder", str(self.folder), "--no-page"],
             )
-            self.until("the seed's invites", (self.folder / "invites" / "observer").exists)
+            self.until("the seed's invites", (self.folder / "invites" / Role.OBSERVER).exists)
         except BaseException:
             self._end()
             raise

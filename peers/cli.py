@@ -140,7 +140,7 @@ def invite_(args: argparse.Namespace) -> int:
 
     word = run_folder.invite(folder, Role(args.role), args.expires)
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
-    if "seed" not in peer_folder.running(folder):
+    if Role.SEED not in peer_folder.running(folder):
         print(
             f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}",
             file=sys.stderr,

@@ -92,20 +92,10 @@ class ServiceRow(NamedTuple):
 SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
-    Service.BLOBS: ServiceRow(
-        64, QUESTION, "everybody", "digest of a chunk or manifest", "its bytes", answered="weights"
-    ),
+    Service.BLOBS: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "its bytes", answered="weights"),
     # as blobs: a store of its own, which who counts what passes can tell from releases
-    Service.STATES: ServiceRow(
-        64, QUESTION, "learners", "digest of a chunk of a learner's state", "its bytes", answered="gradients"
-    ),
-    Service.SPEC: ServiceRow(
-        16,
-        QUESTION,
-        "seeds and whoever joined",
-        "Ask: the Spec or a file, and an offset",
-        "bytes of either",
-    ),
+    Service.STATES: ServiceRow(64, QUESTION, "learners", "digest of a blob", "bytes", answered="gradients"),
+    Service.SPEC: ServiceRow(16, QUESTION, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, QUESTION, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, QUESTION, "everybody", "Sought", "frame of the Release, or nothing"),
     Service.STATE: ServiceRow(16, QUESTION, "learners", "digest of a release's weights", "Offer"),
@@ -135,9 +125,8 @@ class TopicRow(NamedTuple):
 TOPICS: Mapping[Topic, TopicRow] = {
     Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of whom others depend on"),
     Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a version exists"),
-    Topic.BEAT_SAMPLER: TopicRow(
-        "Beat", BEAT_LIMIT, False, "heartbeats of the many; who lacks a release listens for a while"
-    ),
+    # who lacks a release listens for a while
+    Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many"),
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
 }
 
@@ -190,70 +179,31 @@ class RoleRow(NamedTuple):
     program: str
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
     policy: Policy
-    member: bool
+    member: bool = False
     """Needs a membership in a public run too: what it says decides what others do."""
-    joins: bool
+    joins: bool = False
     """`swarm join` makes one; the others have commands of their own."""
-    observes: bool
+    observes: bool = False
     """Hears all events and all heartbeats, and journals them."""
-    heartbeat: Topic
-    posts: bool
+    heartbeat: Topic = Topic.BEAT
+    posts: bool = False
     """Posts its heartbeat and the newest release on the board: others depend on it."""
-    asked: int
+    asked: int = 3
     """In this order holders of a release are asked for its bytes."""
 
 
 ROLES: Mapping[Role, RoleRow] = {
     Role.LEARNER: RoleRow(
-        program="peers.roles.learner:LearnerPeer",
-        policy=Policy.TRAINED,
-        member=True,
-        joins=True,
-        observes=False,
-        heartbeat=Topic.BEAT,
-        posts=True,
-        asked=0,
+        "peers.roles.learner:LearnerPeer", Policy.TRAINED, member=True, joins=True, posts=True, asked=0
     ),
     Role.SAMPLER: RoleRow(
-        program="peers.roles.sampler:Sampler",
-        policy=Policy.USED,
-        member=False,
-        joins=True,
-        observes=False,
-        heartbeat=Topic.BEAT_SAMPLER,
-        posts=False,
-        asked=3,
+        "peers.roles.sampler:Sampler", Policy.USED, joins=True, heartbeat=Topic.BEAT_SAMPLER
     ),
     Role.EVALUATOR: RoleRow(
-        program="peers.roles.evaluator:Evaluator",
-        policy=Policy.USED,
-        member=True,
-        joins=True,
-        observes=False,
-        heartbeat=Topic.BEAT,
-        posts=True,
-        asked=2,
+        "peers.roles.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
     ),
-    Role.SEED: RoleRow(
-        program="peers.roles.seed:Seed",
-        policy=Policy.KEPT,
-        member=True,
-        joins=False,
-        observes=True,
-        heartbeat=Topic.BEAT,
-        posts=True,
-        asked=1,
-    ),
-    Role.OBSERVER: RoleRow(
-        program="peers.roles.observer:Observer",
-        policy=Policy.UNUSED,
-        member=False,
-        joins=False,
-        observes=True,
-        heartbeat=Topic.BEAT,
-        posts=False,
-        asked=3,
-    ),
+    Role.SEED: RoleRow("peers.roles.seed:Seed", Policy.KEPT, member=True, observes=True, posts=True, asked=1),
+    Role.OBSERVER: RoleRow("peers.roles.observer:Observer", Policy.UNUSED, observes=True),
 }
 """In the order in which the page lists them."""
 
@@ -299,64 +249,30 @@ class Phase(StrEnum):
 class PhaseRow(NamedTuple):
     text: str
     """What the page and the terminal call it."""
-    meaning: str
-    """What the page says of it to whoever wonders."""
     why: str = ""
     """What the terminal adds where the peer is idle."""
 
 
 PHASES: Mapping[Phase, PhaseRow] = {
-    Phase.UNKNOWN: PhaseRow("", ""),
-    Phase.STARTING: PhaseRow("starting", ""),
-    Phase.LEAVING: PhaseRow("leaving", "It says good-bye."),
-    Phase.SAMPLING: PhaseRow("sampling", "It writes completions."),
-    Phase.NO_POLICY: PhaseRow(
-        "waiting for a policy",
-        "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
-        "no peer has given a policy yet",
-    ),
-    Phase.NO_CREDIT: PhaseRow(
-        "waiting for credit",
-        "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be"
-        " done at this peer.",
-        "no learner asks for groups now",
-    ),
-    Phase.NO_TASKS: PhaseRow(
-        "waiting for tasks",
-        "Idle: its source of tasks gives none now; the reason is among its events.",
-        "the task source gives none",
-    ),
-    Phase.NO_ENGINE: PhaseRow(
-        "engine is away",
-        "Its engine failed and is tried again, at the latest every half minute; the reason is among its"
-        " events.",
-        "it is started again",
-    ),
-    Phase.GATHERING: PhaseRow(
-        "gathering",
-        "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or"
-        " their groups are refused.",
-    ),
-    Phase.LEARNING: PhaseRow("learning", "It computes the gradient of its batch."),
-    Phase.MATCHING: PhaseRow("matching", "It averages its gradient with the other learners."),
-    Phase.STEPPING: PhaseRow("stepping", "It applies the averaged gradient."),
-    Phase.RELEASING: PhaseRow("releasing", "It publishes the new policy, or waits for the one that does."),
-    Phase.CATCHING_UP: PhaseRow(
-        "catching up",
-        "It missed versions and fetches the newest policy; it trains on after that.",
-        "the swarm has a newer policy",
-    ),
-    Phase.STOPPED: PhaseRow("stopped", "It trains no more."),
-    Phase.EVALUATING: PhaseRow("evaluating", "It judges a release on held-out tasks."),
-    Phase.NO_RELEASE: PhaseRow(
-        "waiting for a release",
-        "Idle: it has judged the newest release that was due.",
-        "nothing new is released",
-    ),
-    Phase.SERVING: PhaseRow("serving", "It hands out releases and the addresses of others."),
-    Phase.COMPLETE: PhaseRow(
-        "complete", "The run has reached its last version; it still hands out releases."
-    ),
+    Phase.UNKNOWN: PhaseRow(""),
+    Phase.STARTING: PhaseRow("starting"),
+    Phase.LEAVING: PhaseRow("leaving"),
+    Phase.SAMPLING: PhaseRow("sampling"),
+    Phase.NO_POLICY: PhaseRow("waiting for a policy", "no peer has given a policy yet"),
+    Phase.NO_CREDIT: PhaseRow("waiting for credit", "no learner asks for groups now"),
+    Phase.NO_TASKS: PhaseRow("waiting for tasks", "the task source gives none"),
+    Phase.NO_ENGINE: PhaseRow("engine is away", "it is started again"),
+    Phase.GATHERING: PhaseRow("gathering"),
+    Phase.LEARNING: PhaseRow("learning"),
+    Phase.MATCHING: PhaseRow("matching"),
+    Phase.STEPPING: PhaseRow("stepping"),
+    Phase.RELEASING: PhaseRow("releasing"),
+    Phase.CATCHING_UP: PhaseRow("catching up", "the swarm has a newer policy"),
+    Phase.STOPPED: PhaseRow("stopped"),
+    Phase.EVALUATING: PhaseRow("evaluating"),
+    Phase.NO_RELEASE: PhaseRow("waiting for a release", "nothing new is released"),
+    Phase.SERVING: PhaseRow("serving"),
+    Phase.COMPLETE: PhaseRow("complete"),
 }
 
 ROUND = (

@@ -32,7 +32,7 @@ from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
 from swarm.config import Config
-from swarm.protocol import Kind, Phase, Role
+from swarm.protocol import PHASES, Kind, Phase, Role
 from swarm.sample.base import Completions, Engine
 from swarm.types import Digest, PeerId
 from swarm.weights import Weights
@@ -229,7 +229,7 @@ async def _sink_beats(host: Any, sink: PeerId) -> None:
             seq=seq,
             version=0,
             weights=Digest(""),
-            state="gathering",
+            state=PHASES[Phase.GATHERING].text,
             phase=Phase.GATHERING,
             credit=CREDIT,
             takers=1,

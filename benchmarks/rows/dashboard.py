@@ -193,7 +193,7 @@ def _live(say: Say, look: float) -> Iterator[Figure]:
             home.join(role)
         home.until(f"version {WARM}", lambda: _trained(home, WARM))
         say("a window comes late")
-        word = (home.folder / "invites" / "observer").read_text()
+        word = (home.folder / "invites" / Role.OBSERVER).read_text()
         began = time.monotonic()
         log = Path(folder) / "log"
         with open(log, "wb") as out:

@@ -8,31 +8,32 @@ import { EventList } from "./events.js";
 import { age, ago, bytes, count, duration, figure, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
 import { Copy } from "./invite.js";
+import { Phase, Role } from "./protocol.js";
 import { ageOf, lagOf, statusOf, store, useSelect, useTick } from "./store.js";
 import { Age, CAUSES, Claimed, ClaimedLegend, Mark, memo, Prose } from "./ui.js";
 
 const AGAIN = 3000; // milliseconds between two questions for the peer's events
 const FLOWS = 6;
 
-// What a state means, and what it waits for.
+// What a phase means, and what it waits for.
 const MEANINGS = {
-  sampling: "It writes completions.",
-  "waiting for credit": "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be done at this peer.",
-  "waiting for tasks": "Idle: its source of tasks gives none now; the reason is among its events.",
-  "engine is away": "Its engine failed and is tried again, at the latest every half minute; the reason is among its events.",
-  "waiting for a policy": "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
-  gathering: "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or their groups are refused.",
-  learning: "It computes the gradient of its batch.",
-  matching: "It averages its gradient with the other learners.",
-  stepping: "It applies the averaged gradient.",
-  releasing: "It publishes the new policy, or waits for the one that does.",
-  "catching up": "It missed versions and fetches the newest policy; it trains on after that.",
-  stopped: "It trains no more.",
-  evaluating: "It judges a release on held-out tasks.",
-  "waiting for a release": "Idle: it has judged the newest release that was due.",
-  serving: "It hands out releases and the addresses of others.",
-  complete: "The run has reached its last version; it still hands out releases.",
-  leaving: "It says good-bye.",
+  [Phase.SAMPLING]: "It writes completions.",
+  [Phase.NO_CREDIT]: "Idle: no learner has room for its groups now. Learners are full, or none is alive; nothing is to be done at this peer.",
+  [Phase.NO_TASKS]: "Idle: its source of tasks gives none now; the reason is among its events.",
+  [Phase.NO_ENGINE]: "Its engine failed and is tried again, at the latest every half minute; the reason is among its events.",
+  [Phase.NO_POLICY]: "Idle: it has not fetched a policy yet. If this lasts, nobody it reaches has one to give.",
+  [Phase.GATHERING]: "It waits until enough groups came for a batch. If this lasts, samplers are too few, too slow, or their groups are refused.",
+  [Phase.LEARNING]: "It computes the gradient of its batch.",
+  [Phase.MATCHING]: "It averages its gradient with the other learners.",
+  [Phase.STEPPING]: "It applies the averaged gradient.",
+  [Phase.RELEASING]: "It publishes the new policy, or waits for the one that does.",
+  [Phase.CATCHING_UP]: "It missed versions and fetches the newest policy; it trains on after that.",
+  [Phase.STOPPED]: "It trains no more.",
+  [Phase.EVALUATING]: "It judges a release on held-out tasks.",
+  [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
+  [Phase.SERVING]: "It hands out releases and the addresses of others.",
+  [Phase.COMPLETE]: "The run has reached its last version; it still hands out releases.",
+  [Phase.LEAVING]: "It says good-bye.",
 };
 const ABSENT = {
   lost: "Nobody has heard it for longer than the run's patience: its machine, its process or its network is gone. It is back by itself when it is heard again.",
@@ -114,11 +115,11 @@ function Doing({ peer }) {
   const problems = useSelect((state) => state.problems.filter(({ peers }) => peers.includes(peer.id)));
   const status = statusOf(peer);
   const silent = store.now() - peer.heard;
-  const { state } = peer.claims;
+  const { phase, state } = peer.claims;
   return html`<section class="doing">
     <p class="doing-state">${status === "alive" ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${state || "here"}<//>`} />` : html`<${Mark} kind=${status} word=${status} />`}
       <span class="muted small"> heard ${ago(silent)}</span></p>
-    <p>${status === "alive" ? MEANINGS[state] ?? "" : ABSENT[status]}</p>
+    <p>${status === "alive" ? MEANINGS[phase] ?? "" : ABSENT[status]}</p>
     ${problems.map(({ key, level, text, cause, todo }) => html`<div key=${key} class=${`doing-problem ${level}`}>
       <p><${Mark} kind=${level} word=${level} /> <${Prose} text=${text} /></p>
       <p class="small"><span class="muted">Cause:</span> <${Prose} text=${cause} /></p>
@@ -134,7 +135,7 @@ function Facts({ peer }) {
   return html`<section><h3>Counted and timed by others</h3><dl class="terms">
     ${lag != null && html`<${Term} word="Version">${count(peer.version)}<//>
       <${Term} word="Behind">${lag ? `${some(lag, "version")}, ` : "newest, "}${age(ageOf(peer))} old<//>`}
-    ${peer.role === "sampler" && html`<${Term} word="Admitted">${count(peer.admitted)} groups<//>
+    ${peer.role === Role.SAMPLER && html`<${Term} word="Admitted">${count(peer.admitted)} groups<//>
       <${Term} word="Refused">${refused.length === 0 ? "none" : refused.map(
         ([verdict, number]) => html`<span key=${verdict} class="drawer-reason">${count(number)} ${verdict}</span>`)}<//>`}
     ${peer.share != null && html`<${Term} word="Share of the work">${percent(peer.share)}<//>`}
@@ -151,19 +152,19 @@ function clockWords(skew) {
 
 function Claims({ peer }) {
   const { claims, role } = peer;
-  const done = { learner: "Groups trained", sampler: "Groups sampled", evaluator: "Versions judged" }[role];
+  const done = { [Role.LEARNER]: "Groups trained", [Role.SAMPLER]: "Groups sampled", [Role.EVALUATOR]: "Versions judged" }[role];
   const say = (word, value) => html`<${Term} word=${word}><${Claimed}>${value}<//><//>`;
   return html`<section><h3>Claimed by itself</h3><dl class="terms">
     ${say("Hardware", claims.hardware || "–")}
     <${Term} word="Started"><${Claimed}><${Age} at=${claims.since} /><//><//>
     ${done && say(done, count(claims.done))}
     ${done && say("Rate", `${figure(claims.rate)}/s`)}
-    ${role === "sampler" && say("Tokens", `${count(claims.tokens)}/s`)}
+    ${role === Role.SAMPLER && say("Tokens", `${count(claims.tokens)}/s`)}
     ${done && say("Busy", percent(claims.busy, 0))}
-    ${role === "learner" && html`${say("Groups refused", count(claims.refused))}${say("Room for", `${count(claims.credit)} groups`)}`}
-    ${(role === "learner" || role === "sampler") && say(role === "learner" ? "In its inbox" : "On the way", `${count(claims.inbox)} groups`)}
+    ${role === Role.LEARNER && html`${say("Groups refused", count(claims.refused))}${say("Room for", `${count(claims.credit)} groups`)}`}
+    ${(role === Role.LEARNER || role === Role.SAMPLER) && say(role === Role.LEARNER ? "In its inbox" : "On the way", `${count(claims.inbox)} groups`)}
   </dl>
-  ${role === "sampler" && html`<${Delay} causes=${claims.causes} />`}
+  ${role === Role.SAMPLER && html`<${Delay} causes=${claims.causes} />`}
   <p><${ClaimedLegend} /></p></section>`;
 }
 

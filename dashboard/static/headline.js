@@ -5,10 +5,11 @@
 
 import { html, useEffect, useMemo, useRef } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, duration, figure, percent, some } from "./format.js";
+import { Phase, Role, ROLES } from "./protocol.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Age, ClaimedLegend, Figure, Mark, PeerLink, ROLES } from "./ui.js";
+import { Age, ClaimedLegend, Figure, Mark, PeerLink } from "./ui.js";
 
-const PHASES = ["gathering", "learning", "matching", "stepping", "releasing"];
+const PHASES = [Phase.GATHERING, Phase.LEARNING, Phase.MATCHING, Phase.STEPPING, Phase.RELEASING];
 const MARKED = { here: "▸", done: "✓" };
 const ROWS = 6; // learners shown one by one; the others as a sum
 const MEMORY = 20; // seconds of phases behind the shares of a fast round
@@ -103,7 +104,7 @@ function Round() {
     <div class="card-head"><h2 id="round-title" class="h3">Averaging round</h2><p class="small muted last-round"><${LastRound} round=${round} /></p></div>
     ${order.length === 0 && html`<p class="muted small">${round.last_version == null ? "No learner told its phase yet." : "No learner is here now."}</p>`}
     <ul>${order.slice(0, ROWS).map((learner) => html`<${Learner} key=${learner.peer} learner=${learner} seen=${watched.current.get(learner.peer)} />`)}</ul>
-    ${rest.length > 0 && html`<p class="muted small">and ${some(rest.length, "learner")} more: ${sums.join(", ")}</p>`}
+    ${rest.length > 0 && html`<p class="muted small">and ${some(rest.length, Role.LEARNER)} more: ${sums.join(", ")}</p>`}
   </div>`;
 }
 
@@ -132,15 +133,15 @@ function Learner({ learner, seen }) {
   return html`<li class="phase-row">
     <${PeerLink} id=${learner.peer} name=${learner.name} />
     ${known
-      ? html`<ol class="phases">${PHASES.map((phase) => html`<${Phase} key=${phase} phase=${phase}
+      ? html`<ol class="phases">${PHASES.map((phase) => html`<${PhaseBar} key=${phase} phase=${phase}
         place=${fast ? "" : PHASES.indexOf(phase) - PHASES.indexOf(learner.state)} share=${shares?.[phase]} />`)}</ol>`
-      : html`<p class="phases-word"><${Mark} kind=${learner.state === "stopped" ? "lost" : "waiting"} word=${learner.state} /></p>`}
+      : html`<p class="phases-word"><${Mark} kind=${learner.state === Phase.STOPPED ? "lost" : "waiting"} word=${learner.state} /></p>`}
     <span class="number phase-clock" title=${title}>${clock}</span>
   </li>`;
 }
 
 // place: 0 is the present phase, before it they are done; share: of the time, when rounds are too fast for a mark.
-function Phase({ phase, place, share }) {
+function PhaseBar({ phase, place, share }) {
   const kind = share !== undefined ? "" : place === 0 ? "here" : place < 0 ? "done" : "";
   return html`<li class=${`phase ${kind}`} aria-current=${kind === "here" ? "step" : undefined}>
     <span class="phase-bar"><span style=${{ width: share === undefined ? "" : `${Math.round(100 * share)}%` }}></span></span>

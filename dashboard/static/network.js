@@ -6,8 +6,9 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { bytes, count, duration, some } from "./format.js";
 import { PURPOSES, at, drawMoving, drawStill, fit, scene } from "./ring.js";
+import { Role, ROLES } from "./protocol.js";
 import { statusOf, store, useSwarm } from "./store.js";
-import { Age, colour, Empty, Mark, memo, PeerLink, ROLES, Section, useMedia, useNear, useTheme, useWidth } from "./ui.js";
+import { Age, colour, Empty, Mark, memo, PeerLink, Section, useMedia, useNear, useTheme, useWidth } from "./ui.js";
 
 const CALM = 1000; // milliseconds between two drawings
 const FRAME = 40; // milliseconds between two positions of what moves: smooth to the eye at half the work
@@ -15,8 +16,8 @@ const FLOWS = 8; // rows of the biggest flows
 const RELEASES = 12;
 const SHAPES = { rollouts: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", weights: "M3 2h6v6h-6z", gradients: "M6 1l4 7h-8z", other: "M6 3.5a1.5 1.5 0 1 1 0 3a1.5 1.5 0 1 1 0-3z" };
 const ROLE_SHAPES = {
-  learner: "M6 0a5 5 0 1 1 0 10a5 5 0 1 1 0-10z", sampler: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", evaluator: "M3 2h6v6h-6z",
-  seed: "M6 1l4 4l-4 4l-4-4z", observer: "M6 1l4 7h-8z",
+  [Role.LEARNER]: "M6 0a5 5 0 1 1 0 10a5 5 0 1 1 0-10z", [Role.SAMPLER]: "M6 2a3 3 0 1 1 0 6a3 3 0 1 1 0-6z", [Role.EVALUATOR]: "M3 2h6v6h-6z",
+  [Role.SEED]: "M6 1l4 4l-4 4l-4-4z", [Role.OBSERVER]: "M6 1l4 7h-8z",
 };
 
 export function Network() {

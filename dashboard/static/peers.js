@@ -8,8 +8,9 @@ import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js"
 import { Drawer } from "./drawer.js";
 import { age, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
+import { Role, ROLES } from "./protocol.js";
 import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
-import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, ROLES, Section } from "./ui.js";
+import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
 
 const PAGE = 50; // rows in the document
 const CALM = 1000; // milliseconds between two orders
@@ -17,7 +18,7 @@ const STATUSES = ["alive", "lost", "left"];
 
 const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
 const alive = (peer) => statusOf(peer) === "alive";
-const samples = (peer) => peer.role === "sampler";
+const samples = (peer) => peer.role === Role.SAMPLER;
 
 // [key, heading, class, what it sorts by (null: last), first direction, explanation]
 const COLUMNS = [

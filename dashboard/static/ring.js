@@ -4,9 +4,10 @@
 // it; a dashed line is relayed. Only the biggest flows are drawn. Not handled here: reading the store and the words (network.js).
 
 import { hash } from "./identicon.js";
+import { Role, ROLES } from "./protocol.js";
 
 export const PURPOSES = ["rollouts", "weights", "gradients", "other"];
-const AROUND = ["sampler", "evaluator", "seed", "observer"];
+const AROUND = ROLES.filter((role) => role !== Role.LEARNER);
 const FLOWS = 80; // lines drawn of each purpose: beyond that nobody tells one from another, and a frame would take too long
 const NAMES = 28; // peers up to which all names are written
 const SPACING = 11; // pixels between neighbours before another ring is begun
@@ -21,7 +22,7 @@ export function scene(peers, flows, width, height) {
   const named = shown.length <= NAMES && width >= 560;
   const center = { x: width / 2, y: height / 2, rx: width / 2 - (named ? 124 : 20), ry: height / 2 - 22 };
   const nodes = new Map();
-  const learners = shown.filter(({ role }) => role === "learner");
+  const learners = shown.filter(({ role }) => role === Role.LEARNER);
   learners.forEach((peer, place) => {
     const angle = (2 * Math.PI * place) / learners.length - Math.PI / 2;
     const far = learners.length === 1 ? 0 : 0.34;
@@ -118,7 +119,7 @@ export function drawStill(canvas, { nodes, lines, named, width, height }, colour
 function drawNode(pen, { x, y, size, role, status }, colours, chosen) {
   pen.beginPath();
   outline(pen, role, x, y, size);
-  pen.fillStyle = status === "lost" ? colours.card : role === "learner" ? colours.accent : role === "sampler" ? colours.muted : colours.ink;
+  pen.fillStyle = status === "lost" ? colours.card : role === Role.LEARNER ? colours.accent : role === Role.SAMPLER ? colours.muted : colours.ink;
   pen.strokeStyle = status === "lost" ? colours.warning : colours.card;
   pen.lineWidth = status === "lost" ? 1.8 : 1.2;
   pen.fill();
@@ -132,9 +133,9 @@ function drawNode(pen, { x, y, size, role, status }, colours, chosen) {
 }
 
 function outline(pen, role, x, y, size) {
-  if (role === "evaluator") pen.rect(x - size, y - size, 2 * size, 2 * size);
-  else if (role === "seed") polygon(pen, x, y, 1.3 * size, 4);
-  else if (role === "observer") polygon(pen, x, y, 1.3 * size, 3);
+  if (role === Role.EVALUATOR) pen.rect(x - size, y - size, 2 * size, 2 * size);
+  else if (role === Role.SEED) polygon(pen, x, y, 1.3 * size, 4);
+  else if (role === Role.OBSERVER) polygon(pen, x, y, 1.3 * size, 3);
   else pen.arc(x, y, size, 0, 2 * Math.PI);
 }
 
@@ -149,7 +150,7 @@ function polygon(pen, x, y, size, corners) {
 function drawName(pen, { x, y, size, role, angle, name, status }, colours, width) {
   const word = status === "lost" ? `${name} (lost)` : name;
   const wide = pen.measureText(word).width;
-  const inside = role === "learner";
+  const inside = role === Role.LEARNER;
   const right = Math.cos(angle) >= 0;
   const left = inside ? x - wide / 2 : right ? x + size + 6 : x - size - 6 - wide;
   const base = inside ? y + size + 15 : y + 4;

@@ -4,6 +4,7 @@
 import { html, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { count, duration, figure, percent, some } from "./format.js";
 import { Heat } from "./heat.js";
+import { Role } from "./protocol.js";
 import { useSelect } from "./store.js";
 import { Card, CAUSES, Claimed, Empty, PeerLink, Section, useWidth } from "./ui.js";
 
@@ -115,7 +116,7 @@ function Verdicts() {
 function Causes() {
   const [all, setAll] = useState(false);
   const rows = useSelect(({ peers }) => [...peers.values()]
-    .filter((peer) => peer.role === "sampler" && !peer.gone)
+    .filter((peer) => peer.role === Role.SAMPLER && !peer.gone)
     .map(({ id, name, claims: { causes } }) => ({ id, name, causes, total: CAUSES.reduce((sum, [cause]) => sum + causes[cause], 0) }))
     .filter(({ total }) => total > 0)
     .sort((a, b) => b.total - a.total));

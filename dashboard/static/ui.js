@@ -4,9 +4,6 @@ import { Component, h, html, useEffect, useRef, useState } from "./vendor/htm-pr
 import { ago } from "./format.js";
 import { store, useTick } from "./store.js";
 
-// Roles in the order in which a swarm is told of.
-export const ROLES = ["learner", "sampler", "evaluator", "seed", "observer"];
-
 // Where the age of a sampler's groups comes from: [name in its claims, word], in the order of a group's way.
 export const CAUSES = [
   ["download", "policy download"], ["queue", "queue"], ["generation", "generation"], ["upload", "upload"], ["inbox", "learner inbox"],

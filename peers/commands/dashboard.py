@@ -21,6 +21,7 @@ from peers.errors import WrongUsage
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm.config import Config, Page, Run, from_run_dict
 from swarm.journal import from_line
+from swarm.protocol import Role
 
 
 def dashboard(word: str, config: Config, folder: Path | None) -> int:
@@ -80,7 +81,7 @@ def _journal_in(path: Path) -> Path:
         return path
     if not path.exists():
         raise WrongUsage(f"there is no {path}: name a journal, or a run's folder")
-    own = [path / "peers" / "seed" / "journal.jsonl", path / "journal.jsonl"]
+    own = [path / "peers" / Role.SEED / "journal.jsonl", path / "journal.jsonl"]
     found = [file for file in (*own, *sorted(path.glob("peers/observer-*/journal.jsonl"))) if file.is_file()]
     if not found:
         raise WrongUsage(

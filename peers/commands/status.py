@@ -29,7 +29,7 @@ from swarm import wire
 from swarm.config import Config, Run, from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import open_key
-from swarm.protocol import RELEASE_LIMIT
+from swarm.protocol import RELEASE_LIMIT, Role
 from swarm.types import Manifest, Release
 
 LISTEN = 5.0
@@ -51,7 +51,7 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     if run is None:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     state = State(from_run_dict(run.spec.run), config.peer.history)
-    seed = folder / "peers" / "seed" / "journal.jsonl"
+    seed = folder / "peers" / Role.SEED / "journal.jsonl"
     tails = (
         [Tail(seed)]
         if seed.exists()
@@ -175,7 +175,7 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
     """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises
     UserError."""
-    seed = folder / "peers" / "seed"
+    seed = folder / "peers" / Role.SEED
     for release in _kept(seed, run):
         if (weights := _whole(seed / "blobs", release)) is not None:
             return release.version, weights

@@ -153,7 +153,7 @@ class Children:
 
     def __post_init__(self) -> None:
         self.state = State(self.config.run)
-        self.journal = Tail(self.folder / "peers" / "seed" / "journal.jsonl")
+        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl")
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = Console(stderr=True)
         self._line_due = 0.0
@@ -163,7 +163,7 @@ class Children:
         """Until the run is complete, or a signal."""
         for which in endings():
             signal.signal(which, self._on_signal)
-        self._add("seed", ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
+        self._add(Role.SEED, ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites()
         if self.signalled is not None:
             return
@@ -238,7 +238,7 @@ class Children:
 
     def _wait_for_invites(self) -> None:
         invite, since, deadline = (
-            self.folder / "invites" / "observer",
+            self.folder / "invites" / Role.OBSERVER,
             time.time() - 1,
             time.monotonic() + SEED_PATIENCE,
         )
@@ -250,7 +250,7 @@ class Children:
                 return
             if time.monotonic() > deadline:
                 raise CannotHere(
-                    f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children['seed'].log}"
+                    f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children[Role.SEED].log}"
                 )
 
     def _look(self) -> None:
@@ -259,7 +259,7 @@ class Children:
             code = child.look()
             if code == 0:
                 child.done = True
-                self.complete = self.complete or child.name == "seed"
+                self.complete = self.complete or child.name == Role.SEED
             elif code in HOPELESS and not child.proven:
                 raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
             elif code is not None:

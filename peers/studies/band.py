@@ -290,7 +290,7 @@ def liar_scenario(one: Lied) -> Scenario:
         base.run.window, drift=settings.Window().drift if one.doubts else base.run.window.drift
     )
     run: Run = msgspec.structs.replace(base.run, window=window)
-    peers = {**base.peers, "sampler": SAMPLERS}
+    peers = {**base.peers, Role.SAMPLER: SAMPLERS}
     return msgspec.structs.replace(base, peers=peers, prices={**base.prices, "sample": slow}, run=run)
 
 

@@ -145,7 +145,7 @@ def scenario(cell: Cell) -> Scenario:
         name="study",
         # Twice the time of a training that reaches its last version at all.
         hours=(4 * cell.versions + 4 * cell.delay) * pace / 3600,
-        peers={"seed": 1, "learner": 1, "sampler": _samplers(cell), "evaluator": 1},
+        peers={Role.SEED: 1, Role.LEARNER: 1, Role.SAMPLER: _samplers(cell), Role.EVALUATOR: 1},
         seed=cell.seed,
         prices={"sample": DelayLaw(law="constant", seconds=pace, longest=pace)},
         links=SimulatedLinks(latency=DelayLaw(law="constant", seconds=0.01)),

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from swarm.protocol import Phase
+
 
 class State(StrEnum):
-    GATHERING = "gathering"
-    LEARNING = "learning"
-    MATCHING = "matching"
-    STEPPING = "stepping"
-    RELEASING = "releasing"
-    CATCHING_UP = "catching up"
-    STOPPED = "stopped"
+    GATHERING = Phase.GATHERING.value
+    LEARNING = Phase.LEARNING.value
+    MATCHING = Phase.MATCHING.value
+    STEPPING = Phase.STEPPING.value
+    RELEASING = Phase.RELEASING.value
+    CATCHING_UP = Phase.CATCHING_UP.value
+    STOPPED = Phase.STOPPED.value
 
 
 class Cause(StrEnum):

@@ -1,0 +1,34 @@
+// Made of the tables in swarm/protocol.py by `make docs-protocol`; a test compares the two.
+
+export const Role = {
+  LEARNER: "learner",
+  SAMPLER: "sampler",
+  EVALUATOR: "evaluator",
+  SEED: "seed",
+  OBSERVER: "observer",
+};
+
+// In the order in which a swarm is told of.
+export const ROLES = Object.values(Role);
+
+export const Phase = {
+  UNKNOWN: "",
+  STARTING: "starting",
+  LEAVING: "leaving",
+  SAMPLING: "sampling",
+  NO_POLICY: "no policy",
+  NO_CREDIT: "no credit",
+  NO_TASKS: "no tasks",
+  NO_ENGINE: "no engine",
+  GATHERING: "gathering",
+  LEARNING: "learning",
+  MATCHING: "matching",
+  STEPPING: "stepping",
+  RELEASING: "releasing",
+  CATCHING_UP: "catching up",
+  STOPPED: "stopped",
+  EVALUATING: "evaluating",
+  NO_RELEASE: "no release",
+  SERVING: "serving",
+  COMPLETE: "complete",
+};

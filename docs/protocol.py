@@ -1,0 +1,208 @@
+"""Writes what is made of the tables of swarm.protocol: docs/protocol.md, and the names that the page knows.
+
+python docs/protocol.py            # or: make docs-protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from swarm import PROTOCOL
+from swarm.core.slots import CALLS_OF_ONE, STREAMS_OF_ONE
+from swarm.protocol import (
+    FRAME_LIMIT,
+    KEYS,
+    KINDS,
+    MAIL_LIMIT,
+    PARTS,
+    PHASES,
+    RECORD_SECONDS,
+    ROLES,
+    ROUND,
+    SCHEMA,
+    SERVICES,
+    TOPICS,
+    Phase,
+    Role,
+)
+
+ROOT = Path(__file__).parents[1]
+PAGE, WORDS = ROOT / "docs/protocol.md", ROOT / "dashboard/static/protocol.js"
+
+
+def page() -> str:
+    """docs/protocol.md."""
+    return f"""# What goes over the wire
+
+Made of the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The nouns are in
+`swarm/types.py` and `swarm/events.py`, the envelope around them in `swarm/wire.py`.
+
+Versions: the protocol of a run, in its specification and its invites, is {PROTOCOL}; the schema of the
+envelope, in every frame, is {SCHEMA}. A frame of another schema or run is refused. Unknown fields are
+ignored, missing ones that have no default are refused.
+
+## Frames
+
+`flag (0 plain, 1 zstd) + msgpack Envelope{{schema, run, sender, body, membership, signature}}`; in a private
+run, encrypted with a key that follows from the run's digest. Topics and keys begin with the first 16 digits
+of the run's digest and a slash.
+
+## Topics (gossip)
+
+{
+        table(
+            ("topic", "noun", "bytes sealed", "bytes inflated", "heard by", "for"),
+            (
+                (
+                    code(topic),
+                    row.noun,
+                    number(row.limit.sealed),
+                    number(row.limit.inflated),
+                    "everybody" if row.all else "observers",
+                    row.why,
+                )
+                for topic, row in TOPICS.items()
+            ),
+        )
+    }
+
+## Services (mail)
+
+A question and its answer over a stream of libp2p. An answer has {
+        number(FRAME_LIMIT)
+    } bytes at most, a frame in
+a question inflates to {number(MAIL_LIMIT.inflated)} at most. One peer may have {
+        STREAMS_OF_ONE
+    } streams open and {CALLS_OF_ONE} calls running.
+
+{
+        table(
+            ("service", "served by", "question", "bytes", "answer", "calls at once", "counted as"),
+            (
+                (
+                    code(service),
+                    row.answers,
+                    row.question,
+                    number(row.largest),
+                    row.answer,
+                    str(row.calls),
+                    f"{row.asked} / {row.answered}",
+                )
+                for service, row in SERVICES.items()
+            ),
+        )
+    }
+
+## Keys of the board
+
+Records of hivemind's DHT, one a peer and key, signed by that peer, for {RECORD_SECONDS:g} s at most.
+
+{
+        table(
+            ("key", "noun", "bytes", "for"),
+            ((code(key), row.noun, number(row.limit), row.why) for key, row in KEYS.items()),
+        )
+    }
+
+## Roles
+
+The number is that of an invite.
+
+{
+        table(
+            (
+                "role",
+                "number",
+                "membership in a public run",
+                "observes",
+                "heartbeat",
+                "posts on the board",
+                "program",
+            ),
+            (
+                (
+                    code(role),
+                    str(1 + [*Role].index(role)),
+                    yes(row.member),
+                    yes(row.observes),
+                    code(row.heartbeat),
+                    yes(row.posts),
+                    code(row.program),
+                )
+                for role, row in ROLES.items()
+            ),
+        )
+    }
+
+## Phases of a heartbeat
+
+`Beat.phase`; a phase that is missing or unknown is taken as the empty one. `Beat.state` beside it is for
+people.
+
+{
+        table(
+            ("phase", "what people read", "state of a round"),
+            ((code(phase), row.text, yes(phase in ROUND)) for phase, row in PHASES.items() if phase),
+        )
+    }
+
+## Kinds of work
+
+What scenarios price, and on which thread it runs.
+
+{table(("kind", "thread", "for"), ((code(kind), code(row.thread), row.why) for kind, row in KINDS.items()))}
+
+## Parts that can fail
+
+What `Faulted` and `Recovered` name.
+
+{
+        table(
+            ("part", "when", "a single failure"),
+            ((code(part), row.why, yes(row.momentary)) for part, row in PARTS.items()),
+        )
+    }
+"""
+
+
+def words() -> str:
+    """dashboard/static/protocol.js."""
+    return "\n".join(
+        (
+            "// Made of the tables in swarm/protocol.py by `make docs-protocol`; a test compares the two.",
+            "",
+            *names("Role", [(role.name, role.value) for role in ROLES]),
+            "",
+            "// In the order in which a swarm is told of.",
+            "export const ROLES = Object.values(Role);",
+            "",
+            *names("Phase", [(phase.name, phase.value) for phase in Phase]),
+            "",
+        )
+    )
+
+
+def names(kind: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"export const {kind} = {{", *(f'  {name}: "{value}",' for name, value in rows), "};"]
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+
+
+def code(name: str) -> str:
+    return f"`{name}`"
+
+
+def number(count: int) -> str:
+    return f"{count:,}"
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    WORDS.write_text(words(), encoding="utf-8")
