@@ -4,8 +4,8 @@ its journal.
     SwarmProcesses(folder) -> seed() -> invite(role) -> join(role) -> Program: pid, journal, log, process tree
     wait_until(predicate, seconds, why): polls, and says with the ends of all logs why it gave up
 
-Whatever a household started is gone at its end, with all that it forked. Not handled here: what a test wants
-to see.
+Whatever a swarm of processes started is gone at its end, with all that it forked. Not handled here: what a
+test wants to see.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class SwarmProcesses:
 
 
 @contextmanager
-def household(folder: Path, settings: str = SETTINGS) -> Iterator[SwarmProcesses]:
+def started_swarm(folder: Path, settings: str = SETTINGS) -> Iterator[SwarmProcesses]:
     it = SwarmProcesses(folder, settings)
     try:
         yield it

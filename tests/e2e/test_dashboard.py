@@ -29,7 +29,7 @@ from swarm_processes import (
     SwarmProcesses,
     environment,
     get,
-    household,
+    started_swarm,
     version,
 )
 
@@ -132,7 +132,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("dashboard")
-    with household(folder, CALM) as house:
+    with started_swarm(folder, CALM) as house:
         seed = house.seed()
         with Strangers(house.invite("sampler"), folder) as strangers:
             url = house.wait_until(

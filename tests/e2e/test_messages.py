@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, household, swarm, version
+from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, started_swarm, swarm, version
 
 from swarm import PROTOCOL, events, invite
 from swarm.protocol import Role
@@ -26,7 +26,7 @@ KEY = invite.keyring(bytes(32))
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
     """A run with its seed."""
-    with household(tmp_path_factory.mktemp("messages")) as it:
+    with started_swarm(tmp_path_factory.mktemp("messages")) as it:
         it.seed()
         yield it
 
@@ -265,7 +265,7 @@ def test_a_read_only_disk_is_named(house: SwarmProcesses, mounted: Path) -> None
 def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(
     tmp_path: Path, mounted: Path
 ) -> None:
-    with household(mounted, SETTINGS) as it:
+    with started_swarm(mounted, SETTINGS) as it:
         seed = it.seed()
         learner = it.join("learner", folder=tmp_path / "learner")
         it.join("sampler", *UNHURRIED, folder=tmp_path / "sampler")
@@ -282,7 +282,7 @@ def test_a_disk_that_fills_up_costs_a_seed_what_it_would_keep_and_not_the_run(
 def test_a_disk_that_fills_up_costs_a_learner_its_checkpoints_and_not_the_training(
     tmp_path: Path, mounted: Path
 ) -> None:
-    with household(tmp_path, SETTINGS) as it:
+    with started_swarm(tmp_path, SETTINGS) as it:
         it.seed()
         learner = it.join("learner", folder=mounted / "learner")
         it.join("sampler", *UNHURRIED)

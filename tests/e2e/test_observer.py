@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from swarm_processes import UNHURRIED, Program, SwarmProcesses, get, household, swarm
+from swarm_processes import UNHURRIED, Program, SwarmProcesses, get, started_swarm, swarm
 
 from swarm import events, invite
 from swarm.protocol import Role
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcesses]:
     """A seed, a learner and a sampler that have trained some versions."""
-    with household(tmp_path_factory.mktemp("observed")) as it:
+    with started_swarm(tmp_path_factory.mktemp("observed")) as it:
         seed = it.seed()
         it.join("learner")
         it.join("sampler", *UNHURRIED)
@@ -191,7 +191,7 @@ def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_pa
 
 @pytest.mark.slow
 def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: Path) -> None:
-    with household(tmp_path) as house:
+    with started_swarm(tmp_path) as house:
         seed = house.seed("run.private=true")
         learner = house.join("learner")
         house.wait_until(lambda: learner.saw(events.Started), 60, "the learner did not start")
@@ -240,7 +240,7 @@ def test_status_of_a_folder_tells_the_same_as_its_page(house: SwarmProcesses) ->
 
 @pytest.mark.slow
 def test_a_seed_that_starts_again_has_its_history(tmp_path: Path) -> None:
-    with household(tmp_path) as house:
+    with started_swarm(tmp_path) as house:
         first = house.seed("peer.history.save=0.5")
         house.join("learner")
         house.join("sampler", *UNHURRIED)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, admitted, household
+from swarm_processes import SETTINGS, admitted, started_swarm
 
 from swarm import events
 
@@ -72,7 +72,7 @@ def dials(namespace: str, address: str, port: str) -> bool:
 @pytest.mark.timeout(180)
 def test_a_sampler_that_nobody_can_dial_contributes(firewalled: tuple[str, str], tmp_path: Path) -> None:
     hub, far = firewalled
-    with household(tmp_path, SETTINGS.replace('host = "127.0.0.1"', f'host = "{NEAR}"')) as house:
+    with started_swarm(tmp_path, SETTINGS.replace('host = "127.0.0.1"', f'host = "{NEAR}"')) as house:
         seed = house.seed(wrap=inside(hub))
         learner = house.join("learner", f"peer.listen.host={NEAR}", wrap=inside(hub))
         sampler = house.join("sampler", folder=tmp_path / "far", wrap=inside(far))

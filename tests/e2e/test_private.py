@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from swarm_processes import UNHURRIED, admitted, household, swarm
+from swarm_processes import UNHURRIED, admitted, started_swarm, swarm
 
 from swarm import events, invite
 from swarm.protocol import Role
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.mark.slow
 def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing(tmp_path: Path) -> None:
-    with household(tmp_path) as house:
+    with started_swarm(tmp_path) as house:
         seed = house.seed("run.private=true")
         learner, sampler = (
             house.join("learner"),

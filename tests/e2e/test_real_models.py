@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import SETTINGS, household, swarm
+from swarm_processes import SETTINGS, started_swarm, swarm
 
 from swarm import events
 from swarm.learn import tiny
@@ -77,7 +77,7 @@ def loaded(exported: Path) -> str:
 @pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Path) -> None:
     tiny.make(folder / "model", "qwen3")
-    with household(folder, settings(folder)) as house:
+    with started_swarm(folder, settings(folder)) as house:
         house.seed()
         learner = house.join("learner")
         sampler = house.join("sampler", folder=folder / "elsewhere")
@@ -102,7 +102,7 @@ def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Pa
 @pytest.mark.parametrize(("family", "training"), [("llama", "lora"), ("gemma3", "full"), ("qwen3", "qlora")])
 def test_every_family_and_kind_of_training_runs_to_its_end(folder: Path, family: str, training: str) -> None:
     tiny.make(folder / "model", family)
-    with household(folder, settings(folder, training, versions=3)) as house:
+    with started_swarm(folder, settings(folder, training, versions=3)) as house:
         up = house.run(
             "up",
             "up",

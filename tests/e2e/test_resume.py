@@ -4,7 +4,7 @@ was."""
 from pathlib import Path
 
 import pytest
-from swarm_processes import UNHURRIED, Program, averaged, differing, household
+from swarm_processes import UNHURRIED, Program, averaged, differing, started_swarm
 
 from swarm import events
 
@@ -19,7 +19,7 @@ def on_disk(seed: Program) -> int:
 
 @pytest.mark.slow
 def test_a_killed_swarm_goes_on_from_its_last_release_and_takes_newcomers(tmp_path: Path) -> None:
-    with household(tmp_path) as house:
+    with started_swarm(tmp_path) as house:
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]
         house.join("sampler", *UNHURRIED)
         house.wait_until(

@@ -22,8 +22,8 @@ from swarm_processes import (
     averaged,
     differing,
     get,
-    household,
     released,
+    started_swarm,
     version,
 )
 
@@ -65,7 +65,7 @@ class Swarm:
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    with household(tmp_path_factory.mktemp("faults")) as house:
+    with started_swarm(tmp_path_factory.mktemp("faults")) as house:
         it = Swarm(house, house.seed())
         it.learners = [house.join("learner"), house.join("learner")]
         it.samplers = [house.join("sampler", *UNHURRIED), house.join("sampler", *UNHURRIED)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_processes import SETTINGS, Program, SwarmProcesses, alive, household, swarm
+from swarm_processes import SETTINGS, Program, SwarmProcesses, alive, started_swarm, swarm
 
 from swarm import events, wire
 from swarm.core.releases import rank
@@ -51,14 +51,14 @@ def trains(house: SwarmProcesses, version: int = 1) -> bool:
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
     """A swarm of `swarm up` that trains and has no end."""
-    with household(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
+    with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=0, versions=0)) as house:
         program = up(house)
         house.wait_until(lambda: trains(house), 90, "the swarm did not train")
         yield house, program
 
 
 def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(tmp_path: Path) -> None:
-    with household(tmp_path, SETTINGS + SMALL.format(evaluators=1, versions=6)) as house:
+    with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=1, versions=6)) as house:
         program = up(house)
         family: dict[int, psutil.Process] = {}
 
