@@ -289,3 +289,15 @@ def test_a_word_of_a_later_layout_asks_for_an_upgrade() -> None:
 def test_an_expiry_is_told_in_the_largest_whole_unit(seconds: float, ago: str) -> None:
     with pytest.raises(invite.InviteError, match=f"expired {ago} ago"):
         invite.read(word(), NOW + 60 + seconds)
+
+
+def test_a_word_that_ends_within_an_address_is_damaged() -> None:
+    with pytest.raises(invite.InviteError, match="it ends too early"):
+        invite.read(forged(lambda body: body.__delitem__(-1)), NOW)
+
+
+def test_every_port_that_there_is_can_be_written_and_no_other() -> None:
+    where = (f"/dns/a/tcp/65535/p2p/{PEER}",)
+    assert invite.read(invite.make(RUN, where), NOW).addresses == where
+    with pytest.raises(ValueError, match="65536"):
+        invite.make(RUN, (f"/dns/a/tcp/65536/p2p/{PEER}",))
