@@ -8,7 +8,6 @@ kernel when its parent dies, however it dies.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -16,11 +15,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from peers.errors import Interrupted, say
+from swarm.process import die_with_parent
 
 PARENT = "SWARM_PARENT"
 """Environment variable: the process that this one must not outlive."""
-
-_PDEATHSIG = 1
 
 
 def endings() -> list[signal.Signals]:
@@ -90,6 +88,6 @@ def run_until_signalled(program: Callable[[Departure], Coroutine[Any, Any, None]
 def _follow_parent() -> None:
     parent = os.environ.get(PARENT)
     if parent is not None and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)
         if os.getppid() != int(parent):  # it died before the kernel knew of us
             raise Interrupted(signal.SIGTERM)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import hashlib
 import logging
@@ -47,6 +46,7 @@ from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
 from swarm.net.matching import MatchError, Matching, read_announcement
 from swarm.net.norm import LARGEST, norm
+from swarm.process import die_with_parent
 
 MARGIN = 0.3
 """Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
@@ -54,8 +54,6 @@ process."""
 
 LEAVE = 1.0
 """Seconds for a process to take its handlers back when it leaves; then it is killed."""
-
-PDEATHSIG = 1
 
 
 # -- what goes through the pipe ------------------------------------------------------------------------------
@@ -290,7 +288,7 @@ def serve(setup: Setup, pipe: Connection, parent: int) -> None:
 
     torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
     """
-    ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(0)
     # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
