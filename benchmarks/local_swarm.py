@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
-from swarm import config as configs
+from swarm import config_loading
 from swarm.config import Config
 from swarm.events import AnyEvent
 from swarm.journal import read_journal
@@ -44,7 +44,7 @@ LOOK = 0.1
 
 
 def settings() -> Config:
-    return configs.load(None, SETTINGS).config
+    return config_loading.load(None, SETTINGS).config
 
 
 class LocalSwarm:
@@ -63,8 +63,8 @@ class LocalSwarm:
 
         base_model.folder(self.config.run)  # made once for this machine, not part of any figure
         self.folder.mkdir()
-        (self.folder / "config.toml").write_text(configs.dump(self.config))
-        (self.folder / "peer.toml").write_text(configs.dump(self.config, "peer"))
+        (self.folder / "config.toml").write_text(config_loading.dump(self.config))
+        (self.folder / "peer.toml").write_text(config_loading.dump(self.config, "peer"))
         try:
             self._start(
                 Role.SEED,

@@ -14,7 +14,7 @@ import msgspec
 from fastapi import FastAPI
 
 from dashboard import views
-from swarm.config import field_docs
+from swarm.config_loading import field_docs
 
 REF = "#/components/schemas/{name}"
 ERRORS = {

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import importlib
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers.commands import arguments, shipped
-from peers.errors import USAGE, CannotHere, WrongUsage, guarded
+from peers import verbs
+from peers.errors import USAGE, guarded
 from swarm.protocol import INVITED, JOINING, Role
 
 ROLES = ("auto", *(role.value for role in JOINING))
@@ -63,200 +61,6 @@ def run(said: Sequence[str]) -> int:
     return code
 
 
-# --- commands -----------------------------------------------------------------------------------------------
-
-
-def up(args: argparse.Namespace) -> int:
-    loaded = arguments.load(args, args.config)
-    arguments.check_objective(loaded)
-    from peers.commands import up as program
-
-    return program.up(loaded, arguments.folder_of(args, loaded))
-
-
-def start(args: argparse.Namespace) -> int:
-    loaded = arguments.load(args, args.config)
-    arguments.check_objective(loaded)
-    from peers.build import assembly
-
-    return assembly.start(loaded, arguments.folder_of(args, loaded), not args.no_page)
-
-
-def join(args: argparse.Namespace) -> int:
-    loaded = arguments.load(args, args.config)
-    arguments.refuse_run_settings(loaded)
-    word = " ".join(args.invite)
-    arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
-    from peers.build import assembly
-
-    return assembly.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
-
-
-def dashboard(args: argparse.Namespace) -> int:
-    loaded = arguments.load_window(args)
-    word = " ".join(args.invite)
-    arguments.read_invite(word, args.folder)
-    from peers.commands import dashboard as window
-
-    return window.dashboard(word, loaded.config, args.folder)
-
-
-def replay(args: argparse.Namespace) -> int:
-    loaded = arguments.load_window(args)
-    from peers.commands import dashboard as window
-
-    return window.replay(args.journal, loaded.config, args.speed)
-
-
-def status(args: argparse.Namespace) -> int:
-    loaded = arguments.load(args, None)
-    word = " ".join(args.invite) or None
-    if word is not None:
-        arguments.read_invite(word, args.folder)
-    folder = args.folder if word is not None else arguments.only_folder(args)
-    from peers.commands import status as program
-
-    return program.status(folder, word, loaded.config, args.watch, args.json)
-
-
-def leave(args: argparse.Namespace) -> int:
-    folder = arguments.only_folder(args)
-    from peers.commands import status as program
-
-    return program.leave(folder)
-
-
-def export(args: argparse.Namespace) -> int:
-    folder = arguments.only_folder(args)
-    from peers.commands import status as program
-
-    return program.export(folder, args.target)
-
-
-def invite_(args: argparse.Namespace) -> int:
-    folder = arguments.only_folder(args)
-    from peers.build import run_folder
-    from peers.runtime import peer_folder
-
-    word = run_folder.invite(folder, Role(args.role), args.expires)
-    print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
-    if Role.SEED not in peer_folder.running(folder):
-        print(
-            f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}",
-            file=sys.stderr,
-        )
-    return 0
-
-
-def simulate(args: argparse.Namespace) -> int:
-    path = shipped.scenario(args.scenario)  # before torch is imported
-    from peers.commands import sim as program
-
-    return program.simulate(path, args.seed, args.out)
-
-
-def doctor(args: argparse.Namespace) -> int:
-    from peers.commands import doctor as program
-
-    return program.main(args.folder, args.json)
-
-
-def fit(args: argparse.Namespace) -> int:
-    loaded = arguments.load_fit(args)
-    from peers.commands import fit as measure
-
-    return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
-
-
-def bench(args: argparse.Namespace) -> int:
-    from peers.studies import STUDIES
-
-    if not set(args.names) & set(STUDIES):
-        if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
-            raise WrongUsage(
-                "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
-            )
-        try:
-            # It lies beside the packages in a checkout, and no package may import it.
-            program = importlib.import_module("benchmarks")
-        except ModuleNotFoundError as error:
-            raise CannotHere(
-                "the benchmarks are not part of the installed program: run `make bench` in a checkout"
-            ) from error
-        return int(program.main(args.names, args.json))
-    if len(args.names) > 1:
-        raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
-    from peers import studies
-
-    methods = [name.strip() for name in args.methods.split(",") if name.strip()]
-    return studies.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
-
-
-def objectives(args: argparse.Namespace) -> int:
-    from peers.commands import objectives as catalogue
-
-    return catalogue.main(args.names, args.json)
-
-
-def task_try(args: argparse.Namespace) -> int:
-    loaded = arguments.load_task(args)
-    from peers.commands import task_try as trial
-
-    return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
-
-
-def config_show(args: argparse.Namespace) -> int:
-    from swarm import config
-
-    loaded = arguments.load(args, args.config)
-    values = {key: config.value(loaded.config, key) for key in loaded.origins}
-    if args.json:
-        print(
-            json.dumps(
-                {key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()},
-                indent=2,
-            )
-        )
-        return 0
-    lines = {key: f"{key} = {config.toml(values[key])}" for key in loaded.origins}
-    width = min(60, max(map(len, lines.values())))
-    for key, origin in loaded.origins.items():
-        print(f"{lines[key]:{width}}  # {origin}")
-    return 0
-
-
-def config_check(args: argparse.Namespace) -> int:
-    loaded = arguments.load(args, args.config)
-    arguments.check_objective(loaded)
-    changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
-    said = {"ok": True, "config": str(args.config), "changed": changed}
-    print(
-        json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default"
-    )
-    return 0
-
-
-def config_schema(args: argparse.Namespace) -> int:
-    from swarm import config, settings
-
-    if not args.json:
-        print(config.schema_text(), end="")
-        return 0
-    keys = config.SCHEMA.keys
-    print(
-        json.dumps(
-            {
-                k: {"default": config.SCHEMA.default(k), "wants": settings.describe(keys[k].type)}
-                for k in keys
-            },
-            indent=2,
-        )
-    )
-    return 0
-
-
-# --- the parser ---------------------------------------------------------------------------------------------
-
 CONFIG = "a TOML file, or the name of one that ships, such as demo"
 
 EXAMPLE = """examples:
@@ -296,17 +100,21 @@ def _add_running(commands: Any) -> None:
         _command(
             commands,
             "up",
-            up,
+            verbs.up,
             "run a whole swarm on this machine until it is complete",
             "swarm up demo",
         )
     )
     about = "begin a run, be its seed, print how to join"
-    it = _command(commands, "start", start, about, "swarm start private-lab")
+    it = _command(commands, "start", verbs.start, about, "swarm start private-lab")
     _config(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
     it = _command(
-        commands, "join", join, "take part in a run that an invite names", "swarm join swarm1... --as sampler"
+        commands,
+        "join",
+        verbs.join,
+        "take part in a run that an invite names",
+        "swarm join swarm1... --as sampler",
     )
     it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
     as_help = "the role; auto takes the invite's, or what fits this machine"
@@ -315,9 +123,9 @@ def _add_running(commands: Any) -> None:
     )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
     about = "let the peers of a run on this machine finish and leave"
-    _command(commands, "leave", leave, about, "swarm leave --folder ./demo-run")
+    _command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run")
     about = "simulate a swarm in virtual time"
-    it = _command(commands, "sim", simulate, about, "swarm sim paper-delay --seed 7")
+    it = _command(commands, "sim", verbs.simulate, about, "swarm sim paper-delay --seed 7")
     it.add_argument(
         "scenario",
         metavar="SCENARIO",
@@ -336,14 +144,14 @@ def _add_running(commands: Any) -> None:
 
 
 def _add_reading(commands: Any) -> None:
-    it = _command(commands, "status", status, "show what a swarm is doing", "swarm status --watch")
+    it = _command(commands, "status", verbs.status, "show what a swarm is doing", "swarm status --watch")
     it.add_argument(
         "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
     )
     it.add_argument("--watch", action="store_true", help="go on showing it")
     _add_windows(commands)
     about = "print a word that invites to the run on this machine"
-    it = _command(commands, "invite", invite_, about, "swarm invite --role learner")
+    it = _command(commands, "invite", verbs.invite_, about, "swarm invite --role learner")
     it.add_argument(
         "--role",
         choices=tuple(role.value for role in INVITED),
@@ -356,7 +164,7 @@ def _add_reading(commands: Any) -> None:
     it = _command(
         commands,
         "export",
-        export,
+        verbs.export,
         "write the newest policy as a Hugging Face folder",
         "swarm export ./my-model",
     )
@@ -366,12 +174,12 @@ def _add_reading(commands: Any) -> None:
     _command(
         commands,
         "doctor",
-        doctor,
+        verbs.doctor,
         "say whether this machine can take part, and what to do if not",
         "swarm doctor --json",
     )
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
-    it = _command(commands, "fit", fit, about, "swarm fit Qwen/Qwen3-0.6B")
+    it = _command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B")
     it.add_argument(
         "model_or_config",
         metavar="MODEL",
@@ -379,14 +187,14 @@ def _add_reading(commands: Any) -> None:
     )
     it.add_argument("--no-measure", action="store_true", help="predict only: seconds instead of minutes")
     about = "list the learning objectives, or show the parts of one"
-    it = _command(commands, "objectives", objectives, about, "swarm objectives gepo")
+    it = _command(commands, "objectives", verbs.objectives, about, "swarm objectives gepo")
     it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
     _add_bench(commands)
 
 
 def _add_windows(commands: Any) -> None:
     about = "join a swarm as an observer and serve its page"
-    it = _command(commands, "dashboard", dashboard, about, "swarm dashboard swarm1... --port 8080")
+    it = _command(commands, "dashboard", verbs.dashboard, about, "swarm dashboard swarm1... --port 8080")
     it.add_argument(
         "invite",
         metavar="INVITE",
@@ -395,7 +203,7 @@ def _add_windows(commands: Any) -> None:
     )
     _page(it)
     about = "serve the page over the journal of a finished run"
-    it = _command(commands, "replay", replay, about, "swarm replay demo-run --speed 10")
+    it = _command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10")
     it.add_argument("journal", metavar="JOURNAL", type=Path, help="a journal.jsonl, or a run's folder")
     it.add_argument(
         "--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)"
@@ -429,7 +237,7 @@ def _seconds(text: str) -> float:
 
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
-    it = _command(commands, "bench", bench, about, "swarm bench gradient --quick")
+    it = _command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick")
     rows = (
         "join, groups, averaging, tokens, memory, scoring, dashboard, engines; without one, all (about 20"
         " minutes)"
@@ -466,7 +274,7 @@ def _add_task(commands: Any) -> None:
     )
     outer.set_defaults(command=lambda args: outer.error("try?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    it = _command(inner, "try", task_try, about, example)
+    it = _command(inner, "try", verbs.task_try, about, example)
     it.add_argument(
         "task",
         metavar="NAME",
@@ -483,13 +291,15 @@ def _add_config(commands: Any) -> None:
     )
     outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    it = _command(inner, "show", config_show, "print every setting with its origin", example)
+    it = _command(inner, "show", verbs.config_show, "print every setting with its origin", example)
     it.add_argument(
         "config", metavar="CONFIG", type=Path, nargs="?", help=f"{CONFIG}; without it, the defaults"
     )
-    _config(_command(inner, "check", config_check, "say whether a file is good", "swarm config check demo"))
+    _config(
+        _command(inner, "check", verbs.config_check, "say whether a file is good", "swarm config check demo")
+    )
     about = "print every key, its default, what it accepts and means"
-    _command(inner, "schema", config_schema, about, "swarm config schema")
+    _command(inner, "schema", verbs.config_schema, about, "swarm config schema")
 
 
 def _command(commands: Any, name: str, function: Any, about: str, example: str) -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
 
-from swarm import config
+from swarm import config_loading
 from swarm.sim import scenario
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def test_help_answers_in_under_half_a_second() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_config_loads_and_says_whom_it_is_for(path: Path) -> None:
-    assert config.load(path).config.run.name
+    assert config_loading.load(path).config.run.name
     assert path.read_text().startswith("# For ")
 
 

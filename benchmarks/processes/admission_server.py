@@ -24,7 +24,7 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
-from swarm import wire
+from swarm import config_loading, wire
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Receipt, Release, Verdict
 
@@ -64,7 +64,7 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     from swarm.identity import open_key
     from swarm.net.hive import Node
 
-    config = configs.load(None, SETTINGS).config
+    config = config_loading.load(None, SETTINGS).config
     keyring = open_key(folder / "key")
     node = await Node.start(
         keyring=keyring,

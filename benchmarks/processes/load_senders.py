@@ -25,7 +25,7 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
 from peers.runtime.signals import Departure, run_until_signalled
 from swarm import config as configs
-from swarm import wire
+from swarm import config_loading, wire
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
@@ -47,7 +47,7 @@ class LoadSenders:
         from swarm.learn.pretrained import load_tokenizer
         from swarm.tasks import catalog as tasks
 
-        self.folder, self.server, self.config = folder, server, configs.load(None, SETTINGS).config
+        self.folder, self.server, self.config = folder, server, config_loading.load(None, SETTINGS).config
         self.run = Digest(server["run"])
         self.learner = PeerId(server["addresses"][0].rsplit("/p2p/", 1)[1])
         self.tokenizer = load_tokenizer(model)

@@ -30,7 +30,7 @@ from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import baseline_engine as plain
 from benchmarks.processes import hosted
 from peers.runtime.signals import Departure, run_until_signalled
-from swarm import config as configs
+from swarm import config_loading
 from swarm.config import Config
 from swarm.protocol import PHASES, Kind, Phase, Role
 from swarm.sample.base import Completions, Engine
@@ -54,7 +54,7 @@ def settings(setup: Answer, *more: str) -> Config:
         f"peer.engine.name={setup['engine']}",
         "peer.listen.host=127.0.0.1",
     )
-    return configs.load(None, (*own, *setup.get("settings", ()), *more)).config
+    return config_loading.load(None, (*own, *setup.get("settings", ()), *more)).config
 
 
 class DirectCalls:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.partner import Answer, opened, say
-from swarm import config as configs
+from swarm import config_loading
 from swarm.config import Config
 from swarm.types import Array, Digest, Group, PeerId, Times
 from swarm.weights import Weights
@@ -86,7 +86,7 @@ def settings(setup: Answer) -> Config:
         "run.sampling.max_tokens": TOKENS,
         "run.optimizer.lr": 1e-6,
     }
-    return configs.load(None, [f"{name}={value}" for name, value in own.items()]).config
+    return config_loading.load(None, [f"{name}={value}" for name, value in own.items()]).config
 
 
 def genesis(model: Path, config: Config) -> bytes:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import msgspec
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
 from peers.build.page_server import loopback, page, private_invite, public_invite
+from peers.build.place import Place, averager_of, node_of, one_thread, place_of
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
@@ -37,40 +37,32 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
-from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import Departure, run_until_signalled
 from peers.runtime.status_line import living
 from swarm import events
-from swarm.config import Config, Listen, LoadedConfig, Page, Run, from_run_dict
+from swarm.config import Config, Listen, Page, Run
+from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.core.membership import Trust, needs_membership
-from swarm.durable import write_durably
-from swarm.identity import Keyring, human_name, open_key, verify
+from swarm.identity import human_name, verify
 from swarm.invite import Invite
-from swarm.journal import Journal
-from swarm.net import torch_free
-from swarm.net.ports import Average, Averager, NetError, Ports, Unreachable
-from swarm.protocol import INVITED, JOINING, ROLES, Kind, Part, Policy, Role
+from swarm.net.ports import Average, Averager, Ports
+from swarm.protocol import INVITED, JOINING, ROLES, Kind, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
-from swarm.types import Digest, Membership, PeerId
+from swarm.types import Membership, PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
     import torch
 
-    from swarm.net.averager import HiveAverager
     from swarm.net.hive import Node
-
-HIGHEST_PORT = 65535
-GOODBYE = 10.0
-"""Seconds for each part to end: a forked process that hangs is killed by then."""
 
 
 def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
     config = loaded.config
     path = run_folder.prepared(folder or run_folder.default_path(config.run.name))
-    _one_thread()
+    one_thread()
     run = run_folder.opened(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
     return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
 
@@ -111,8 +103,10 @@ def observe(
     path = _folder_of(invite, folder)
 
     async def program(departure: Departure) -> None:
-        with _place(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
-            async with _node(place, invite.run, Listen(dial_only=True), invite.addresses, light=True) as node:
+        with place_of(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
+            async with node_of(
+                place, invite.run, Listen(dial_only=True), invite.addresses, light=True
+            ) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
                 host = _host(
                     place,
@@ -172,98 +166,6 @@ def _peers_of(invite: Invite) -> list[PeerId]:
 # --- the parts ----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Place:
-    """A peer's folder of a run folder, and its journal."""
-
-    folder: Path
-    keyring: Keyring
-    bus: events.Bus
-
-    def keep(self, path: Path, text: str, otherwise: str) -> None:
-        """Write a file that makes a later start easier; a full disk costs that file, and not the peer."""
-        try:
-            write_durably(path, text.encode())
-        except OSError as error:
-            self.report(Part.DISK, f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
-
-    def report(self, part: str, detail: str, seconds: float | None) -> None:
-        """Faults and recoveries of the node's and the averager's processes, as events."""
-        at, me = time.time(), self.keyring.me
-        if seconds is None:
-            self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=events.cut(detail)))
-        else:
-            self.bus.emit(events.Recovered(at=at, peer=me, part=part, seconds=round(seconds, 2)))
-
-
-@contextlib.contextmanager
-def _place(peer_folder: PeerFolder) -> Iterator[Place]:
-    with peer_folder:
-        journal = Journal(peer_folder.path / "journal.jsonl")
-        bus = events.Bus()
-        bus.add(journal)
-        try:
-            yield Place(peer_folder.path, open_key(peer_folder.path / "key"), bus)
-        finally:
-            journal.close()
-            if journal.lost:
-                print(
-                    f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr
-                )
-
-
-@asynccontextmanager
-async def _node(
-    place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
-) -> AsyncIterator[Node]:
-    """A running node under supervision; a `light` one is without torch."""
-    if light:
-        torch_free.enter()
-    else:
-        _one_thread()
-    from swarm.net.hive import Node
-
-    listen = _kept_port(listen, place.folder / "port")
-    try:
-        node = await Node.start(
-            keyring=place.keyring,
-            key_path=place.folder / "key",
-            run=run,
-            listen=listen,
-            bootstrap=bootstrap,
-            report=place.report,
-        )
-    except Unreachable:
-        raise
-    except NetError as error:  # a port, an address, a clock: this machine's
-        raise CannotHere(str(error)) from error
-    if not listen.dial_only:
-        place.keep(place.folder / "port", str(node.port), "it takes another port when it is started again")
-    supervision = asyncio.create_task(node.supervise())
-    try:
-        yield node
-    finally:
-        supervision.cancel()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.close(), GOODBYE)
-
-
-def _one_thread() -> None:
-    """Keep torch to one thread, before it computes anything: its threads do not survive the forks to come."""
-    import torch
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
-
-
-def _kept_port(listen: Listen, path: Path) -> Listen:
-    """Listen on the last start's port, so that old invites and remembered addresses keep working."""
-    said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
-    if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
-        return msgspec.structs.replace(listen, port=int(said))
-    return listen
-
-
 def _host(
     place: Place,
     run: RunFolder,
@@ -311,8 +213,8 @@ def _trust(run: RunFolder) -> Trust:
 
 
 async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
-    with _place(run.peer_folder(Role.SEED)) as place:
-        async with _node(place, run.digest, config.peer.listen, ()) as node:
+    with place_of(run.peer_folder(Role.SEED)) as place:
+        async with node_of(place, run.digest, config.peer.listen, ()) as node:
             host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
             for damage in await spec_transfer.serve(node.mail, run):
                 print(damage, file=sys.stderr, flush=True)
@@ -378,8 +280,8 @@ async def _join(
     invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
 ) -> None:
     """`machine` is given where the role and its precision are what fits it."""
-    with _place(peer_folder.free_peer_folder(path, role)) as place:
-        async with _node(place, invite.run, config.peer.listen, invite.addresses) as node:
+    with place_of(peer_folder.free_peer_folder(path, role)) as place:
+        async with node_of(place, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)
             if machine is not None:
@@ -423,7 +325,7 @@ async def _act(
 
     program = resolve_name(ROLES[role].program)
     if ROLES[role].policy is Policy.TRAINED:
-        async with _averager(place, run, node) as averager:
+        async with averager_of(place, run, node) as averager:
             host = _host(place, run, role, config, node, averager, membership)
             departure.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
@@ -468,30 +370,6 @@ async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskS
         yield source
     finally:
         source.close()
-
-
-@asynccontextmanager
-async def _averager(place: Place, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
-    from peers.build import factory
-    from swarm.net.averager import HiveAverager
-    from swarm.net.guard import averaging_prefix
-
-    settings = from_run_dict(run.spec.run)
-    averager = HiveAverager(
-        daemon=node.control,
-        dial_only=node.listen.dial_only,
-        prefix=averaging_prefix(run.digest),
-        numel=factory.size(run.model, settings),
-        groups=settings.batch.groups,
-        settings=settings.averaging,
-        report=place.report,
-    )
-    await averager.start()
-    try:
-        yield averager
-    finally:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(averager.close(), GOODBYE)
 
 
 class Nobody:

@@ -20,7 +20,8 @@ import platformdirs
 
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
-from swarm.config import Run, run_dict
+from swarm.config import Run
+from swarm.config_loading import run_dict
 from swarm.learn import rates
 from swarm.tasks import catalog as tasks
 from swarm.tasks import files as task_files

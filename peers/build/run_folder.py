@@ -30,7 +30,8 @@ from peers.errors import CannotHere, Refusal
 from peers.runtime.peer_folder import MEMBERSHIP, PeerFolder, membership
 from swarm import PROTOCOL, wire
 from swarm import invite as invites
-from swarm.config import Run, run_dict
+from swarm.config import Run
+from swarm.config_loading import run_dict
 from swarm.core.membership import needs_membership
 from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key

@@ -15,7 +15,7 @@ from peers.commands import shipped
 from peers.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from swarm.config import LoadedConfig
+    from swarm.config_loading import LoadedConfig
 
 COMPLETION = 512
 """Longest completion, in tokens: a worked answer to a grade-school question; the default of `run.sampling` is
@@ -23,11 +23,11 @@ the demo's."""
 
 
 def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
-    from swarm import config
+    from swarm import config_loading
 
     path = None if path is None else shipped.settings(path)
     sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
-    return config.load(path, sets, os.environ)
+    return config_loading.load(path, sets, os.environ)
 
 
 def load_task(args: argparse.Namespace) -> LoadedConfig:

@@ -19,7 +19,8 @@ from peers.build import assembly, run_folder
 from peers.build.page_server import page, public_invite
 from peers.errors import WrongUsage
 from peers.runtime.signals import Departure, run_until_signalled
-from swarm.config import Config, Page, Run, from_run_dict
+from swarm.config import Config, Page, Run
+from swarm.config_loading import from_run_dict
 from swarm.journal import from_line
 from swarm.protocol import Role
 

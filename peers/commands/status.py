@@ -26,7 +26,8 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
-from swarm.config import Config, Run, from_run_dict
+from swarm.config import Config, Run
+from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import open_key
 from swarm.protocol import RELEASE_LIMIT, Role

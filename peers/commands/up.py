@@ -33,8 +33,9 @@ from peers.build.run_folder import prepared, read
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, endings
-from swarm import config as configs
-from swarm.config import Config, LoadedConfig, from_run_dict
+from swarm import config_loading
+from swarm.config import Config
+from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.durable import write_durably
 from swarm.events import AnyEvent
 from swarm.journal import from_line
@@ -68,8 +69,8 @@ def up(loaded: LoadedConfig, folder: Path) -> int:
     child cannot run."""
     folder = prepared(folder.resolve())
     with PeerFolder(folder / "peers" / "up"):
-        write_durably(folder / "config.toml", configs.dump(loaded.config).encode())
-        write_durably(folder / "peer.toml", configs.dump(loaded.config, "peer").encode())
+        write_durably(folder / "config.toml", config_loading.dump(loaded.config).encode())
+        write_durably(folder / "peer.toml", config_loading.dump(loaded.config, "peer").encode())
         children = Children(folder, loaded.config)
         try:
             children.live()

@@ -20,11 +20,11 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from swarm.core.slots import StreamSeat, StreamSlots, deadline, largest
+from swarm.net.mail_pool import Pool, Stream
 from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
@@ -33,9 +33,6 @@ from swarm.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
 
-STREAMS_TO_ONE = 8
-"""Streams open at once to one service of one peer; more do not make a link faster, and p2pd fails at 256 to
-one peer."""
 
 POOL_SECONDS = 30.0
 """Seconds after which the sender closes an idle stream: a sampler writes more often, and a passing peer
@@ -67,7 +64,6 @@ OK, REFUSED, BUSY = 0, 1, 2
 _REPLY = struct.Struct(">BI")
 _SIZE = struct.Struct(">I")
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 BROKEN = (OSError, EOFError)
 CROWDED = b"busy: too many calls at once, try later"
 
@@ -82,27 +78,6 @@ class MailDaemon(Protocol):
         name: str,
         handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     ) -> None: ...
-
-
-@dataclass
-class Pool:
-    """Streams to one service of one peer."""
-
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STREAMS_TO_ONE))
-    idle: list[tuple[float, Stream]] = field(default_factory=list)
-    """(since, stream), the most recently used last."""
-    users: int = 0
-    patient: dict[asyncio.Timeout, float] = field(default_factory=dict)
-    """Calls that wait by progress -> seconds without a byte after which the peer is silent."""
-
-    def moved(self) -> None:
-        """Bytes of an answer arrived: extend the calls that wait for this service of this peer."""
-        if not self.patient:
-            return
-        now = asyncio.get_running_loop().time()
-        for limit, idle in self.patient.items():
-            if not limit.expired():
-                limit.reschedule(now + idle)
 
 
 class StreamMail:

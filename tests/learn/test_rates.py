@@ -8,7 +8,8 @@ import pytest
 
 from peers.build import base_model, run_folder
 from peers.errors import WrongUsage
-from swarm.config import Model, Optimizer, Run, TaskSettings, load
+from swarm.config import Model, Optimizer, Run, TaskSettings
+from swarm.config_loading import load
 from swarm.learn import tiny
 from swarm.learn.learner import Learner
 from swarm.learn.rates import Unknown, rate, settled

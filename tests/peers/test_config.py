@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm import config
+from swarm import config, config_loading
 from swarm import settings as layers
-from swarm.config import Config, ConfigError, Run, load
+from swarm.config import Config, Run
+from swarm.config_loading import load
+from swarm.settings import ConfigError
 
 
 def written(folder: Path, text: str, name: str = "it.toml") -> Path:
@@ -147,7 +149,7 @@ def test_words_are_read_as_what_the_key_wants() -> None:
     assert loaded.config.run.private is True
     assert loaded.config.run.model.name == "7"
     assert loaded.config.run.objective.options == {"eps": 0.3}
-    assert config.value(loaded.config, "run.objective.options.eps") == 0.3
+    assert config_loading.value(loaded.config, "run.objective.options.eps") == 0.3
 
 
 runs = st.builds(
@@ -164,8 +166,8 @@ runs = st.builds(
 
 @given(runs)
 def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
-    over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(config.run_dict(run)))
-    assert config.from_run_dict(over_the_wire) == run
+    over_the_wire = msgspec.msgpack.decode(msgspec.msgpack.encode(config_loading.run_dict(run)))
+    assert config_loading.from_run_dict(over_the_wire) == run
 
 
 @settings(max_examples=20)
@@ -173,46 +175,46 @@ def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
 def test_what_is_dumped_can_be_loaded(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Config(run=run, peer=config.Peer(page=config.Page(port=1)))
-        assert load(written(Path(folder), config.dump(whole))).config == whole
-        assert load(written(Path(folder), config.dump(whole, "run"))).config == Config(run=run)
+        assert load(written(Path(folder), config_loading.dump(whole))).config == whole
+        assert load(written(Path(folder), config_loading.dump(whole, "run"))).config == Config(run=run)
 
 
 def test_the_order_in_which_options_were_written_does_not_change_the_run() -> None:
     one, two = ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0})
     runs = [Run(objective=config.ObjectiveSettings(options=options)) for options in (one, two)]
-    assert msgspec.msgpack.encode(config.run_dict(runs[0])) == msgspec.msgpack.encode(
-        config.run_dict(runs[1])
+    assert msgspec.msgpack.encode(config_loading.run_dict(runs[0])) == msgspec.msgpack.encode(
+        config_loading.run_dict(runs[1])
     )
 
 
 def test_a_run_of_another_version_says_who_is_newer() -> None:
-    newer = config.run_dict(Run()) | {"wisdom": {"level": 3}}
+    newer = config_loading.run_dict(Run()) | {"wisdom": {"level": 3}}
     with pytest.raises(ConfigError, match=r"newer version: its run has wisdom\.level"):
-        config.from_run_dict(newer)
-    older = config.run_dict(Run())
+        config_loading.from_run_dict(newer)
+    older = config_loading.run_dict(Run())
     del older["pace"]
     with pytest.raises(ConfigError, match=r"older version: its run lacks pace\.beat"):
-        config.from_run_dict(older)
+        config_loading.from_run_dict(older)
 
 
 def test_a_run_from_elsewhere_is_checked_like_a_file() -> None:
-    tree = config.run_dict(Run()) | {"seed": -1}
+    tree = config_loading.run_dict(Run()) | {"seed": -1}
     with pytest.raises(ConfigError, match="does not fit"):
-        config.from_run_dict(tree)
+        config_loading.from_run_dict(tree)
 
 
 def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) -> None:
-    text = config.schema_text()
+    text = config_loading.schema_text()
     assert load(written(tmp_path, text)).config == Config()
     uncommented = re.sub(r"^# (\w+ = .*)", r"\1", text, flags=re.MULTILINE)
     loaded = load(written(tmp_path, uncommented))
     assert loaded.config == Config()
-    closed = [key for key in config.SCHEMA.keys if not config.SCHEMA.is_free(key)]
+    closed = [key for key in config_loading.SCHEMA.keys if not config_loading.SCHEMA.is_free(key)]
     assert all(loaded.origins[key] != "default" for key in closed)
 
 
 def test_every_key_is_described() -> None:
-    assert all(layers.describe(field.type) for field in config.SCHEMA.keys.values())
+    assert all(layers.describe(field.type) for field in config_loading.SCHEMA.keys.values())
 
 
 class Inner(msgspec.Struct):

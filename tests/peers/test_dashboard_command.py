@@ -15,7 +15,8 @@ from peers.commands import dashboard
 from peers.commands.up import Tail
 from peers.errors import CannotHere, WrongUsage
 from swarm import invite as invites
-from swarm.config import Config, Page, Run, run_dict
+from swarm.config import Config, Page, Run
+from swarm.config_loading import run_dict
 from swarm.durable import write_durably
 from swarm.events import Noted
 from swarm.identity import open_key

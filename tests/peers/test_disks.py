@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from peers import errors
-from peers.build import assembly
+from peers.build import place as places
+from peers.build.place import Place, kept_port
 from peers.commands import up
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
@@ -94,18 +95,18 @@ def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("said", ["80000", "", "12x", "-1", "²", "99999999999999999999"])
 def test_a_kept_port_that_is_no_port_is_forgotten(tmp_path: Path, said: str) -> None:
     (tmp_path / "port").write_text(said)
-    assert assembly._kept_port(Listen(), tmp_path / "port") == Listen()
+    assert kept_port(Listen(), tmp_path / "port") == Listen()
     (tmp_path / "port").write_text("4711")
-    assert assembly._kept_port(Listen(), tmp_path / "port").port == 4711
+    assert kept_port(Listen(), tmp_path / "port").port == 4711
 
 
 def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[events.Event] = []
-    place = assembly.Place(tmp_path, open_key(tmp_path / "key"), Bus())
+    place = Place(tmp_path, open_key(tmp_path / "key"), Bus())
     place.bus.add(told.append)
-    monkeypatch.setattr(assembly, "write_durably", failed)
+    monkeypatch.setattr(places, "write_durably", failed)
     place.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
     (fault,) = told
     assert isinstance(fault, events.Faulted) and fault.part == "disk"

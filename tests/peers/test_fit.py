@@ -25,7 +25,8 @@ from peers.fit.estimates import RunShape, Speed
 from peers.fit.fits import Case
 from peers.fit.hardware import Gpu, Machine
 from peers.fit.model_shape import examine
-from swarm.config import Config, load, run_dict
+from swarm.config import Config
+from swarm.config_loading import load, run_dict
 from swarm.invite import Invite
 from swarm.learn import tiny
 from swarm.protocol import Role

@@ -19,7 +19,8 @@ from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
 from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
-from swarm.config import Config, DelayLaw, Run, run_dict
+from swarm.config import Config, DelayLaw, Run
+from swarm.config_loading import run_dict
 from swarm.core.membership import Trust
 from swarm.durable import write_durably
 from swarm.invite import InviteError

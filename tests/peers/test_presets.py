@@ -21,7 +21,8 @@ from peers.cli import parser
 from peers.fit import fits
 from peers.fit.calibration import Corrections
 from peers.fit.hardware import Gpu, Machine
-from swarm.config import Config, load, run_dict
+from swarm.config import Config
+from swarm.config_loading import load, run_dict
 from swarm.learn import tiny
 from swarm.learn.rates import settled
 from swarm.types import Array, Digest, Group, PeerId, Spec, Task, Times

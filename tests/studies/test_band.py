@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from peers.studies.band import (
-    LAGS,
-    TakenGroup,
-    believing,
-    binned,
-    figures,
-    honest,
-    liars,
-    measure,
-    suffer,
-    write,
-)
+from peers.studies.band import LAGS, TakenGroup, binned, figures, honest, liars, measure, write
 from peers.studies.experiments import key
+from peers.studies.liars import believing, suffer
 from swarm.core import belief
 
 

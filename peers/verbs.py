@@ -1,0 +1,209 @@
+"""What each command of `swarm` does with its parsed words: find the run folder, load the settings, call one
+function.
+
+    Namespace --verb--> settings, folder --one function of peers.commands, build or studies--> exit code
+
+Every verb is a function from parsed words to an exit code; data goes to stdout, talk to stderr. Torch and
+hivemind take seconds to import, so that each verb imports what it needs when it runs. Not handled here: the
+words (peers.cli), what the commands do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+
+from peers.commands import arguments, shipped
+from peers.errors import CannotHere, WrongUsage
+from swarm.protocol import Role
+
+
+def up(args: argparse.Namespace) -> int:
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
+    from peers.commands import up as program
+
+    return program.up(loaded, arguments.folder_of(args, loaded))
+
+
+def start(args: argparse.Namespace) -> int:
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
+    from peers.build import assembly
+
+    return assembly.start(loaded, arguments.folder_of(args, loaded), not args.no_page)
+
+
+def join(args: argparse.Namespace) -> int:
+    loaded = arguments.load(args, args.config)
+    arguments.refuse_run_settings(loaded)
+    word = " ".join(args.invite)
+    arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    from peers.build import assembly
+
+    return assembly.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
+
+
+def dashboard(args: argparse.Namespace) -> int:
+    loaded = arguments.load_window(args)
+    word = " ".join(args.invite)
+    arguments.read_invite(word, args.folder)
+    from peers.commands import dashboard as window
+
+    return window.dashboard(word, loaded.config, args.folder)
+
+
+def replay(args: argparse.Namespace) -> int:
+    loaded = arguments.load_window(args)
+    from peers.commands import dashboard as window
+
+    return window.replay(args.journal, loaded.config, args.speed)
+
+
+def status(args: argparse.Namespace) -> int:
+    loaded = arguments.load(args, None)
+    word = " ".join(args.invite) or None
+    if word is not None:
+        arguments.read_invite(word, args.folder)
+    folder = args.folder if word is not None else arguments.only_folder(args)
+    from peers.commands import status as program
+
+    return program.status(folder, word, loaded.config, args.watch, args.json)
+
+
+def leave(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import status as program
+
+    return program.leave(folder)
+
+
+def export(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.commands import status as program
+
+    return program.export(folder, args.target)
+
+
+def invite_(args: argparse.Namespace) -> int:
+    folder = arguments.only_folder(args)
+    from peers.build import run_folder
+    from peers.runtime import peer_folder
+
+    word = run_folder.invite(folder, Role(args.role), args.expires)
+    print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
+    if Role.SEED not in peer_folder.running(folder):
+        print(
+            f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def simulate(args: argparse.Namespace) -> int:
+    path = shipped.scenario(args.scenario)  # before torch is imported
+    from peers.commands import sim as program
+
+    return program.simulate(path, args.seed, args.out)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from peers.commands import doctor as program
+
+    return program.main(args.folder, args.json)
+
+
+def fit(args: argparse.Namespace) -> int:
+    loaded = arguments.load_fit(args)
+    from peers.commands import fit as measure
+
+    return measure.main(loaded.config, args.model_or_config, not args.no_measure, args.json)
+
+
+def bench(args: argparse.Namespace) -> int:
+    from peers.studies import STUDIES
+
+    if not set(args.names) & set(STUDIES):
+        if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
+            raise WrongUsage(
+                "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
+            )
+        try:
+            # It lies beside the packages in a checkout, and no package may import it.
+            program = importlib.import_module("benchmarks")
+        except ModuleNotFoundError as error:
+            raise CannotHere(
+                "the benchmarks are not part of the installed program: run `make bench` in a checkout"
+            ) from error
+        return int(program.main(args.names, args.json))
+    if len(args.names) > 1:
+        raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
+    from peers import studies
+
+    methods = [name.strip() for name in args.methods.split(",") if name.strip()]
+    return studies.main(args.names[0], args.quick, args.out, methods, args.minutes, args.seed)
+
+
+def objectives(args: argparse.Namespace) -> int:
+    from peers.commands import objectives as catalogue
+
+    return catalogue.main(args.names, args.json)
+
+
+def task_try(args: argparse.Namespace) -> int:
+    loaded = arguments.load_task(args)
+    from peers.commands import task_try as trial
+
+    return trial.main(loaded.config.run, args.n, loaded.config.run.model.name != "embedded", args.json)
+
+
+def config_show(args: argparse.Namespace) -> int:
+    from swarm import config_loading
+
+    loaded = arguments.load(args, args.config)
+    values = {key: config_loading.value(loaded.config, key) for key in loaded.origins}
+    if args.json:
+        print(
+            json.dumps(
+                {key: {"value": values[key], "origin": origin} for key, origin in loaded.origins.items()},
+                indent=2,
+            )
+        )
+        return 0
+    lines = {key: f"{key} = {config_loading.toml(values[key])}" for key in loaded.origins}
+    width = min(60, max(map(len, lines.values())))
+    for key, origin in loaded.origins.items():
+        print(f"{lines[key]:{width}}  # {origin}")
+    return 0
+
+
+def config_check(args: argparse.Namespace) -> int:
+    loaded = arguments.load(args, args.config)
+    arguments.check_objective(loaded)
+    changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
+    said = {"ok": True, "config": str(args.config), "changed": changed}
+    print(
+        json.dumps(said) if args.json else f"{args.config}: good, {len(changed)} settings are not the default"
+    )
+    return 0
+
+
+def config_schema(args: argparse.Namespace) -> int:
+    from swarm import config_loading, settings
+
+    if not args.json:
+        print(config_loading.schema_text(), end="")
+        return 0
+    keys = config_loading.SCHEMA.keys
+    print(
+        json.dumps(
+            {
+                k: {"default": config_loading.SCHEMA.default(k), "wants": settings.describe(keys[k].type)}
+                for k in keys
+            },
+            indent=2,
+        )
+    )
+    return 0

@@ -1,0 +1,225 @@
+"""From files, the environment and `--set` to a Config, and back to text.
+
+    defaults < `extends` < file < environment < `--set` --load--> LoadedConfig
+    Run --run_dict--> plain values in a Spec --from_run_dict--> the same Run at a joiner
+    Config --dump--> TOML that `load` reads back            --schema_text--> every key explained
+
+Invariant: whatever comes out has passed its types' ranges and RELATIONS, what holds between two fields. Not
+handled here: which settings there are (swarm.config), how layers are folded (swarm.settings).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from swarm import settings
+from swarm.config import Config, Run, Section
+from swarm.settings import ConfigError
+
+
+class LoadedConfig(NamedTuple):
+    config: Config
+    origins: dict[str, str]
+    """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set
+    ...`."""
+
+
+SCHEMA = settings.Schema(Config)
+
+
+RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
+    (
+        "run.averaging.request",
+        "run.averaging.match",
+        lambda a, b: a < b,
+        "be below: it is a little patience after it",
+    ),
+    (
+        "run.averaging.match",
+        "run.averaging.deadline",
+        lambda a, b: a < b,
+        "be below: no round could end in time",
+    ),
+    (
+        "run.averaging.chunk",
+        "run.averaging.deadline",
+        lambda a, b: a < b,
+        "be below: a lost member could not be noticed in time",
+    ),
+    (
+        "run.pace.patience",
+        "run.pace.beat",
+        lambda a, b: a > 2 * b,
+        "be more than twice: one late heartbeat would lose a peer",
+    ),
+    (
+        "peer.delay.policy.longest",
+        "peer.delay.policy.seconds",
+        lambda a, b: a >= b,
+        "not be below: it cuts the law off",
+    ),
+    (
+        "peer.delay.upload.longest",
+        "peer.delay.upload.seconds",
+        lambda a, b: a >= b,
+        "not be below: it cuts the law off",
+    ),
+)
+"""(key, other key, holds, what the first must do with regard to the second and why)."""
+
+
+def load(
+    path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> LoadedConfig:
+    """Defaults < `extends` < file < environment < `--set`. Raises ConfigError."""
+    files = settings.from_file(SCHEMA, path) if path is not None else []
+    above = [settings.from_environment(SCHEMA, environ or {}), settings.from_words(SCHEMA, sets)]
+    tree, origins = settings.fold(SCHEMA, [*files, *above])
+    loaded = LoadedConfig(_convert(tree, Config), origins)
+    _check_relations(loaded)
+    return loaded
+
+
+def run_dict(run: Run) -> dict[str, object]:
+    """The run half as plain values, complete with defaults: fields in the order of their definition, options
+    by name."""
+    tree: dict[str, object] = msgspec.to_builtins(run)
+    for table in (tree["task"], tree["objective"]):
+        assert isinstance(table, dict)
+        table["options"] = dict(sorted(table["options"].items()))
+    return tree
+
+
+def from_run_dict(tree: Mapping[str, Any]) -> Run:
+    """The other way, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or a value
+    is out of range."""
+    theirs = set(_paths(tree))
+    ours = set(_paths(run_dict(Run())))
+    if newer := sorted(theirs - ours):
+        raise ConfigError(
+            f"this swarm runs a newer version: its run has {', '.join(newer)}, unknown to this one; upgrade"
+        )
+    if older := sorted(ours - theirs):
+        raise ConfigError(
+            f"this swarm runs an older version: its run lacks {', '.join(older)}; install the swarm's version"
+        )
+    run = _convert(dict(tree), Run)
+    _check_relations(LoadedConfig(Config(run=run), {}))
+    return run
+
+
+def value(config: Config, key: str) -> Any:
+    """The value of a dotted key, also of an option."""
+    here: Any = config
+    for name in key.split("."):
+        here = here[name] if isinstance(here, dict) else getattr(here, name)
+    return here
+
+
+def schema_text() -> str:
+    """All keys with their defaults, what they accept and what they mean, as a TOML file in which everything
+    is a comment."""
+    lines: list[str] = []
+    for table, kind in SCHEMA.tables.items():
+        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
+        if not keys:
+            continue
+        docs = field_docs(kind)
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(_own_doc(kind), 116)), f"[{table}]"]
+        for key in keys:
+            name = key.rpartition(".")[2]
+            lines += [f"# {line}" for line in textwrap.wrap(docs.get(name, ""), 116)]
+            lines.append(
+                f"# {name} = {toml(SCHEMA.default(key))}  # {settings.describe(SCHEMA.keys[key].type)}"
+            )
+    return "\n".join(lines[1:]) + "\n"
+
+
+def dump(config: Config, half: str = "") -> str:
+    """All settings as a TOML file that `load` reads back; `half` is `run` or `peer` for that half alone."""
+    lines: list[str] = []
+    for table in SCHEMA.tables:
+        keys = [key for key in SCHEMA.keys if key.rpartition(".")[0] == table]
+        if keys and half in ("", table.split(".")[0]):
+            lines += [
+                f"[{table}]",
+                *(f"{key.rpartition('.')[2]} = {toml(value(config, key))}" for key in keys),
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def toml(value: object) -> str:
+    """One value as TOML writes it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            # JSON allows DEL as it is, TOML does not
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+        case tuple() | list():
+            return "[" + ", ".join(toml(item) for item in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{toml(name)} = {toml(inner)}" for name, inner in value.items()) + "}"
+        case _:
+            return str(value)
+
+
+def _check_relations(loaded: LoadedConfig) -> None:
+    for key, other, holds, must in RELATIONS:
+        mine, theirs = value(loaded.config, key), value(loaded.config, other)
+        if not holds(mine, theirs):
+            said = [
+                f"{name} = {value(loaded.config, name):g} ({loaded.origins.get(name, 'the run')})"
+                for name in (key, other)
+            ]
+            raise ConfigError(f"{said[0]} against {said[1]}: the first must {must}")
+
+
+T = TypeVar("T", bound=Section)
+
+
+def _convert(tree: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the configuration does not fit: {error}") from error
+
+
+def _paths(tree: Mapping[str, Any], table: str = "") -> list[str]:
+    paths: list[str] = []
+    for name, inner in tree.items():
+        free = name == "options" and isinstance(inner, dict)
+        paths += (
+            _paths(inner, f"{table}{name}.") if isinstance(inner, dict) and not free else [f"{table}{name}"]
+        )
+    return paths
+
+
+def _own_doc(kind: type) -> str:
+    doc = inspect.cleandoc(kind.__doc__ or "")
+    return "" if kind.__doc__ == Section.__doc__ else doc.replace("\n", " ")
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Field -> the text under it in the source."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+        ):
+            text = after.value.value if isinstance(after.value, ast.Constant) else None
+            if isinstance(text, str):
+                docs[field.target.id] = " ".join(text.split())
+    return docs
