@@ -172,7 +172,7 @@ def test_make_and_ci_run_the_same_checks() -> None:
     ).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
     checks = {"lint", "check-types", "test", "test-fast", "test-mission", "test-slow", "test-vllm"}
-    others = {"demo", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
+    others = {"demo", "docs-protocol", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     assert (
