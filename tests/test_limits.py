@@ -323,7 +323,7 @@ def test_a_count_of_many_lags_is_told_in_parts_and_none_is_lost() -> None:
         tally.trained(lag, 1.0)
     told = []
     while tally.versions:
-        told.append(tally.told()["versions"])
+        told.append(tally.drain()["versions"])
         assert len(told[-1]) <= LAGS_TOLD
     assert sorted(int(lag) for part in told for lag in part) == list(range(3 * LAGS_TOLD + 1))
 

@@ -112,7 +112,7 @@ class LearnerPeer:
             except RankLost as error:
                 cause = self._without_policy(error)
             command = self.round.advance(cause)
-            self.company.told(self.round.state)
+            self.company.enter(self.round.state)
             self.host.emit(
                 events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value
             )

@@ -96,7 +96,7 @@ class Tally:
         self.versions[str(versions)] += 1
         self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
 
-    def told(self) -> dict[str, dict[str, int]]:
+    def drain(self) -> dict[str, dict[str, int]]:
         """The fields of a Counted event; what does not fit stays for the next."""
         versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_TOLD]}
         counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
@@ -104,7 +104,7 @@ class Tally:
             counter.clear()
         return counts
 
-    def told_of_samplers(self) -> dict[str, dict[str, int]]:
+    def drain_samplers(self) -> dict[str, dict[str, int]]:
         now = list(self.samplers)[:TOLD]
         return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
 
@@ -291,7 +291,7 @@ class LearnerInbox:
         if now - self._told < after or not (self.tally.samplers or self.tally.versions):
             return
         self._told = now
-        self.host.emit(events.Counted, **self.tally.told(), samplers=self.tally.told_of_samplers())
+        self.host.emit(events.Counted, **self.tally.drain(), samplers=self.tally.drain_samplers())
 
     def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
         distrust = self.host.distrust(opened, Role.SAMPLER)

@@ -75,7 +75,7 @@ class OtherLearners:
             else (beat.incarnation if beat else 1 << 62)
         )
 
-    def told(self, state: State) -> None:
+    def enter(self, state: State) -> None:
         """I am in this state now."""
         phase = Phase(state.value)
         news = phase is not self._host.status.phase
@@ -95,12 +95,12 @@ class OtherLearners:
             return False
         if not self.turns.contested(self.abreast()):
             return True
-        self.told(State.STEPPING)
+        self.enter(State.STEPPING)
         host.beat_now()
         await host.ports.clock.sleep(HEARD)
         mine = self.turns.claim(self.abreast(), host.now(), self._next())
         if not mine:
-            self.told(State.MATCHING)  # whoever gives way to me goes on
+            self.enter(State.MATCHING)  # whoever gives way to me goes on
         return mine
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:

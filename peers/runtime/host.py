@@ -277,7 +277,7 @@ class Host:
             self._tell_traffic()
 
     def _tell_traffic(self) -> None:
-        if passed := self.traffic.told(self.now(), self.ports.relayed()):
+        if passed := self.traffic.drain(self.now(), self.ports.relayed()):
             self.emit(events.Transferred, **passed)
 
     def _collect(self, event: events.Event) -> None:

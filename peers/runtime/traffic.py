@@ -1,7 +1,7 @@
 """Counts the bytes between this peer and others by purpose: decorators over the Mail and Gossip ports,
 alike in both worlds.
 
-    mail, gossip, averaging -> Traffic -> told(): the fields of a Transferred event, every few heartbeats
+    mail, gossip, averaging -> Traffic -> drain(): the fields of a Transferred event, every few heartbeats
 
 What is asked and what is answered have a purpose each, so that a purpose flows one way: `rollouts` to
 learners, `weights` from whoever holds them, `gradients` between learners (averaging, and the state of one
@@ -45,7 +45,7 @@ OTHER = "other"
 
 
 class Traffic:
-    """Sums since the last `told`. `now` is in unix seconds."""
+    """Sums since the last `drain`. `now` is in unix seconds."""
 
     def __init__(self, now: float) -> None:
         self.heard = 0
@@ -55,9 +55,9 @@ class Traffic:
         self._received: Counter[str] = Counter()
         self._from: dict[PeerId, Counter[str]] = {}
         self._fastest: dict[PeerId, float] = {}
-        """Since the last `told`."""
+        """Since the last `drain`."""
         self._lately: dict[PeerId, deque[tuple[float, float]]] = {}
-        """(when it was told, fastest) of the last minute."""
+        """(when it was drained, fastest) of the last minute."""
 
     def counted(self, ports: Ports) -> Ports:
         """These ports, with what passes through them counted here."""
@@ -80,7 +80,7 @@ class Traffic:
     def answered(self, peer: PeerId, seconds: float) -> None:
         self._fastest[peer] = min(seconds, self._fastest.get(peer, seconds))
 
-    def told(self, now: float, relayed: Collection[PeerId]) -> dict[str, Any] | None:
+    def drain(self, now: float, relayed: Collection[PeerId]) -> dict[str, Any] | None:
         """What passed since the last time, as the fields of an event; None when nothing did."""
         seconds, self._since = max(now - self._since, 0.0), now
         fastest = self._fastest_lately(now)

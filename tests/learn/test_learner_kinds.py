@@ -12,7 +12,6 @@ import torch
 from learner_batches import KINDS, Batch, batch, gradient, learner, model, preference, settings
 
 from swarm.learn import adapters, checkpoint, weights
-from swarm.learn import learner as learners
 from swarm.learn.learner import Learner
 from swarm.weights import Weights
 
@@ -191,7 +190,7 @@ def test_the_cosine_of_a_large_gradient_is_that_of_a_sample(
     one = begun(folders["llama"])
     made = some(one)
     whole = gradient(one, made)
-    monkeypatch.setattr(learners, "SKETCH", 20_000)
+    monkeypatch.setattr("swarm.learn.gradient_accumulator.SKETCH", 20_000)
     sampled = gradient(one, made)
     assert torch.equal(sampled.vector, whole.vector)
     assert sampled.metrics["cosine"] != whole.metrics["cosine"]

@@ -62,7 +62,7 @@ def test_a_request_and_its_answer_are_counted_once_at_either_end(
     async def promise(one: Ports, mine: Traffic, two: Ports, theirs: Traffic) -> None:
         await two.mail.serve(service, answers(70))
         await one.mail.send(two.me, service, bytes(1000))
-        here, there = (traffic.told(one.clock.now(), ()) for traffic in (mine, theirs))
+        here, there = (traffic.drain(one.clock.now(), ()) for traffic in (mine, theirs))
         assert here is not None and there is not None
         passed = {"asked": Counter({asked: 1000}), "answered": Counter({answered: 70})}
         assert Counter(here["sent"]) == Counter(there["received"]) == passed["asked"]
@@ -78,7 +78,7 @@ def test_gossip_is_counted_where_it_is_published_and_where_it_is_heard() -> None
         async with two.gossip.subscribe("news") as messages:
             await one.gossip.publish("news", bytes(300))
             assert await anext(messages) == (one.me, bytes(300))
-        here, there = (traffic.told(one.clock.now(), ()) for traffic in (mine, theirs))
+        here, there = (traffic.drain(one.clock.now(), ()) for traffic in (mine, theirs))
         assert here is not None and there is not None
         assert here["sent"] == {"gossip": 300} and there["received"] == {"gossip": 300} and not there["links"]
 
@@ -95,7 +95,7 @@ def test_what_was_refused_went_out_and_what_reached_nobody_did_not() -> None:
             await one.mail.send(two.me, "groups", bytes(500))
         with pytest.raises(Unreachable):
             await one.mail.send(PeerId("nobody"), "groups", bytes(9000))
-        told = mine.told(one.clock.now(), ())
+        told = mine.drain(one.clock.now(), ())
         assert told is not None and told["sent"] == {"rollouts": 500}
 
     between_two(promise)
@@ -109,7 +109,7 @@ def test_the_fastest_small_answer_of_the_last_minute_is_told() -> None:
         async def fastest(*services: str) -> Any:
             for service in services:
                 await one.mail.send(two.me, service, b"")
-            told = mine.told(one.clock.now(), ())
+            told = mine.drain(one.clock.now(), ())
             assert told is not None
             return told["links"][two.me].rtt
 
@@ -127,13 +127,13 @@ def test_the_fastest_small_answer_of_the_last_minute_is_told() -> None:
 
 def test_nothing_is_told_when_nothing_passed_and_nothing_is_told_twice() -> None:
     traffic = Traffic(100.0)
-    assert traffic.told(110.0, ()) is None
+    assert traffic.drain(110.0, ()) is None
     traffic.averaged({PeerId("a"): 40, PeerId("b"): 0})
-    told = traffic.told(115.0, {PeerId("a")})
+    told = traffic.drain(115.0, {PeerId("a")})
     assert told is not None
     assert told["seconds"] == 5.0 and told["sent"] == told["received"] == {"gradients": 40}
     assert told["links"][PeerId("a")].relayed and not told["links"][PeerId("b")].relayed
-    assert traffic.told(120.0, ()) is None
+    assert traffic.drain(120.0, ()) is None
 
 
 def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None:
@@ -144,7 +144,7 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
             traffic.sent(purpose, 1 << 45)
         traffic.answered(PeerId("12D3KooW" + f"{k:044}"), 0.123456789 + k)
     traffic.heard = 1 << 45
-    told = traffic.told(1_750_000_000.123, ())
+    told = traffic.drain(1_750_000_000.123, ())
     assert told is not None and len(told["links"]) == LINKS
     assert all(
         peer.endswith(f"{k:02}") for peer, k in zip(told["links"], range(39, 39 - LINKS, -1), strict=True)
