@@ -1,5 +1,4 @@
-"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`:
-one peer to others.
+"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`.
 
     peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device
     slab (memory of all of them):  gradient, weights, moments
