@@ -113,3 +113,12 @@ def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it_and_a_t
     assert batcher.credit(learners) == max(0, buffer - held)
     assert max(0, batcher.room(SAMPLER, learners, NOW).groups) == max(0, math.ceil(4 / 3 * buffer - held))
     assert (batcher.room(PeerId("another"), learners, NOW).groups > 0) == (held < 2 * buffer)
+
+
+@pytest.mark.parametrize("version", [0, WINDOW.versions + 1], ids=["trained on", "outgrew the window"])
+def test_a_sampler_whose_groups_are_gone_has_the_room_of_one_that_sent_none(version: int) -> None:
+    batcher, empty = filled(4), filled(0)
+    assert batcher.room(SAMPLER, 1, NOW).groups < empty.room(SAMPLER, 1, NOW).groups
+    batcher.take(1, version, NOW)
+    assert len(batcher) == 0
+    assert batcher.room(SAMPLER, 1, NOW) == empty.room(SAMPLER, 1, NOW)
