@@ -344,3 +344,9 @@ def test_a_frame_is_compressed_from_a_kilobyte_on() -> None:
     spare = wire.COMPRESS_ABOVE - (len(sealed(300)) - 1)
     assert len(sealed(300 + spare)) == 1 + wire.COMPRESS_ABOVE and sealed(300 + spare)[0] == 0
     assert sealed(301 + spare)[0] == 1 and len(sealed(301 + spare)) < wire.COMPRESS_ABOVE
+
+
+def test_the_limit_of_a_group_grows_with_its_completions_and_tokens_up_to_that_of_mail() -> None:
+    none, some = wire.group_limit(1, 0), wire.group_limit(2, 10)
+    assert some.inflated - none.inflated == 16 + 2 * 8 * 10
+    assert wire.group_limit(10**6, 10**6).inflated == MAIL_LIMIT.inflated
