@@ -35,6 +35,7 @@ from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
 from swarm import events as happened
 from swarm.config import History, Run
+from swarm.journal import from_line, to_line
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Verdict
 
@@ -50,7 +51,7 @@ def test_every_event_is_folded_told_or_noticed_unless_it_is_for_the_journal_alon
 @settings(max_examples=120, deadline=None)
 @given(st.lists(happenings, max_size=25))
 def test_folding_a_journal_equals_folding_the_live_feed(told: list[happened.Event]) -> None:
-    replayed = [happened.from_line(happened.to_line(one)) for one in told]
+    replayed = [from_line(to_line(one)) for one in told]
     assert folded(*replayed).view(50.0) == folded(*told).view(50.0)
 
 
