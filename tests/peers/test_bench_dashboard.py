@@ -38,7 +38,7 @@ def test_a_part_that_cannot_be_measured_leaves_its_reason_and_the_others_go_on(
         yield Figure(row="dashboard", what="late", value=1.0, unit="s")
 
     monkeypatch.setattr(dashboard, "_fold", works)
-    monkeypatch.setattr(dashboard, "_crowd", fails)
+    monkeypatch.setattr(dashboard, "_load", fails)
     monkeypatch.setattr(dashboard, "_live", works)
     lines = list(dashboard.measure(quiet))
     assert [line.what if isinstance(line, Figure) else line.why for line in lines] == [

@@ -188,7 +188,7 @@ def test_a_round_that_succeeds_late_gives_way_to_whoever_steps_alone_already(
         outcome = await real(
             port, version, tensors, weight, [peer for peer in peers if peer != "learner-0"], deadline
         )
-        await asyncio.sleep(random.Random(version).uniform(2.6, 3.4))
+        await asyncio.sleep(random.Random(version).uniform(1.6, 3.4))
         return outcome
 
     monkeypatch.setattr(MemoryAverager, "average", average)
