@@ -277,7 +277,7 @@ def test_an_ordinary_user_gets_a_user_namespace() -> None:
         f" {sysconfig.get_path('platlib')!r}]\nos.setgroups([]); os.setgid(65534); os.setuid(65534);"
         " os.environ['HOME'] = '/nonexistent'\ntry:\n    from swarm.tasks import sandbox\nexcept ImportError"
         " as error:\n    sys.exit(f'skip: {error}')\nwords = sandbox.sandboxed(['/usr/bin/id', '-u'],"
-        " sandbox.Limits(processes=8))\nassert '--unshare-user' in words\nsubprocess.run(words,"
+        " sandbox.ProcessLimits(processes=8))\nassert '--unshare-user' in words\nsubprocess.run(words,"
         " env=sandbox.environment(), check=True)\n"
     )
     done = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, check=False)
