@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
+from nouns import beat
 
 from peers.build.spec_transfer import FileRequest
 from peers.roles.learner_inbox import LAGS_TOLD, Tally
@@ -41,7 +42,6 @@ from swarm.types import (
     Delegation,
     Digest,
     Group,
-    Lag,
     Manifest,
     Membership,
     PeerId,
@@ -153,27 +153,8 @@ GROUP = Group(
     logprobs=Array(dtype="float32", shape=(1,), data=bytes(4)),
     times=TIMES,
 )
-BEAT = Beat(
-    name="x",
-    role=Role.SAMPLER,
-    incarnation=1,
-    seq=1,
-    version=0,
-    weights=Digest("0" * 64),
-    state="sampling",
-    phase=Phase.SAMPLING,
-    credit=0,
-    takers=0,
-    inbox=0,
-    done=0,
-    refused=0,
-    rate=0.5,
-    tokens=0.0,
-    busy=0.0,
-    lag=Lag(),
-    addresses=(),
-    hardware="",
-    at=1.0,
+BEAT = beat(
+    name="x", role=Role.SAMPLER, state="sampling", phase=Phase.SAMPLING, credit=0, takers=0, rate=0.5, at=1.0
 )
 RELEASE = Release(
     version=1,

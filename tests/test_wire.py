@@ -11,10 +11,11 @@ import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from nouns import beat
 
 from swarm import types, wire
 from swarm.identity import Keyring
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Phase, Role
+from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Role
 from swarm.types import (
     Array,
     Beat,
@@ -54,28 +55,7 @@ GROUP = Group(
     rewards=(1.0, 0.0),
     times=Times(released=1.0, fetched=2.0, used=3.0, finished=4.0, sent=5.0),
 )
-BEAT = Beat(
-    name="brisk-umber-otter",
-    role=Role.LEARNER,
-    incarnation=1,
-    seq=1,
-    version=0,
-    weights=Digest("0" * 64),
-    state="gathering",
-    phase=Phase.GATHERING,
-    credit=4,
-    takers=1,
-    inbox=0,
-    done=0,
-    refused=0,
-    rate=0.5,
-    tokens=0.0,
-    busy=0.0,
-    lag=Lag(upload=1.5),
-    addresses=("/ip4/1.2.3.4/tcp/5",),
-    hardware="2 cores",
-    at=1.0,
-)
+BEAT = beat(rate=0.5, lag=Lag(upload=1.5), addresses=("/ip4/1.2.3.4/tcp/5",), hardware="2 cores", at=1.0)
 RELEASE = Release(
     version=1,
     weights=Digest("a" * 64),

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from core_samples import NOW, VOCABULARY, floats, group, ints, release
 from hypothesis import given
 from hypothesis import strategies as st
+from nouns import NOW, VOCABULARY, floats, group, ints, release
 
 from swarm.config import Sampling, Window
 from swarm.core import admission

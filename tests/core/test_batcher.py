@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_samples import NOW, SAMPLER, group
 from hypothesis import given
 from hypothesis import strategies as st
+from nouns import NOW, SAMPLER, group
 
 from swarm.config import BatchSize, Window
 from swarm.core.admission import staleness

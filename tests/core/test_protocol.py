@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 
 import msgspec
 import pytest
-from core_samples import beat
+from nouns import beat
 
 from swarm import protocol, wire
 from swarm.core.rounds import State

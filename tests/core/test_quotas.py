@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from core_samples import NOW, group
+from nouns import NOW, group
 
 from swarm.config import BatchSize, Window
 from swarm.core.batcher import Batcher, Room

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from core_samples import release
 from hypothesis import given
 from hypothesis import strategies as st
+from nouns import release
 
 from swarm.core.releases import HEARD, REST, REST_LONGEST, Releases, publishers, rank
 from swarm.types import Digest, PeerId, Release

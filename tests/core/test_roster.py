@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from core_samples import NOW, beat
 from hypothesis import given
 from hypothesis import strategies as st
+from nouns import NOW, beat
 
 from swarm.core.deliveries import LONGEST, SHORTEST
 from swarm.core.roster import REMEMBERED, Roster, share

@@ -1,4 +1,4 @@
-"""Groups and other nouns for the core's tests: a good one each, and keyword arguments to spoil it."""
+"""Nouns for tests: a good one each, and keyword arguments to spoil it."""
 
 from __future__ import annotations
 
