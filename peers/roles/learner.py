@@ -31,7 +31,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.admission import staleness
 from swarm.core.batcher import Waiting
-from swarm.core.belief import Odds
+from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
@@ -71,7 +71,7 @@ class LearnerPeer:
         self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
-        self._odds: dict[str, Odds] = {}
+        self._checks: dict[str, ClaimCheck] = {}
         """Of the batch's groups, by id."""
         self.closing = BatchClosing(host, self.company.others)
         self._members: frozenset[PeerId] = frozenset()
@@ -234,10 +234,10 @@ class LearnerPeer:
         """Leave what is not believed out of the batch, as it is left out of the gradient. False when nothing
         is left of it."""
         assert self._gradient is not None
-        self._odds = {
-            item.group.id: odds for item, odds in zip(self._batch, self._gradient.odds, strict=True)
+        self._checks = {
+            item.group.id: check for item, check in zip(self._batch, self._gradient.checks, strict=True)
         }
-        self._batch = self.intake.doubt(self._batch, self._gradient.odds)
+        self._batch = self.intake.doubt(self._batch, self._gradient.checks)
         if not self._batch:
             self.host.emit(
                 events.Noted, level="warning", text="a batch is dropped: none of its groups is believed"
@@ -342,7 +342,7 @@ class LearnerPeer:
         """Events and tallies of a step that was taken."""
         version = self.learner.version
         self._faults.over()
-        self._report.tell(self._batch, self._odds, gradient, metrics, version, len(self._members), start)
+        self._report.tell(self._batch, self._checks, gradient, metrics, version, len(self._members), start)
         self.closing.note(version, self._members)
         self._drop_batch()
         self.intake.report()

@@ -27,7 +27,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.admission import Admission, Judgement
 from swarm.core.batcher import Batcher, Room, Waiting
-from swarm.core.belief import Credence, Odds, objection
+from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.roster import share
 from swarm.events import cut
 from swarm.protocol import Role, Service
@@ -127,7 +127,7 @@ class LearnerInbox:
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
         self.admission = Admission(run.window, run.sampling, decoder.vocabulary, host.releases.known)
         self.batcher = Batcher(run.batch, run.window)
-        self.credence = Credence()
+        self.sampler_evidence = SamplerEvidence()
         self.tally = Tally()
         self._version, self._learners = version, learners
         self._exercises: dict[str, Exercise] = {}
@@ -210,12 +210,12 @@ class LearnerInbox:
             self._exercises.pop(item.group.id, None)
         return batch
 
-    def doubt(self, batch: Sequence[Waiting], odds: Sequence[Odds]) -> list[Waiting]:
-        """What of a batch is believed, by each group's odds; the rest has no part in its gradient, is told of
-        and gone."""
+    def doubt(self, batch: Sequence[Waiting], checks: Sequence[ClaimCheck]) -> list[Waiting]:
+        """What of a batch is believed, by each group's check; the rest has no part in its gradient, is told
+        of and gone."""
         believed: list[Waiting] = []
-        refused: dict[PeerId, list[tuple[Waiting, Odds, str]]] = {}
-        for item, each in zip(batch, odds, strict=True):
+        refused: dict[PeerId, list[tuple[Waiting, ClaimCheck, str]]] = {}
+        for item, each in zip(batch, checks, strict=True):
             if (why := objection(each, self.host.config.run.window.drift)) is None:
                 believed.append(item)
             else:
@@ -232,15 +232,15 @@ class LearnerInbox:
                 self.weigh(sampler, each)
         return believed
 
-    def weigh(self, sampler: PeerId, odds: Odds) -> None:
-        """A group of it will not be learned on again: what its odds say of its sampler counts, once."""
+    def weigh(self, sampler: PeerId, check: ClaimCheck) -> None:
+        """A group of it will not be learned on again: what its check says of its sampler counts, once."""
         now = self.host.now()
-        if self.credence.weigh(sampler, odds.evidence, now):
+        if self.sampler_evidence.add(sampler, check.evidence, now):
             self.host.emit(
                 events.Rejected,
                 sender=sampler,
                 kind=Service.GROUPS,
-                reason=str(self.credence.objection(sampler, now)),
+                reason=str(self.sampler_evidence.objection(sampler, now)),
             )
 
     def exercise(self, group: Group) -> Exercise:
@@ -299,7 +299,7 @@ class LearnerInbox:
             distrust = "sealed, sent and signed by different peers"
         elif distrust is None and self.host.invited(opened, Role.SAMPLER):
             self.batcher.quotas.invited(sender)
-        distrust = distrust or self.credence.objection(group.sampler, now)
+        distrust = distrust or self.sampler_evidence.objection(group.sampler, now)
         room = self._room(sender, self._learners(), now)
         full = room.why if room.groups <= 0 else None
         return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)

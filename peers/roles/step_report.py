@@ -12,7 +12,7 @@ from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
-from swarm.core.belief import Odds
+from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.learn.learner import Gradient
 
 
@@ -28,18 +28,18 @@ class StepReport:
     def tell(
         self,
         batch: Sequence[Waiting],
-        odds: Mapping[str, Odds],
+        checks: Mapping[str, ClaimCheck],
         gradient: Gradient,
         metrics: Mapping[str, float],
         version: int,
         members: int,
         start: float,
     ) -> None:
-        """The step to `version` began at `start`; `odds` are those of the batch's groups, by id."""
+        """The step to `version` began at `start`; `checks` are those of the batch's groups, by id."""
         host, inbox = self._host, self._inbox
         for item in batch:
             inbox.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
-            inbox.weigh(item.group.sampler, odds[item.group.id])
+            inbox.weigh(item.group.sampler, checks[item.group.id])
         inbox.show(batch[0].group, gradient.advantages, gradient.weights)
         host.status.finished(len(batch), sum(sum(item.group.lengths) for item in batch), host.now())
         host.status.lags(

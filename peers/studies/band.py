@@ -6,10 +6,10 @@
              held-out accuracy
     both     --> band.csv, liars.csv, band.png
 
-The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.belief). Delays are
-those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest one. A plan
-that is interrupted goes on where it stopped. Not handled here: what is made of the figures (docs/trust.md).
-"""
+The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.claimed_logprobs).
+Delays are those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest
+one. A plan that is interrupted goes on where it stopped. Not handled here: what is made of the figures
+(docs/trust.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from peers.studies.liars import EVERY_TOKEN, Lied, suffer
 from peers.studies.method_names import defined
 from peers.studies.trainings import GROUPS, Cell, is_model, scenario, setup, start
 from swarm import config as settings
-from swarm.core import belief
+from swarm.core import claimed_logprobs
 from swarm.durable import write_durably
 from swarm.learn.learner import Gradient, GradientWork, Learner, batch_of
 from swarm.learn.objectives import Total
@@ -162,7 +162,7 @@ class TakenGroup(Struct):
 
 
 def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
-    """The same learner, which records the odds of each group before it computes a gradient."""
+    """The same learner, which records the claim check of each group before it computes a gradient."""
     import torch
 
     make = learner.gradient
@@ -176,10 +176,10 @@ def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
     ) -> Gradient:
         work = GradientWork(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
         with torch.no_grad():
-            batch, odds = batch_of(learner.policy, learner.run, work, learner.version)
+            batch, checks = batch_of(learner.policy, learner.run, work, learner.version)
         sizes = [len(group.lengths) for group in groups]
         ratios = torch.where(batch.mask, batch.logp - batch.logq, 0.0).split(sizes)
-        for group, its, x in zip(groups, odds, ratios, strict=True):
+        for group, its, x in zip(groups, checks, ratios, strict=True):
             lag = learner.version - group.version
             lowest, highest = float(x.min()), float(x.max())
             seen.append(
@@ -294,7 +294,7 @@ def _draw(path: Path, bands: Sequence[tuple[Honest, Row]]) -> None:
                 "most evidence against a group",
                 "lag, versions",
                 "nats",
-                curves("evidence_max", "the edge", belief.DOUBT),
+                curves("evidence_max", "the edge", claimed_logprobs.GROUP_EVIDENCE_LIMIT),
                 True,
             ),
             Panel(

@@ -22,7 +22,7 @@ from peers.studies.experiments import Row
 from peers.studies.trainings import GROUPS, Cell, Figures, scenario
 from swarm import config as settings
 from swarm.config import Run
-from swarm.core import belief
+from swarm.core import claimed_logprobs
 from swarm.protocol import Role
 from swarm.sample.base import Completions, Engine
 from swarm.sim.scenario import Scenario
@@ -70,12 +70,12 @@ def suffer(one: Lied) -> Row:
 @contextmanager
 def believing() -> Iterator[None]:
     """In this process, no evidence is enough."""
-    kept = belief.DOUBT, belief.SUSPICION
-    belief.DOUBT = belief.SUSPICION = math.inf
+    kept = claimed_logprobs.GROUP_EVIDENCE_LIMIT, claimed_logprobs.SAMPLER_EVIDENCE_LIMIT
+    claimed_logprobs.GROUP_EVIDENCE_LIMIT = claimed_logprobs.SAMPLER_EVIDENCE_LIMIT = math.inf
     try:
         yield
     finally:
-        belief.DOUBT, belief.SUSPICION = kept
+        claimed_logprobs.GROUP_EVIDENCE_LIMIT, claimed_logprobs.SAMPLER_EVIDENCE_LIMIT = kept
 
 
 def liar_scenario(one: Lied) -> Scenario:

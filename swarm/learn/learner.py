@@ -1,20 +1,18 @@
-"""The torch side of a learner: groups in, one gradient vector out; a vector in, the next version of the
-policy out.
+"""The torch side of a learner: groups to a gradient vector, a vector to the next version of the policy.
 
     groups + prompts + recomputed rewards --gradient--> vector (P,), weight
         in chunks: forward, backward (parameters in the policy's precision), added up in float32
     (averaged elsewhere) --step--> weights
 
-A gradient weighs what its objective divides by (completions, tokens, ...), so that the weighted mean of
-several learners' is the gradient of one learner on the union of their batches. What no weight makes up for,
-an advantage over the spread of a whole batch's rewards, needs the others' batches before the gradient:
-`Closed` says enough of them. A group whose claimed log-probabilities are not believed counts as one that
-teaches nothing: its tokens are left out and what the batch is divided by stays, so that no refusal makes a
-step larger, whatever the chunks are. P counts trainable parameters: all, or an adapter's. fp32 master weights
-and the optimizer's moments stay here (swarm.learn.optimizers); what others see is bf16. A chunk that does not
-fit in memory is made again in smaller ones, with the same gradient; then activations are recomputed; then
-OutOfMemory says so. No I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes.
-"""
+The weight of a gradient is what its objective divides by (completions, tokens, ...), so that the weighted
+mean of several learners' gradients is the gradient of one learner on the union of their batches. An advantage
+that is scaled by the spread of a whole batch's rewards needs the others' batches before the gradient:
+`Closed` has what it takes of them. A group whose claimed log-probabilities are not believed adds no gradient:
+its tokens are left out and the divisor of the batch stays, so that no refusal makes a step larger, whatever
+the chunks are. P counts trainable parameters: all, or an adapter's. fp32 master weights and the optimizer's
+moments stay here (swarm.learn.optimizers); releases are bf16. A chunk that does not fit in memory is computed
+again in smaller ones, with the same gradient; then activations are recomputed; then OutOfMemory is raised. No
+I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes."""
 
 from __future__ import annotations
 
@@ -29,18 +27,17 @@ import torch
 from torch import Tensor
 
 from swarm.config import Run, Training
-from swarm.core import belief
-from swarm.core.belief import Odds
+from swarm.core.claimed_logprobs import ClaimCheck, objection
 from swarm.learn import checkpoint, microbatch, objectives, weights
+from swarm.learn.claim_checks import bound_logq, check_claims
 from swarm.learn.gradient_accumulator import GradientAccumulator, cosine
 from swarm.learn.microbatch import OutOfMemory
-from swarm.learn.odds import bounded, odds_of
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import Policy
 from swarm.types import Closed, Group
 from swarm.weights import Weights
 
-LETTERS = 3.0
+CHARACTERS_PER_TOKEN = 3.0
 """Assumed characters per prompt token, when the memory of a chunk is predicted."""
 
 
@@ -53,17 +50,16 @@ class Gradient:
     """Weight in an average, in full groups: above 0, at most `groups`."""
     metrics: dict[str, float]
     advantages: tuple[float, ...]
-    """(G,) advantages of the first group that is believed, as the objective used them."""
+    """(G,) advantages of the first group that is believed, as the objective computed them."""
     weights: tuple[float, ...]
     """(G,) importance weights of the same group, the mean over a completion's tokens."""
-    odds: tuple[Odds, ...]
-    """Of each group, on its sampler's word; those that swarm.core.belief objects to have no part in the
-    vector."""
+    checks: tuple[ClaimCheck, ...]
+    """One for each group; groups that swarm.core.claimed_logprobs objects to add nothing to the vector."""
 
 
 @dataclass(frozen=True)
 class GradientWork:
-    """What a gradient is made of: a batch, or a chunk of one."""
+    """The input of a gradient: a batch, or a chunk of one."""
 
     groups: Sequence[Group]
     prompts: Sequence[str]
@@ -75,9 +71,12 @@ class GradientWork:
         return GradientWork(self.groups[part], self.prompts[part], self.rewards[part], self.total)
 
     def cells(self) -> list[float]:
-        """Completions times positions of each group, about: what its memory is in proportion to."""
+        """Completions times positions of each group, approximately: memory is proportional to it."""
         both = zip(self.groups, self.prompts, strict=True)
-        return [len(group.lengths) * (max(group.lengths) + len(prompt) / LETTERS) for group, prompt in both]
+        return [
+            len(group.lengths) * (max(group.lengths) + len(prompt) / CHARACTERS_PER_TOKEN)
+            for group, prompt in both
+        ]
 
 
 class Learner:
@@ -137,7 +136,7 @@ class Learner:
         with microbatch.oom_as(f"a gradient of {self.size} values does not fit in memory"):
             total = GradientAccumulator(self._named)
         self._microbatch.begin()
-        parts, odds, middle = self._learn(work, total)
+        parts, checks, middle = self._learn(work, total)
         vector = total.vector()
         metrics = objectives.merge(parts)
         if middle is not None:
@@ -145,14 +144,14 @@ class Learner:
         metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
         metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
         sizes = [len(group.lengths) for group in groups]
-        shown = foremost(odds, self.run.window.drift)
+        shown = first_believed(checks, self.run.window.drift)
         advantages, importance = (
             tuple(torch.cat(values).split(sizes)[shown].tolist())
             for values in ([part.advantage for part in parts], [part.weight for part in parts])
         )
         sampling = self.run.sampling
         weight = objectives.mass(self.objective, work.total, sampling.group_size, sampling.max_tokens)
-        return Gradient(vector, len(groups), weight, metrics, advantages, importance, tuple(odds))
+        return Gradient(vector, len(groups), weight, metrics, advantages, importance, tuple(checks))
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or
@@ -257,16 +256,16 @@ class Learner:
 
     def _learn(
         self, work: GradientWork, total: GradientAccumulator
-    ) -> tuple[list[objectives.Loss], list[Odds], Tensor | None]:
-        """Add the gradient of every group to `total`. Returns the chunks' losses, each group's odds, a sketch
-        of the first half's gradient.
+    ) -> tuple[list[objectives.Loss], list[ClaimCheck], Tensor | None]:
+        """Add the gradient of every group to `total`. Returns the chunks' losses, each group's checks, a
+        sketch of the first half's gradient.
 
-        One of the cuts is in the middle of the batch, whatever fits.
+        One chunk ends in the middle of the batch, whatever fits.
         """
         cells, groups = work.cells(), len(work.groups)
         middle, done = -(-groups // 2), 0
         parts: list[objectives.Loss] = []
-        odds: list[Odds] = []
+        checks: list[ClaimCheck] = []
         half: Tensor | None = None
         while done < groups:
             if self._microbatch.blind:
@@ -283,17 +282,17 @@ class Learner:
                 continue
             total.add()
             parts.append(passed[0])
-            odds += passed[1]
+            checks += passed[1]
             done += count
         self._microbatch.good()
-        return parts, odds, half
+        return parts, checks, half
 
-    def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[Odds]] | None:
+    def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[ClaimCheck]] | None:
         """Forward and backward, the gradient in the parameters; None, with everything freed, when memory ran
         out."""
         self._peak_memory.start()
         try:
-            batch, odds = self._batch(chunk)
+            batch, checks = self._batch(chunk)
             part = objectives.loss(self.objective, batch)
             part.value.backward()
             part = part._replace(value=part.value.detach())
@@ -302,7 +301,7 @@ class Learner:
                 raise
         else:
             self._microbatch.measured(len(chunk.groups) * max(chunk.cells()), self._peak_memory.rise())
-            return part, odds
+            return part, checks
         # Not inside the handler: there the error's traceback holds the activations.
         for parameter in self._named.values():
             parameter.grad = None
@@ -353,15 +352,15 @@ class Learner:
         """The facts in which a checkpoint and the learner that loads it must agree."""
         return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
 
-    def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[Odds]]:
+    def _batch(self, work: GradientWork) -> tuple[objectives.Batch, list[ClaimCheck]]:
         return batch_of(self.policy, self.run, work, self.version)
 
 
 def batch_of(
     policy: Policy, run: Run, work: GradientWork, version: int
-) -> tuple[objectives.Batch, list[Odds]]:
-    """The Batch that an objective takes, and the odds of each group: the log-probabilities of a policy at
-    `version`, with gradient, beside those that the groups claim. A group that is not believed has no token in
+) -> tuple[objectives.Batch, list[ClaimCheck]]:
+    """The Batch of an objective, and the claim check of each group: log-probabilities of a policy at
+    `version`, with gradient, and those that the groups claim. A group that is not believed has no token in
     the mask."""
     rows, asked, sampled, owner, lag = [], [], [], [], []
     for i, (group, prompt) in enumerate(zip(work.groups, work.prompts, strict=True)):
@@ -378,11 +377,11 @@ def batch_of(
     device, drift = scored.logp.device, run.window.drift
     claimed, index = torch.from_numpy(logq).to(device), torch.tensor(owner, device=device)
     sizes = [len(group.lengths) for group in work.groups]
-    odds = odds_of(scored.logp, claimed, scored.mask, sizes, run.sampling.max_tokens)
-    believed = torch.tensor([belief.objection(each, drift) is None for each in odds], device=device)
+    checks = check_claims(scored.logp, claimed, scored.mask, sizes, run.sampling.max_tokens)
+    believed = torch.tensor([objection(each, drift) is None for each in checks], device=device)
     batch = objectives.Batch(
         logp=scored.logp,
-        logq=bounded(scored.logp, claimed, drift),
+        logq=bound_logq(scored.logp, claimed, drift),
         mask=scored.mask & believed[index][:, None],
         reward=torch.tensor([r for group in work.rewards for r in group], device=device),
         group=index,
@@ -391,9 +390,9 @@ def batch_of(
         horizon=float(run.sampling.max_tokens),
         total=work.total,
     )
-    return batch, odds
+    return batch, checks
 
 
-def foremost(odds: Sequence[Odds], drift: float) -> int:
+def first_believed(checks: Sequence[ClaimCheck], drift: float) -> int:
     """Index of the first group that is believed; 0 when none is."""
-    return next((i for i, each in enumerate(odds) if belief.objection(each, drift) is None), 0)
+    return next((i for i, each in enumerate(checks) if objection(each, drift) is None), 0)

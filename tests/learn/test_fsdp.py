@@ -19,7 +19,7 @@ import torch
 from process_tree import ended
 
 from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
-from swarm.core.belief import objection
+from swarm.core.claimed_logprobs import objection
 from swarm.learn import tiny, tokenization
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
@@ -126,7 +126,7 @@ def test_what_is_not_believed_is_left_out_as_in_one_process(both: tuple[ShardedL
         groups[i] = msgspec.structs.replace(groups[i], logprobs=claimed)
     mine, wanted = (learner.gradient(groups, prompts, rewards, 105.0) for learner in both)
     assert_alike(mine, wanted)
-    told = [[objection(odds, RUN.window.drift) is None for odds in each.odds] for each in (mine, wanted)]
+    told = [[objection(check, RUN.window.drift) is None for check in each.checks] for each in (mine, wanted)]
     assert told[0] == told[1] == [False, True, True, False, True]
 
 

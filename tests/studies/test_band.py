@@ -10,7 +10,7 @@ import pytest
 from peers.studies.band import LAGS, TakenGroup, binned, figures, honest, liars, measure, write
 from peers.studies.experiments import key
 from peers.studies.liars import believing, suffer
-from swarm.core import belief
+from swarm.core import claimed_logprobs
 
 
 def seen(lag: int, drift: float = -0.5, evidence: float = 1.0) -> TakenGroup:
@@ -67,8 +67,8 @@ def test_a_report_has_a_line_for_every_lag_that_was_seen_and_every_liar(tmp_path
 
 def test_a_learner_that_believes_all_is_one_for_as_long_as_it_is_asked() -> None:
     with believing():
-        assert belief.objection(belief.Odds(drift=1.0, evidence=1e9), 8.0) is None
-    assert belief.objection(belief.Odds(drift=1.0, evidence=1e9), 8.0)
+        assert claimed_logprobs.objection(claimed_logprobs.ClaimCheck(drift=1.0, evidence=1e9), 8.0) is None
+    assert claimed_logprobs.objection(claimed_logprobs.ClaimCheck(drift=1.0, evidence=1e9), 8.0)
 
 
 def test_all_cells_are_different() -> None:
@@ -79,6 +79,9 @@ def test_all_cells_are_different() -> None:
 @pytest.mark.slow
 def test_a_liar_costs_less_where_the_learner_doubts_and_honest_groups_are_within_the_band():
     row = measure(honest(quick=True)[0])
-    assert max(float(value) for name, value in row.items() if name.endswith("evidence_max")) < belief.DOUBT
+    assert (
+        max(float(value) for name, value in row.items() if name.endswith("evidence_max"))
+        < claimed_logprobs.GROUP_EVIDENCE_LIMIT
+    )
     last = {(one.nats > 0, one.doubts): float(suffer(one)["last"]) for one in liars(quick=True)}
     assert last[True, True] > last[True, False] + 0.1 and last[False, True] == last[False, False]

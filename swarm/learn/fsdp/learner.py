@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from swarm.config import Run, Training
-from swarm.core.belief import Odds, objection
+from swarm.core.claimed_logprobs import ClaimCheck, objection
 from swarm.learn import checkpoint, objectives, weights
 from swarm.learn.fsdp.driver import RankLost, Ranks
 from swarm.learn.fsdp.messages import (
@@ -44,7 +44,7 @@ from swarm.learn.fsdp.messages import (
     Step,
     Write,
 )
-from swarm.learn.learner import Gradient, foremost
+from swarm.learn.learner import Gradient, first_believed
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
 from swarm.types import Closed, Group
@@ -150,11 +150,11 @@ class ShardedLearner:
             for order, answer in zip(orders, learned, strict=True)
             for name, one in _said(order, answer)
         }
-        odds = tuple(said[group.id].odds for group in groups)
-        shown = said[groups[foremost(odds, self.run.window.drift)].id]
+        checks = tuple(said[group.id].check for group in groups)
+        shown = said[groups[first_believed(checks, self.run.window.drift)].id]
         total, sampling = objectives.Total.of(lengths, whole.rewards), self.run.sampling
         weight = objectives.mass(self._objective, total, sampling.group_size, sampling.max_tokens)
-        return Gradient(vector, len(groups), weight, metrics, shown.advantage, shown.weight, odds)
+        return Gradient(vector, len(groups), weight, metrics, shown.advantage, shown.weight, checks)
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """As `Learner.step`."""
@@ -341,7 +341,7 @@ class ShardedLearner:
         counts."""
         shares = [share for half in order.halves for share in half if share.groups]
         for share, part in zip(shares, answer.parts, strict=True):
-            believed = [objection(odds, self.run.window.drift) is None for odds in part.odds]
+            believed = [objection(check, self.run.window.drift) is None for check in part.checks]
             lengths = [
                 [n * good for n in group.lengths] for group, good in zip(share.groups, believed, strict=True)
             ]
@@ -371,22 +371,22 @@ def _cut(whole: Share, start: int, stop: int) -> Share:
     return Share(groups=whole.groups[part], prompts=whole.prompts[part], rewards=whole.rewards[part])
 
 
-class _Said(NamedTuple):
+class _GroupResult(NamedTuple):
     """A rank's results for one group."""
 
-    odds: Odds
+    check: ClaimCheck
     advantage: tuple[float, ...]
     weight: tuple[float, ...]
 
 
-def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _Said]]:
+def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _GroupResult]]:
     """The id and results of each group of a rank."""
     shares = [share for half in order.halves for share in half if share.groups]
     for share, part in zip(shares, answer.parts, strict=True):
         start = 0
-        for group, odds in zip(share.groups, part.odds, strict=True):
+        for group, check in zip(share.groups, part.checks, strict=True):
             rows = slice(start, start + len(group.lengths))
-            yield group.id, _Said(odds, part.advantage[rows], part.weight[rows])
+            yield group.id, _GroupResult(check, part.advantage[rows], part.weight[rows])
             start = rows.stop
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from swarm.config import Run
-from swarm.core.belief import Odds
+from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.types import Closed, Group, Struct
 
 
@@ -101,8 +101,8 @@ class ShareResult(Struct):
     metrics: dict[str, float]
     advantage: tuple[float, ...]
     weight: tuple[float, ...]
-    odds: tuple[Odds, ...]
-    """The odds of each of its groups."""
+    checks: tuple[ClaimCheck, ...]
+    """The claim check of each of its groups."""
 
 
 class Learned(Struct, tag="learned"):

@@ -189,13 +189,13 @@ class Rank:
         )
 
     def _pass(self, share: Share, total: objectives.Total, version: int) -> ShareResult:
-        batch, odds = batch_of(
+        batch, checks = batch_of(
             self._whole, self._run, GradientWork(share.groups, share.prompts, share.rewards, total), version
         )
         part = objectives.loss(self._objective, batch)
         part.value.backward()
         advantage, weight = tuple(part.advantage.tolist()), tuple(part.weight.tolist())
-        return ShareResult(metrics=part.metrics, advantage=advantage, weight=weight, odds=tuple(odds))
+        return ShareResult(metrics=part.metrics, advantage=advantage, weight=weight, checks=tuple(checks))
 
     def _empty_pass(self, spare: Share) -> None:
         """The collectives of a pass, and a gradient of zero."""

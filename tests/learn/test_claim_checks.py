@@ -14,9 +14,9 @@ import torch
 from learner_batches import Batch, batch, gradient, learner, model, policy, settings
 from torch import Tensor
 
-from swarm.core.belief import DOUBT, objection
+from swarm.core.claimed_logprobs import GROUP_EVIDENCE_LIMIT, objection
 from swarm.learn import learner as learning
-from swarm.learn.odds import bounded, odds_of
+from swarm.learn.claim_checks import bound_logq, check_claims
 from swarm.types import Array
 
 GROUPS, COMPLETIONS, TOKENS, WORDS = 400, 8, 5, 12
@@ -43,13 +43,13 @@ def drawn(apart: float, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 def evidence(logp: Tensor, logq: Tensor, mask: Tensor) -> list[float]:
     sizes = [COMPLETIONS] * (len(logp) // COMPLETIONS)
-    return [odds.evidence for odds in odds_of(logp, logq, mask, sizes, TOKENS)]
+    return [check.evidence for check in check_claims(logp, logq, mask, sizes, TOKENS)]
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.1, 0.5, 1.0, 3.0])
 def test_an_honest_group_is_not_doubted_however_far_the_policies_are_apart(apart: float) -> None:
     found = evidence(*drawn(apart))
-    assert max(found) < DOUBT
+    assert max(found) < GROUP_EVIDENCE_LIMIT
     # an e-value: its expectation is at most 1
     assert sum(math.exp(each) for each in found) / len(found) < 1.5
 
@@ -69,7 +69,7 @@ LIES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 def test_a_claim_that_makes_completions_count_more_is_doubted(lie: str) -> None:
     logp, logq, mask = drawn(0.3)
     right = (torch.arange(len(logp)) % 2 == 0)[:, None].expand_as(logp)
-    doubted = [each > DOUBT for each in evidence(logp, LIES[lie](logp, logq, right), mask)]
+    doubted = [each > GROUP_EVIDENCE_LIMIT for each in evidence(logp, LIES[lie](logp, logq, right), mask)]
     assert sum(doubted) > 0.9 * GROUPS
 
 
@@ -87,9 +87,9 @@ def test_padding_is_not_read() -> None:
 
 def test_an_honest_claim_is_not_changed_by_a_bit_and_any_other_is_bounded_on_both_sides() -> None:
     logp, logq, _ = drawn(1.0)
-    assert torch.equal(bounded(logp, logq, DRIFT), logq)
+    assert torch.equal(bound_logq(logp, logq, DRIFT), logq)
     for claim in (-3e38, -20.0, 0.0, 1e-3):
-        ratio = (logp - 10.0) - bounded(logp - 10.0, torch.full_like(logq, claim), DRIFT)
+        ratio = (logp - 10.0) - bound_logq(logp - 10.0, torch.full_like(logq, claim), DRIFT)
         assert float(ratio.min()) >= -2 * DRIFT - 1e-5 and float(ratio.max()) <= DRIFT + 1e-5
 
 
@@ -113,8 +113,8 @@ def test_a_gradient_of_honest_groups_has_the_same_bits_as_without_any_bound(
     of = learner(folder, run)
     of.step(torch.randn(of.size, generator=torch.Generator().manual_seed(1)))
     with_bound = gradient(of, made)
-    monkeypatch.setattr(learning, "bounded", lambda logp, logq, drift: logq)
-    monkeypatch.setattr(learning.belief, "objection", lambda odds, drift: None)
+    monkeypatch.setattr(learning, "bound_logq", lambda logp, logq, drift: logq)
+    monkeypatch.setattr(learning, "objection", lambda check, drift: None)
     assert with_bound.vector.abs().max() > 0 and torch.equal(gradient(of, made).vector, with_bound.vector)
 
 
@@ -125,7 +125,7 @@ def test_a_group_that_is_not_believed_counts_as_one_that_teaches_nothing(folder:
     # Not its place in the batch, nor its claim: with equal rewards a group teaches nothing, too.
     flat = (made[0], made[1], [(1.0,) * 4 if i in (0, 3) else rewards for i, rewards in enumerate(made[2])])
     told = gradient(learner(folder, run), spoiled(made, (0, 3), 20.0))
-    assert [objection(each, DRIFT) is None for each in told.odds] == [False, True, True, False, True, True]
+    assert [objection(each, DRIFT) is None for each in told.checks] == [False, True, True, False, True, True]
     torch.testing.assert_close(told.vector, gradient(learner(folder, run), flat).vector, rtol=1e-4, atol=1e-8)
     assert told.groups == 6 and max(map(abs, told.advantages)) > 0
 
@@ -133,10 +133,10 @@ def test_a_group_that_is_not_believed_counts_as_one_that_teaches_nothing(folder:
 def test_a_batch_that_is_not_believed_has_no_gradient_and_no_nan(folder: Path) -> None:
     run = settings()
     told = gradient(learner(folder, run), spoiled(batch(policy(folder, run), 3), (0, 1, 2), 1e30))
-    assert not told.vector.any() and all(objection(each, DRIFT) for each in told.odds)
+    assert not told.vector.any() and all(objection(each, DRIFT) for each in told.checks)
 
 
 def test_the_bound_is_the_runs(folder: Path) -> None:
     run: Any = settings()
     far = spoiled(batch(policy(folder, run), 2), (1,), -20.0)
-    assert objection(gradient(learner(folder, run), far).odds[1], run.window.drift)
+    assert objection(gradient(learner(folder, run), far).checks[1], run.window.drift)

@@ -13,7 +13,7 @@ from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.roles.sampler import Sampler
 from swarm.config import Delay, DelayLaw, Optimizer, Window
-from swarm.core import belief
+from swarm.core import claimed_logprobs
 from swarm.core.admission import group_id
 from swarm.events import CaughtUp, Counted, Judged, Moved, Noted, Rejected, Snapped, Trained
 from swarm.sim.scenario import Fault
@@ -126,7 +126,7 @@ def test_a_learner_all_of_whose_samplers_lie_makes_no_step_and_lives(monkeypatch
 
 def test_two_learners_agree_on_steps_of_which_each_refused_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     # nobody is shut out: every batch has something to refuse
-    monkeypatch.setattr(belief, "SUSPICION", math.inf)
+    monkeypatch.setattr(claimed_logprobs, "SAMPLER_EVIDENCE_LIMIT", math.inf)
     verdicts, told = told_with_a_liar(monkeypatch, lower(3.0), 2.0, (2, 3), optimizer=FAST)
     together = [event for event in told.of(Trained) if event.members == 2]
     # Whose whole batch is refused has no part in a round: the other's step alone is then taken over.

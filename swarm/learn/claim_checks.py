@@ -1,10 +1,11 @@
-"""Compares claimed log-probabilities with the learner's: the evidence against the sampler, and the values
-that may count.
+"""Compares claimed log-probabilities with the learner's: the evidence against the sampler, and bounded
+values.
 
-    logp (learner), logq (claimed), (B, T) --odds_of--> Odds of each group (swarm.core.belief decides)
-                                           --bounded--> logq within what a window can explain
+    logp (learner), logq (claimed), (B, T)
+        --check_claims--> ClaimCheck of each group (swarm.core.claimed_logprobs decides)
+        --bound_logq-->   logq within the drift that the run's window allows
 
-Both see the learner's own forward pass, which the gradient needs anyway. For an honest group `bounded`
+Both use the learner's own forward pass, which the gradient needs anyway. For an honest group `bound_logq`
 changes no bit. Not handled here: what the ratio of the two is used for (objectives).
 """
 
@@ -18,17 +19,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from swarm.core.belief import SLACK, Odds
+from swarm.core.claimed_logprobs import SLACK, ClaimCheck
 
 Array = npt.NDArray[np.float64]
 
 LEAST = -100.0
-"""Nats: a token that the learner finds impossible counts as this improbable."""
+"""Nats: the smallest log ratio of a token; one that is impossible for the learner counts as this."""
 
 
-def odds_of(logp: Tensor, logq: Tensor, mask: Tensor, sizes: Sequence[int], longest: int) -> list[Odds]:
-    """Of each group: `sizes` completions (B in all) that lie one after the other, (B, T), nats; none has more
-    than `longest` tokens. Every completion has one at least."""
+def check_claims(
+    logp: Tensor, logq: Tensor, mask: Tensor, sizes: Sequence[int], longest: int
+) -> list[ClaimCheck]:
+    """The claim check of each group. `logp`, `logq`: (B, T) in nats, `mask`: (B, T); group i has the next
+    `sizes[i]` of the B completions, each of 1 to `longest` tokens. The formula is in
+    swarm.core.claimed_logprobs."""
     counts = np.asarray(sizes)
     starts, owner = np.cumsum(counts) - counts, np.repeat(np.arange(len(counts)), counts)
     inside = mask.bool().cpu().numpy()
@@ -37,7 +41,7 @@ def odds_of(logp: Tensor, logq: Tensor, mask: Tensor, sizes: Sequence[int], long
     less = np.where(inside, x - SLACK, -np.inf)
 
     def of_groups(values: Array) -> Array:
-        """(B,) -> log of the sum of their exponentials in each group."""
+        """(B,) -> (groups,): log-sum-exp over each group."""
         top = np.maximum.reduceat(values, starts)
         return top + np.log(np.add.reduceat(np.exp(values - top[owner]), starts))
 
@@ -53,16 +57,16 @@ def odds_of(logp: Tensor, logq: Tensor, mask: Tensor, sizes: Sequence[int], long
     )
     evidence = np.logaddexp.reduce(ratios) - math.log(len(ratios))
     drift = np.add.reduceat(x.sum(-1), starts) / np.add.reduceat(inside.sum(-1), starts)
-    return [Odds(drift=d, evidence=e) for d, e in zip(drift.tolist(), evidence.tolist(), strict=True)]
+    return [ClaimCheck(drift=d, evidence=e) for d, e in zip(drift.tolist(), evidence.tolist(), strict=True)]
 
 
 @torch.no_grad()
-def bounded(logp: Tensor, logq: Tensor, drift: float) -> Tensor:
-    """logq (B, T) with logp - logq within -2 `drift` and `drift`, nats: on both sides, whatever the
-    advantage's sign is.
+def bound_logq(logp: Tensor, logq: Tensor, drift: float) -> Tensor:
+    """logq (B, T), moved so that logp - logq is within -2 `drift` and `drift`, nats, whatever the
+    advantage's sign.
 
     An honest token is above the upper edge with a probability of at most exp(-drift); below the lower one its
-    weight, exp(-16) at a drift of 8, is none. Where logp is not finite, logq stays as it is.
+    weight, exp(-16) at a drift of 8, is negligible. Where logp is not finite, logq stays as it is.
     """
     within = torch.minimum(torch.maximum(logq, logp - drift), logp + 2 * drift)
     return torch.where(torch.isfinite(logp) & torch.isfinite(logq), within.to(logq.dtype), logq)

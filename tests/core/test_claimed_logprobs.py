@@ -1,0 +1,90 @@
+"""Evidence against a sampler's word: how much of it is too much, and for how long."""
+
+from __future__ import annotations
+
+import math
+
+from swarm.core.claimed_logprobs import (
+    DISTRUST_SECONDS,
+    GROUP_EVIDENCE_LIMIT,
+    REMEMBERED,
+    SAMPLER_EVIDENCE_LIMIT,
+    ClaimCheck,
+    SamplerEvidence,
+    objection,
+)
+from swarm.types import PeerId
+
+LIAR, HONEST = PeerId("liar"), PeerId("honest")
+NOW = 1000.0
+
+
+def test_a_group_is_refused_for_what_it_claims_too_low_and_for_what_lies_too_far_below() -> None:
+    assert objection(ClaimCheck(drift=0.1, evidence=GROUP_EVIDENCE_LIMIT), 8.0) is None
+    assert "too low" in (objection(ClaimCheck(drift=0.1, evidence=GROUP_EVIDENCE_LIMIT + 0.1), 8.0) or "")
+    assert "too low" in (objection(ClaimCheck(drift=math.inf, evidence=math.inf), 8.0) or "")
+    assert objection(ClaimCheck(drift=-8.0, evidence=-300.0), 8.0) is None
+    assert "the band is 8" in (objection(ClaimCheck(drift=-8.1, evidence=-300.0), 8.0) or "")
+
+
+def test_small_evidence_adds_up_over_a_samplers_groups_and_over_nobody_elses() -> None:
+    sampler_evidence = SamplerEvidence()
+    told = [sampler_evidence.add(LIAR, 3.0, NOW + i) for i in range(7)]
+    assert told == [False] * 6 + [True]
+    assert sampler_evidence.objection(LIAR, NOW + 6) and sampler_evidence.objection(HONEST, NOW + 6) is None
+
+
+def test_what_speaks_for_a_sampler_is_not_saved_up_for_a_lie() -> None:
+    sampler_evidence = SamplerEvidence()
+    for _ in range(1000):
+        sampler_evidence.add(LIAR, -5.0, NOW)
+    assert sampler_evidence.add(LIAR, SAMPLER_EVIDENCE_LIMIT + 0.1, NOW)
+
+
+def test_a_sampler_is_believed_again_after_a_while_and_begins_anew() -> None:
+    sampler_evidence = SamplerEvidence()
+    sampler_evidence.add(LIAR, math.inf, NOW)
+    assert (
+        sampler_evidence.objection(LIAR, NOW + DISTRUST_SECONDS - 1)
+        and sampler_evidence.objection(LIAR, NOW + DISTRUST_SECONDS) is None
+    )
+    assert not sampler_evidence.add(LIAR, SAMPLER_EVIDENCE_LIMIT, NOW + DISTRUST_SECONDS)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    sampler_evidence = SamplerEvidence()
+    for i in range(3 * REMEMBERED):
+        sampler_evidence.add(PeerId(str(i)), 1.0 if i % 2 else 99.0, NOW)
+    assert len(sampler_evidence._against) == len(sampler_evidence._until) == REMEMBERED
+
+
+def test_a_sampler_that_was_doubted_again_of_late_is_forgotten_last() -> None:
+    sampler_evidence = SamplerEvidence()
+    for i in range(REMEMBERED):
+        sampler_evidence.add(PeerId(str(i)), SAMPLER_EVIDENCE_LIMIT, NOW)
+    sampler_evidence.add(PeerId("0"), math.inf, NOW)
+    sampler_evidence.add(PeerId("1"), 0.0, NOW)
+    for newcomer in ("one more", "another"):
+        sampler_evidence.add(PeerId(newcomer), SAMPLER_EVIDENCE_LIMIT, NOW)
+    assert sampler_evidence.add(PeerId("1"), 0.1, NOW), "its evidence is remembered"
+    assert not sampler_evidence.add(PeerId("2"), 0.1, NOW), "the longest without a word is forgotten"
+
+
+def test_a_sampler_whose_word_failed_twice_is_refused_from_the_second_time_on() -> None:
+    sampler_evidence = SamplerEvidence()
+    sampler_evidence.add(LIAR, math.inf, NOW)
+    for i in range(REMEMBERED - 1):
+        sampler_evidence.add(PeerId(str(i)), math.inf, NOW)
+    sampler_evidence.add(LIAR, math.inf, NOW + 1)
+    sampler_evidence.add(HONEST, math.inf, NOW + 1)
+    assert sampler_evidence.objection(LIAR, NOW + 2), "the one who was refused longest ago is forgotten first"
+    assert sampler_evidence.objection(PeerId("0"), NOW + 2) is None
+
+
+def test_a_sampler_without_evidence_takes_no_room() -> None:
+    sampler_evidence = SamplerEvidence()
+    sampler_evidence.add(LIAR, SAMPLER_EVIDENCE_LIMIT, NOW)
+    for i in range(2 * REMEMBERED):
+        sampler_evidence.add(PeerId(str(i)), 0.0, NOW)
+        sampler_evidence.add(PeerId(str(i)), -1.0, NOW)
+    assert sampler_evidence.add(LIAR, 0.1, NOW), "it was not pushed out by those that nothing speaks against"
