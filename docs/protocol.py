@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from swarm import PROTOCOL
-from swarm.core.slots import CALLS_OF_ONE, STREAMS_OF_ONE
+from swarm.core.stream_slots import CALLS_OF_ONE, STREAMS_OF_ONE
 from swarm.protocol import (
     FRAME_LIMIT,
     KEYS,

@@ -1,9 +1,9 @@
-"""What happened: the only source of logs, journal, live view, page and test evidence.
+"""Events: typed records of what happened, the only source of logs, journal, live view, page and test
+evidence.
 
-An Event is a frozen tagged struct with the time and the peer it happened at. Whoever acts emits; the Bus
-hands each event to its sinks in order (swarm.journal, the gossip forwarder, a fold). Events are facts: they
-are never read back by the code that emitted them. Names are past participles; a figure in an event has its
-unit in its docstring.
+An Event is a frozen tagged struct with the time and the peer it happened at. The code that acts emits; the
+Bus hands each event to its sinks in order (swarm.journal, the gossip forwarder, a fold). The code that emits
+an event never reads it back. Names are past participles; a figure in an event has its unit in its docstring.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Transferred(Event):
 
 
 class Faulted(Event):
-    """Something of ours broke and is being replaced."""
+    """A part of this peer broke and is being replaced."""
 
     part: Word
     """A Part of swarm.protocol."""
@@ -237,7 +237,7 @@ class Recovered(Event):
 
 
 class Rejected(Event):
-    """A frame, record or chunk that was not believed. Data, not a crash."""
+    """A frame, record or chunk of another peer that did not pass its checks."""
 
     sender: PeerId
     kind: str
@@ -245,7 +245,7 @@ class Rejected(Event):
 
 
 class Noted(Event):
-    """A plain sentence for the person who watches."""
+    """A sentence for people."""
 
     level: str
     """`info`, `warning` or `error`."""
@@ -295,16 +295,15 @@ Gossiped = (
     | Faulted
     | Recovered
 )
-"""What the page needs from others, every text and collection of it bounded; beats and releases have topics of
-their own."""
+"""Events that the page needs from other peers, with every text and collection bounded; heartbeats and
+releases have topics of their own."""
 
 GOSSIPED = get_args(Gossiped)
 Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]
 """One message of gossip."""
 
-TOLD = 2000
-"""Bytes of a text in an event: a person reads no more, and with the rest of the event it fits into a message
-of gossip."""
+TEXT_LIMIT = 2000
+"""Bytes of a text in an event: with the rest of the event it fits into a message of gossip."""
 
 
 class Bus:
@@ -321,9 +320,9 @@ class Bus:
             sink(event)
 
 
-def cut(text: str, size: int = TOLD) -> str:
-    """The text's first `size` bytes at most, cut between characters; what is no character becomes a question
-    mark."""
+def cut(text: str, size: int = TEXT_LIMIT) -> str:
+    """At most the first `size` bytes of a text in UTF-8, cut between characters; a lone surrogate becomes a
+    question mark."""
     if text.isascii():
         return text[:size]
     return text.encode(errors="replace")[:size].decode(errors="ignore")

@@ -1,4 +1,5 @@
-"""The invite: one word, `swarm1...`, that is all a newcomer needs; and the memberships that follow from it.
+"""The invite: one word, `swarm1...`, with all that a newcomer needs to join; and the memberships made from
+it.
 
     bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4
             | count 1, addresses | [owner's delegation: seed 32, signature 64] | checksum 8
@@ -45,7 +46,7 @@ LIFE = 30 * 86400
 after a month."""
 
 _TEXT_LIMIT = 4096
-"""Longest text that is looked at: whole pasted lines, not files."""
+"""Characters of a text that are read: whole pasted lines, not files."""
 
 _ROLES = (None, *Role)
 """Roles by their number on the wire: append only. None lets the newcomer choose."""
@@ -56,7 +57,7 @@ _KINDS = {"ip4": _IP4, "ip6": _IP6, "dns4": _DNS4, "dns6": _DNS6, "dns": _DNS}
 _NAMES = {number: name for name, number in _KINDS.items()}
 
 
-class Trouble(StrEnum):
+class InviteProblem(StrEnum):
     """What is wrong with an invite."""
 
     DAMAGED = "damaged"
@@ -67,7 +68,7 @@ class Trouble(StrEnum):
 class InviteError(Exception):
     """An invite that cannot be used; the message says why and what to do."""
 
-    def __init__(self, kind: Trouble, message: str) -> None:
+    def __init__(self, kind: InviteProblem, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -93,7 +94,7 @@ class Invite(Struct, frozen=True):
     """Permission to become a member; strangers' invites have none."""
 
     def admit(self, peer: PeerId) -> Membership | None:
-        """The membership that this invite gives to `peer`, if it gives one."""
+        """The membership that this invite gives to `peer`; None without a delegation."""
         return admit(self.delegate, peer) if self.delegate is not None else None
 
 
@@ -134,8 +135,8 @@ def make(
 
 
 def read(text: str, now: float) -> Invite:
-    """Read a pasted text. `swarm join` before the word, line breaks and capitals in it do not matter.
-    Raises InviteError."""
+    """Read an invite from a pasted text. `swarm join` before the word, line breaks and capitals in it are
+    ignored. Raises InviteError."""
     body = _body(text)
     reader = _Reader(body)
     reader.take(1)
@@ -147,7 +148,7 @@ def read(text: str, now: float) -> Invite:
             else "install the swarm's older version, or ask its owner to upgrade"
         )
         raise InviteError(
-            Trouble.PROTOCOL,
+            InviteProblem.PROTOCOL,
             f"the invite's swarm speaks protocol {protocol}, this program {PROTOCOL}: {todo}",
         )
     flags = reader.take(1)[0]
@@ -168,7 +169,7 @@ def read(text: str, now: float) -> Invite:
         raise _damaged(f"{reader.left} bytes too many")
     if expires != FOREVER and now > expires:
         raise InviteError(
-            Trouble.EXPIRED,
+            InviteProblem.EXPIRED,
             f"the invite expired {_ago(now - expires)} ago: ask the swarm's owner for a new one",
         )
     return Invite(run=run, addresses=addresses, role=role, expires=expires, delegate=given)
@@ -200,6 +201,7 @@ def admit(delegate: Delegate, peer: PeerId) -> Membership:
 
 
 def keyring(seed: bytes) -> identity.Keyring:
+    """The keyring of an Ed25519 private key of 32 bytes."""
     return identity.Keyring(Ed25519PrivateKey.from_private_bytes(seed))
 
 
@@ -224,7 +226,7 @@ def _body(text: str) -> bytes:
         raise _damaged(cut_off)
     if body[0] != LAYOUT:
         raise InviteError(
-            Trouble.PROTOCOL,
+            InviteProblem.PROTOCOL,
             f"the invite is of kind {body[0]}, this program reads {LAYOUT}: upgrade this program",
         )
     return body
@@ -236,7 +238,8 @@ def _checksum(body: bytes) -> bytes:
 
 def _damaged(why: str) -> InviteError:
     return InviteError(
-        Trouble.DAMAGED, f"the invite is damaged: {why}; copy it again, from `{WORD}` to its last letter"
+        InviteProblem.DAMAGED,
+        f"the invite is damaged: {why}; copy it again, from `{WORD}` to its last letter",
     )
 
 

@@ -97,7 +97,9 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.STATES: ServiceRow(64, QUESTION, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, QUESTION, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, QUESTION, "everybody", "nothing", "frame of the newest Release held"),
-    Service.RELEASE: ServiceRow(16, QUESTION, "everybody", "Sought", "frame of the Release, or nothing"),
+    Service.RELEASE: ServiceRow(
+        16, QUESTION, "everybody", "ReleaseQuery", "frame of the Release, or nothing"
+    ),
     Service.STATE: ServiceRow(16, QUESTION, "learners", "digest of a release's weights", "Offer"),
     Service.HISTORY: ServiceRow(16, QUESTION, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, FRAME_LIMIT, "who has the owner's key", "Membership", "Membership"),

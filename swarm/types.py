@@ -43,7 +43,7 @@ enter."""
 
 
 class Verdict(StrEnum):
-    """What admission says of a group; each group gets exactly one."""
+    """Admission's decision about a group; each group gets exactly one."""
 
     ADMIT = "admit"
     STALE = "stale"
@@ -89,8 +89,8 @@ class Task(Struct):
 
 
 class Times(Struct):
-    """When a group passed each station, by the clock of the peer that was there. Splits a sampler's lag into
-    its causes."""
+    """When a group passed each step, by the clock of the peer that did it, unix seconds: splits a sampler's
+    lag into its causes."""
 
     released: Finite
     """The policy's release, by its publisher."""
@@ -143,7 +143,7 @@ class Receipt(Struct, tag="receipt"):
 
 
 class Release(Struct, tag="release"):
-    """A policy version that exists: the only way weights reach anybody. Signed by its publisher's
+    """A published policy version: the only way in which weights reach other peers. Signed by its publisher's
     envelope."""
 
     version: int
@@ -162,8 +162,8 @@ class Release(Struct, tag="release"):
     released: Finite
 
 
-class Sought(Struct, tag="sought"):
-    """Asks for the release that a group names: its sampler is asked to show it."""
+class ReleaseQuery(Struct, tag="sought"):
+    """Asks a sampler for the release that its group names."""
 
     version: int
     weights: Digest
@@ -171,7 +171,7 @@ class Sought(Struct, tag="sought"):
 
 
 class Manifest(Struct, tag="manifest"):
-    """What a release's bytes are cut into; itself a content-addressed blob."""
+    """The chunks of a release's bytes; itself a content-addressed blob."""
 
     version: int
     weights: Digest
@@ -180,7 +180,8 @@ class Manifest(Struct, tag="manifest"):
 
 
 class Lag(Struct):
-    """Means over a peer's last groups, seconds; `versions` is what admission saw last."""
+    """A sampler's lag split into its causes: means over its last groups, seconds; `versions` is the lag at
+    its last verdict."""
 
     versions: Finite = 0.0
     download: Finite = 0.0
@@ -205,8 +206,7 @@ class Link(Struct):
 
 
 class Moments(Struct):
-    """Count, mean and spread of numbers that do not travel themselves; moments of several sets can be
-    merged."""
+    """Count, mean and squared deviations of a set of numbers; the moments of several sets can be merged."""
 
     count: int
     mean: Finite
@@ -214,9 +214,9 @@ class Moments(Struct):
     """Sum of the squared distances from the mean."""
 
 
-class Closed(Struct):
-    """The rewards of a batch that a learner has closed: what objectives take over the whole batch of a
-    round."""
+class BatchRewards(Struct):
+    """Statistics of the rewards of a batch that a learner closed, for objectives that need the whole batch of
+    a round."""
 
     live: int
     """Completions whose group's rewards differ."""
@@ -227,7 +227,7 @@ class Closed(Struct):
 
 
 class Beat(Struct, tag="beat"):
-    """A heartbeat: who is alive, doing what, at which version. At most 1 KiB sealed."""
+    """A heartbeat: which peer is alive, what it does, at which version. At most 1 KiB sealed."""
 
     name: Word
     role: Role
@@ -257,9 +257,9 @@ class Beat(Struct, tag="beat"):
     addresses: Annotated[tuple[Word, ...], Meta(max_length=4)]
     hardware: Word
     at: Finite
-    closed: Closed | None = None
-    """Set by a learner that has closed its batch for `version`, where the objective needs the whole round's
-    rewards."""
+    closed: BatchRewards | None = None
+    """Of a learner that has closed its batch for `version`, where the objective needs the rewards of the
+    whole round."""
     phase: Phase = Phase.UNKNOWN
     """What the peer is doing, for other programs."""
 
@@ -298,7 +298,8 @@ class Spec(Struct, tag="spec"):
 
 
 class Delegation(Struct, omit_defaults=True):
-    """The owner lets the holder of `key` admit peers to a role until `expires`."""
+    """The owner's permission for the holder of `key` to admit peers to a role until `expires` (unix
+    seconds)."""
 
     role: Role
     expires: int

@@ -39,7 +39,7 @@ class WireError(ValueError):
     """A frame that must not be believed; the message says why."""
 
 
-class Signs(Protocol):
+class Signer(Protocol):
     @property
     def me(self) -> PeerId: ...
 
@@ -90,7 +90,7 @@ def group_limit(completions: int, tokens: int) -> Limit:
 
 
 def seal(
-    noun: object, run: str, keyring: Signs, membership: Membership | None = None, limit: Limit = MAIL_LIMIT
+    noun: object, run: str, keyring: Signer, membership: Membership | None = None, limit: Limit = MAIL_LIMIT
 ) -> bytes:
     """Encode and sign a noun. Raises WireError when the result would be larger than `limit`."""
     body = encode(noun)
@@ -113,7 +113,7 @@ def seal(
     return data
 
 
-def unseal(data: bytes, run: str, keyring: Signs, limit: Limit = MAIL_LIMIT) -> Opened:
+def unseal(data: bytes, run: str, keyring: Signer, limit: Limit = MAIL_LIMIT) -> Opened:
     """Check signed bytes -> sender, membership and the undecoded body. Raises WireError."""
     if not 1 < len(data) <= limit.sealed:
         raise WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")

@@ -47,7 +47,7 @@ from swarm.types import (
     PeerId,
     Receipt,
     Release,
-    Sought,
+    ReleaseQuery,
     Spec,
     Times,
 )
@@ -64,7 +64,7 @@ DECODED = {
     "FileRequest": FileRequest,
     "Offer": Offer,
     "Past": Past,
-    "Sought": Sought,
+    "ReleaseQuery": ReleaseQuery,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
 }
@@ -334,4 +334,4 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
                 await asyncio.gather(*running)
 
     run(main())
-    assert [len(event.detail) for event in heard if isinstance(event, events.Faulted)] == [events.TOLD]
+    assert [len(event.detail) for event in heard if isinstance(event, events.Faulted)] == [events.TEXT_LIMIT]

@@ -29,7 +29,7 @@ from swarm.types import (
     PeerId,
     Receipt,
     Release,
-    Sought,
+    ReleaseQuery,
     Spec,
     Struct,
     Times,
@@ -67,7 +67,7 @@ RELEASE = Release(
     groups=1,
     released=1.0,
 )
-CLOSED = types.Closed(
+CLOSED = types.BatchRewards(
     live=4,
     completions=types.Moments(count=8, mean=0.5, square=2.0),
     groups=types.Moments(count=2, mean=0.5, square=0.125),
@@ -85,7 +85,7 @@ NOUNS = [
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
-    Sought(version=1, weights=Digest("a" * 64), released=1.0),
+    ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
     Spec(
         protocol=1,
         run={"name": "demo", "seed": 1},

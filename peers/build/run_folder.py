@@ -35,7 +35,7 @@ from swarm.config_loading import run_dict
 from swarm.core.membership import needs_membership
 from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key
-from swarm.invite import Invite, InviteError, Trouble
+from swarm.invite import Invite, InviteError, InviteProblem
 from swarm.protocol import Role
 from swarm.tasks import catalog as tasks
 from swarm.tasks import files as task_files
@@ -146,7 +146,7 @@ def entry(word: str, path: Path | None, now: float) -> Invite:
     try:
         return invites.read(word, now)
     except InviteError as error:
-        if error.kind is not Trouble.EXPIRED:
+        if error.kind is not InviteProblem.EXPIRED:
             raise
         invite = invites.read(word, 0.0)
         kept = (

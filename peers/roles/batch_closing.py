@@ -1,6 +1,6 @@
 """Exchanges the totals of a round's batches between its learners, before they compute gradients.
 
-    my batch closes -> `tell`: heartbeat with its Closed -> the others close theirs
+    my batch closes -> `tell`: heartbeat with its BatchRewards -> the others close theirs
     theirs          -> `hear` -> my gradient
 
 Only objectives that take something over the round's whole batch (`of_round`: the spread of its rewards) need
@@ -17,7 +17,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.config import Run
 from swarm.learn import objectives
-from swarm.types import Beat, Closed, Group, PeerId
+from swarm.types import BatchRewards, Beat, Group, PeerId
 
 FAR = 1e100
 """No reward is further from 0: squares of it, a million times, are still numbers."""
@@ -29,7 +29,7 @@ class BatchClosing:
         objective = host.config.run.objective
         self.host, self._others = host, others
         self._of_round = objectives.trainable(objective.name, objective.options).of_round
-        self.heard: dict[PeerId, Closed] = {}
+        self.heard: dict[PeerId, BatchRewards] = {}
         """Batches that the gradient takes in."""
 
     def tell(self, groups: Sequence[Group], rewards: Sequence[tuple[float, ...]]) -> None:
@@ -80,7 +80,7 @@ class BatchClosing:
         self.heard, self.host.status.closed = {}, None
 
 
-def closed_of(beat: Beat, version: int, run: Run) -> Closed | None:
+def closed_of(beat: Beat, version: int, run: Run) -> BatchRewards | None:
     """The batch of `version` that a learner says it has closed; None when there is none, or no batch of this
     run can be so."""
     closed = beat.closed

@@ -152,7 +152,7 @@ class LearnerInbox:
             self.tally.judged(sender, Verdict.MALFORMED)
             return self._receipt(sender, Verdict.MALFORMED, str(error))
         judgement = self._judge(opened, sender, group, now)
-        if judgement.unheard:
+        if judgement.release_unknown:
             # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed
             # me by.
             await host.releases.ask_release(sender, group.version, group.weights, group.times.released)

@@ -2,7 +2,7 @@
 
 A heartbeat that names a release may be here before the release is announced: nobody makes a second one of
 that version meanwhile. Not handled here: how members of a round find each other (the Averager port), the
-order of turns (swarm.core.turns).
+order of turns (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from peers.runtime.host import Host
 from swarm.core.rounds import State
-from swarm.core.turns import HEARD, SoloTurns
+from swarm.core.solo_turns import HEARD, SoloTurns
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 

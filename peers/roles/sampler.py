@@ -28,7 +28,7 @@ from swarm.core import deliveries
 from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
-from swarm.core.deliveries import DeliveryLoss, Outcome, Then
+from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
 from swarm.core.releases import rank
 from swarm.net.ports import Busy, NetError, Refused, Silent
 from swarm.protocol import Kind, Phase, Service
@@ -250,12 +250,12 @@ class Sampler:
             sent = host.now()
             outcome, why = await self._send(group, learner)
             then = deliveries.TABLE[outcome]
-            if then in (Then.DONE, Then.DROPPED):
-                host.roster.release(learner, sent)
-                host.status.admitted += then is Then.DONE
-                host.status.refused += then is Then.DROPPED
+            if then in (NextStep.DONE, NextStep.DROPPED):
+                host.roster.end_pause(learner, sent)
+                host.status.admitted += then is NextStep.DONE
+                host.status.refused += then is NextStep.DROPPED
                 return
-            if host.roster.hold(learner, sent, host.now()):
+            if host.roster.start_pause(learner, sent, host.now()):
                 level = "info" if outcome is Verdict.OVER_QUOTA else "warning"
                 host.emit(events.Noted, level=level, text=f"{learner} took no group ({outcome.value}): {why}")
             wait = deliveries.pause(wait, host.rng)
@@ -263,7 +263,7 @@ class Sampler:
             learner = (
                 None
                 if self._late(group)
-                else await self._destination(group, learner if then is Then.AGAIN else None)
+                else await self._destination(group, learner if then is NextStep.AGAIN else None)
             )
         host.status.refused += 1
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from swarm import wire
 from swarm.core.membership import Trust
-from swarm.core.slots import largest
+from swarm.core.stream_slots import largest
 from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
 from swarm.net.turns import AnswerTurns
 from swarm.protocol import MAIL_LIMIT, Limit

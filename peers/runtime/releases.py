@@ -29,7 +29,7 @@ from swarm.core.releases import Releases
 from swarm.net.blobs import Blobs, Cut, cut
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
-from swarm.types import Beat, Digest, PeerId, Release, Sought
+from swarm.types import Beat, Digest, PeerId, Release, ReleaseQuery
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ReleaseExchange:
         self._lacks = False
         """A release that I wait for could not be had at once."""
 
-    # --- out ----------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     async def prepare(
         self, weights: Callable[[], Weights], *, parent: Digest, learners: int, groups: int
@@ -111,7 +111,7 @@ class ReleaseExchange:
         # not before: what nobody was told is not released, and its publisher tries again
         self._keep(release, sealed)
 
-    # --- in -----------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def hear(self, sealed: bytes) -> bool:
         """Take an announcement. True when it is news. Raises WireError for one that cannot be believed."""
@@ -193,7 +193,7 @@ class ReleaseExchange:
         data = await self.blobs.fetch_release(release, holders)
         return Weights(release.version, release.weights, data)
 
-    # --- what is known ------------------------------------------------------------------------------------
+    # --- what is known --------------------------------------------------------------------------------------
 
     @property
     def held(self) -> Release | None:
@@ -238,7 +238,7 @@ class ReleaseExchange:
         """Its bytes are of no use: it is not held, and not wanted again."""
         self.candidates.refuse(release)
 
-    # --- asking others ------------------------------------------------------------------------------------
+    # --- asking others --------------------------------------------------------------------------------------
 
     async def ask_newest(self, peers: list[PeerId]) -> None:
         """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
@@ -250,7 +250,7 @@ class ReleaseExchange:
     async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
         """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
         it."""
-        question = wire.encode(Sought(version=version, weights=weights, released=released))
+        question = wire.encode(ReleaseQuery(version=version, weights=weights, released=released))
         self._remember_answer(await self._ask(peer, Service.RELEASE, question))
 
     async def _ask(self, peer: PeerId, service: Service, question: bytes) -> bytes:
@@ -296,7 +296,7 @@ class ReleaseExchange:
                     host.roster.forget(peer)  # nobody listens any more: its silence means nothing
             await host.changed(host.config.run.pace.beat)
 
-    # --- answering others ---------------------------------------------------------------------------------
+    # --- answering others -----------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         await self.blobs.serve()
@@ -309,7 +309,7 @@ class ReleaseExchange:
     async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
         """The release that is sought as its publisher signed it; empty when it is not known here."""
         try:
-            sought = wire.decode(question, Sought)
+            sought = wire.decode(question, ReleaseQuery)
         except wire.WireError as error:
             raise Refused(str(error)) from error
         known = self.known(sought.version, sought.weights)

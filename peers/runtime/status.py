@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarm.protocol import Phase
-from swarm.types import Closed, Lag
+from swarm.types import BatchRewards, Lag
 
 SPAN = 30.0
 """Seconds over which rates are averaged: long enough to smooth batches, short enough to see a peer stall."""
@@ -56,7 +56,7 @@ class PeerStatus:
     """Groups of mine that learners took (sampler), groups that I took (learner); told on this machine
     alone."""
     refused: int = 0
-    closed: Closed | None = None
+    closed: BatchRewards | None = None
     groups: Meter = field(default_factory=Meter)
     tokens: Meter = field(default_factory=Meter)
     busy: Meter = field(default_factory=Meter)

@@ -9,7 +9,8 @@
 The log ratio of a token is the learner's log-probability less the claimed one (swarm.core.claimed_logprobs).
 Delays are those of the staleness study (peers.studies.trainings): `delay` versions pass within the longest
 one. A plan that is interrupted goes on where it stopped. Not handled here: what is made of the figures
-(docs/trust.md)."""
+(docs/trust.md).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from swarm.learn.learner import Gradient, GradientWork, Learner, batch_of
 from swarm.learn.objectives import Total
 from swarm.protocol import Role
 from swarm.sim.world import SimPeer, World
-from swarm.types import Closed, Group, Struct
+from swarm.types import BatchRewards, Group, Struct
 
 C = TypeVar("C", bound=msgspec.Struct)
 LAGS = (0, 2, 4, 8, 16, 32, 64)
@@ -172,7 +173,7 @@ def watched(learner: Learner, seen: list[TakenGroup]) -> Learner:
         prompts: Sequence[str],
         rewards: Sequence[tuple[float, ...]],
         now: float,
-        others: tuple[Closed, ...] = (),
+        others: tuple[BatchRewards, ...] = (),
     ) -> Gradient:
         work = GradientWork(groups, prompts, rewards, Total.of([group.lengths for group in groups], rewards))
         with torch.no_grad():

@@ -3,7 +3,7 @@
 In come a decoded group, the learner's version, the releases it knows, how much it holds already and the time;
 out goes a Judgement. The order of the questions is the order of their cost to an attacker: membership, shape,
 repetition, age in versions, origin, age in seconds, room. A group's age is that of a release that its
-publisher signed, never the sampler's word. Rewards are recomputed and compared by the learner, since that
+publisher signed, never what the sampler says. Rewards are recomputed and compared by the learner, since that
 needs the task. A group that was admitted but outgrows the window before it is trained on is dropped by the
 batcher: nothing older than the window is ever trained.
 """
@@ -27,10 +27,10 @@ REMEMBERED = 100_000
 MB."""
 
 ROUNDING = 1e-3
-"""Seconds between a release's time and a group's word of it: a sampler copies it, in whatever format it keeps
-times."""
+"""Seconds by which a group's copy of its release's time may differ from the release: a sampler may keep times
+in another format."""
 
-Known = Callable[[int, Digest], Sequence[Release]]
+KnownReleases = Callable[[int, Digest], Sequence[Release]]
 """(version, weights) -> the releases of them that the learner has heard of."""
 
 
@@ -41,27 +41,27 @@ class Judgement:
     versions: int
     """Lag in versions."""
     seconds: float
-    """Age since the release of the group's policy; by the sampler's word where no such release is known."""
-    unheard: bool = False
-    """Refused for a release that the learner has not heard of: who can show it may be judged again."""
+    """Age since the release of the group's policy; as the sampler says where no such release is known."""
+    release_unknown: bool = False
+    """Refused for a release that the learner does not know: a sampler that shows it is judged again."""
 
 
 class Admission:
-    """Judges groups for one learner; knows which ids it has admitted."""
+    """Judges groups for one learner; remembers the ids that it admitted."""
 
-    def __init__(self, window: Window, sampling: Sampling, vocabulary: int, known: Known) -> None:
+    def __init__(self, window: Window, sampling: Sampling, vocabulary: int, known: KnownReleases) -> None:
         self._window, self._sampling, self._vocabulary, self._known = window, sampling, vocabulary, known
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def judge(
         self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float
     ) -> Judgement:
-        """`distrust` is why the sender must not be believed, or None; `full` why there is no room for its
-        groups, or None."""
+        """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
+        must not be believed, or None; `full`: why there is no room for its groups, or None."""
         versions, seconds = version - group.version, now - group.times.released
 
-        def verdict(what: Verdict, why: str, unheard: bool = False) -> Judgement:
-            return Judgement(what, why, versions, seconds, unheard)
+        def verdict(what: Verdict, why: str, release_unknown: bool = False) -> Judgement:
+            return Judgement(what, why, versions, seconds, release_unknown)
 
         if distrust is not None:
             return verdict(Verdict.UNTRUSTED, distrust)
@@ -75,8 +75,8 @@ class Admission:
             )
         if (problem := _too_many(versions, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
-        if (problem := stranger(group, self._known(group.version, group.weights))) is not None:
-            return verdict(Verdict.UNTRUSTED, problem, unheard=True)
+        if (problem := unknown_release(group, self._known(group.version, group.weights))) is not None:
+            return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
         if (problem := staleness(group, self._window, version, now)) is not None:
             return verdict(Verdict.STALE, problem)
         if full is not None:
@@ -89,6 +89,7 @@ class Admission:
         return list(self._seen)
 
     def restore(self, ids: Iterable[str]) -> None:
+        """Take over the ids that `seen` returned."""
         for group in ids:
             self._remember(group)
 
@@ -99,14 +100,14 @@ class Admission:
 
 
 def group_id(sampler: PeerId, version: int, task: int, seed: int, tokens: bytes, logprobs: bytes) -> str:
-    """Hex blake2b-128 of what was sampled; whoever reads the group can compute it."""
+    """Id of a group: hex blake2b-128 of what was sampled. Receivers compute it again."""
     name = f"{sampler}/{version}/{task}/{seed}/".encode()
     return hashlib.blake2b(name + tokens + logprobs, digest_size=16).hexdigest()
 
 
 def staleness(group: Group, window: Window, version: int, now: float) -> str | None:
-    """Why a group is outside the window, or None. A group from the future is stale too: its policy is not
-    ours."""
+    """Why a group is outside the window at `version` and `now`, or None. A group of a later version is
+    outside too: its policy is not this learner's."""
     versions, seconds = version - group.version, now - group.times.released
     if (problem := _too_many(versions, window)) is not None:
         return problem
@@ -121,8 +122,9 @@ def _too_many(versions: int, window: Window) -> str | None:
     return f"{versions} versions old, the window is {window.versions}" if versions > window.versions else None
 
 
-def stranger(group: Group, known: Sequence[Release]) -> str | None:
-    """Why a group is of none of the releases `known` of its version and weights, or None."""
+def unknown_release(group: Group, known: Sequence[Release]) -> str | None:
+    """Why a group matches none of `known`, the releases of its version and weights; None when it matches
+    one."""
     if not known:
         return f"no release {group.version} with its weights was ever announced here"
     if all(abs(release.released - group.times.released) > ROUNDING for release in known):
@@ -133,8 +135,8 @@ def stranger(group: Group, known: Sequence[Release]) -> str | None:
 
 
 def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | None:
-    """What is wrong with a group's shape or numbers, or None. Everything that later code takes for granted is
-    checked here."""
+    """What is wrong with a group's shape or numbers, or None. Later code relies on all that is checked
+    here."""
     if len(group.lengths) != sampling.group_size or len(group.rewards) != sampling.group_size:
         return (
             f"{len(group.lengths)} completions and {len(group.rewards)} rewards, the run has groups of"
@@ -153,7 +155,7 @@ def malformation(group: Group, sampling: Sampling, vocabulary: int) -> str | Non
     if group.id != group_id(
         group.sampler, group.version, group.task, group.seed, group.tokens.data, group.logprobs.data
     ):
-        # Else one group could be trained on under many names, and remembering names could cost any memory.
+        # Otherwise one group could be trained on under many ids, and remembering ids would have no limit.
         return "its id is not that of its contents"
     tokens, logprobs = array("i", group.tokens.data), array("f", group.logprobs.data)
     if not 0 <= min(tokens) <= max(tokens) < vocabulary:

@@ -1,14 +1,14 @@
-"""The batcher: admitted groups in, closed batches out, oldest first.
+"""The batcher: packs admitted groups into batches, oldest first.
 
 A batch closes when it has the learner's share of the run's batch, or `close_after` seconds after its first
 group came. Groups that outgrew the window while they waited leave with the batch that would have held them
 and are never trained on.
 
-Samplers share what is here. A batch first takes at most `run.batch.share` of each, then whatever is there;
-whom its quota binds (swarm.core.quotas) has no more than that, and does not fill a batch with the rest. Of
-the room, twice the buffer, a sampler has at most twice as much as it leaves free: one that sends without end
-fills two thirds, two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue
-length thresholds for shared-memory packet switches, 1998: alpha = 2).
+A batch first takes at most `run.batch.share` from each sampler, then whatever waits; a sampler that its quota
+binds (swarm.core.quotas) gets no more than its share. The room for waiting groups is twice the buffer, and
+one sampler may use at most twice the part that is still free: one that sends without end fills two thirds,
+two fill two fifths each, and there is room for another (Choudhury and Hahne, Dynamic queue length thresholds
+for shared-memory packet switches, 1998: alpha = 2).
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from swarm.core.quotas import Quotas
 from swarm.types import Group, PeerId
 
 ALPHA = 2
-"""Groups that one sampler may have for each place that is left free. With 1 a single sampler has no room
-beyond its credit."""
+"""Groups that one sampler may have waiting for each free place. With 1 a single sampler has no room beyond
+its credit."""
 
 
 class Waiting(NamedTuple):
+    """An admitted group that waits for its batch."""
+
     group: Group
     admitted: float
+    """Unix seconds."""
 
 
 class ClosedBatch(NamedTuple):
     groups: list[Waiting]
+    """Groups to train on, oldest first."""
     expired: list[Waiting]
+    """Groups that outgrew the window while they waited: dropped, never trained on."""
 
 
 class Room(NamedTuple):
@@ -46,19 +51,19 @@ class Room(NamedTuple):
 
 
 class BatchLimits(NamedTuple):
-    """How the next batch may be filled from the groups that wait."""
+    """How the next batch is filled from the groups that wait."""
 
-    there: int
+    size: int
     """Groups that the batch would have."""
-    first: int
-    """Those of them that are within everybody's share."""
-    one: int
-    """One sampler's share: more only where others leave places."""
-    most: dict[PeerId, int]
-    """Groups at most, by sampler that is bound."""
+    within_shares: int
+    """Those of them that are within their samplers' shares."""
+    share: int
+    """Groups of one sampler in its share; it has more only where others leave places."""
+    bound: dict[PeerId, int]
+    """Most groups of each sampler that waits; below the batch's size where a quota binds it."""
     newcomers: int
-    """Groups at most of all newcomers together."""
-    bind: bool
+    """Most groups of all newcomers together."""
+    binding: bool
     """A quota binds a sampler whose groups wait."""
 
 
@@ -72,27 +77,30 @@ class Batcher:
         """Time of the last batch."""
         self.quotas = Quotas(size)
         self.scoring: Counter[PeerId] = Counter()
-        """Groups that are admitted and being scored, by sampler: they take room like those that wait."""
+        """Groups that are admitted and being scored, by sampler: they count in the room like those that
+        wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, group: Group, now: float) -> None:
+        """Take an admitted group whose rewards are known; `now` in unix seconds."""
         self._waiting.append(Waiting(group, now))
         self._counts[group.sampler] += 1
         self.quotas.admitted(group.sampler, now)
 
     def share(self, learners: int) -> int:
-        """Groups in this learner's part of a batch that `learners` make together."""
+        """Groups in this learner's batch when `learners` share the run's batch."""
         return math.ceil(self._size.groups / max(1, learners))
 
     def credit(self, learners: int) -> int:
-        """Groups to ask for: what the buffer lacks."""
+        """Groups to ask samplers for: what the buffer lacks."""
         return max(0, self._buffer(learners) - self._held())
 
     def room(self, sampler: PeerId, learners: int, now: float) -> Room:
-        """How many more groups of a sampler are taken: more than the buffer holds, since several may spend a
-        credit at once, and since the heartbeat that announced it may be older than the last receipt."""
+        """How many more groups of a sampler are taken, and the reason when none is. The limit is above the
+        buffer, since several samplers may spend one credit at once, and the heartbeat that announced it may
+        be older than the last receipt."""
         quota, buffer = self.quotas.at(self.share(learners), now), self._buffer(learners)
         free, mine = 2 * buffer - self._held(), self._counts[sampler] + self.scoring[sampler]
         part = math.ceil((ALPHA * free - mine) / (1 + ALPHA))
@@ -121,7 +129,7 @@ class Batcher:
         return min(rooms)
 
     def takers(self, senders: Collection[PeerId], learners: int, now: float) -> int:
-        """Samplers that share the credit: newcomers count as one where they are bound."""
+        """Number of samplers that share the credit; newcomers count as one where their quota binds."""
         if self.quotas.at(self.share(learners), now).newcomers is None:
             return len(senders)
         known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
@@ -131,30 +139,30 @@ class Batcher:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no
         group for it."""
         limits = self._limits(self.share(learners), now)
-        if limits.there == 0:
+        if limits.size == 0:
             return None
-        if limits.there == self.share(learners):
+        if limits.size == self.share(learners):
             return 0.0
         since = self._waiting[0].admitted
-        if limits.bind:
+        if limits.binding:
             # Groups that a quota left over are no reason to close the next batch early.
             since = max(since, self._taken)
         return max(0.0, since + self._size.close_after - now)
 
     def take(self, learners: int, version: int, now: float) -> ClosedBatch:
-        """The oldest groups within their samplers' quotas that are inside the window at this version and
-        time, at most a share of a batch; of a sampler with more than `run.batch.share` of it only what others
-        leave."""
+        """Close a batch: the oldest groups within their samplers' quotas that are inside the window at this
+        version and time, at most this learner's share; a sampler gets more than `run.batch.share` of it only
+        where others leave places."""
         expired = self._expire(version, now)
         limits = self._limits(self.share(learners), now)
         batch, kept, counts, new = list[Waiting](), list[Waiting](), Counter[PeerId](), 0
-        over = limits.there - limits.first  # places for who has its share already
-        while self._waiting and len(batch) < limits.there:
+        over = limits.size - limits.within_shares  # places for samplers beyond their share
+        while self._waiting and len(batch) < limits.size:
             item = self._waiting.popleft()
             sampler = item.group.sampler
-            newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.one
+            newcomer, beyond = self.quotas.newcomer(sampler, now), counts[sampler] >= limits.share
             if (
-                counts[sampler] >= limits.most[sampler]
+                counts[sampler] >= limits.bound[sampler]
                 or (newcomer and new >= limits.newcomers)
                 or (beyond and over <= 0)
             ):
@@ -187,8 +195,8 @@ class Batcher:
         return late
 
     def _limits(self, groups: int, now: float) -> BatchLimits:
-        """How many of the waiting groups each may have: groups of others let a bound sampler have more, so
-        this iterates until nothing changes."""
+        """Limits of a batch of at most `groups`. Groups of others let a bound sampler have more, so this
+        iterates until nothing changes."""
         quota = self.quotas.at(groups, now)
         bound = {sampler: limit for sampler in self._counts if (limit := quota.bound(sampler)) is not None}
         fresh = {sampler for sampler in self._counts if self.quotas.newcomer(sampler, now)}

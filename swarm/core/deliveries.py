@@ -1,8 +1,8 @@
-"""Outcomes of sending a group to a learner, and what the sampler does next, as a table.
+"""A sampler's next step after each outcome of sending a group to a learner, as a table.
 
-    (a receipt's verdict | no receipt, and why) -> done, dropped, again to the same learner, or to another one
+    (a receipt's verdict | the reason why there is none) -> done, dropped, to the same learner, to another one
 
-The table is total: whatever a delivery ends in is in it. A group that may lie at a learner already goes to
+The table is total: it has every outcome of a delivery. A group that may lie at a learner already goes to
 the same one again, which knows it by its id; a group that certainly does not may go to any. Both come after a
 pause that grows while nothing is taken: one for the group, and one for everything that goes to that learner
 (swarm.core.roster).
@@ -36,8 +36,8 @@ class DeliveryLoss(StrEnum):
 Outcome = Verdict | DeliveryLoss
 
 
-class Then(StrEnum):
-    """What a sampler does with the group."""
+class NextStep(StrEnum):
+    """What the sampler does with the group."""
 
     DONE = "done"
     DROPPED = "dropped"
@@ -48,19 +48,19 @@ class Then(StrEnum):
     """To whichever learner has credit, after a pause."""
 
 
-TABLE: dict[Outcome, Then] = {
-    Verdict.ADMIT: Then.DONE,
-    Verdict.DUPLICATE: Then.DONE,  # an earlier delivery of it arrived, and its receipt did not
-    Verdict.STALE: Then.DROPPED,
-    Verdict.MALFORMED: Then.DROPPED,
-    Verdict.UNTRUSTED: Then.DROPPED,
-    Verdict.UNSCORED: Then.DROPPED,
-    Verdict.OVER_QUOTA: Then.ELSEWHERE,
-    DeliveryLoss.REFUSED: Then.ELSEWHERE,
-    DeliveryLoss.UNREACHABLE: Then.AGAIN,
-    DeliveryLoss.SILENT: Then.AGAIN,
-    DeliveryLoss.DAMAGED: Then.AGAIN,
-    DeliveryLoss.TOO_LARGE: Then.DROPPED,
+TABLE: dict[Outcome, NextStep] = {
+    Verdict.ADMIT: NextStep.DONE,
+    Verdict.DUPLICATE: NextStep.DONE,  # an earlier delivery of it arrived, and its receipt did not
+    Verdict.STALE: NextStep.DROPPED,
+    Verdict.MALFORMED: NextStep.DROPPED,
+    Verdict.UNTRUSTED: NextStep.DROPPED,
+    Verdict.UNSCORED: NextStep.DROPPED,
+    Verdict.OVER_QUOTA: NextStep.ELSEWHERE,
+    DeliveryLoss.REFUSED: NextStep.ELSEWHERE,
+    DeliveryLoss.UNREACHABLE: NextStep.AGAIN,
+    DeliveryLoss.SILENT: NextStep.AGAIN,
+    DeliveryLoss.DAMAGED: NextStep.AGAIN,
+    DeliveryLoss.TOO_LARGE: NextStep.DROPPED,
 }
 
 

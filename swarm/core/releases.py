@@ -1,17 +1,17 @@
-"""Which release is the truth, and which one can be fetched.
+"""Which release counts, and which one can be fetched.
 
-    hear --> candidates --wanted--> a try --> hold      its bytes are here
-                                         `--> failed    it rests, and in time the next one is tried
+    hear --> candidates --wanted--> fetch --> hold      its bytes are here
+                                         `--> failed    it is tried again later, or the next one is
 
 The highest version wins. Two releases of one version (two parts of a split swarm, or a publisher and its
-stand-in) are settled by the same rule everywhere: more groups, then more learners, then the smaller digest,
-so that all peers end at the same bytes.
+stand-in) are ordered by the same rule at all peers: more groups, then more learners, then the smaller digest,
+so that all peers end with the same bytes.
 
 An announcement is not yet a release that can be fetched. A candidate is awaited until it has been unavailable
-for `patience` seconds; then the next lower one is tried, and this one again now and then. A publisher whose
-releases were unavailable for so long is not awaited either, until one of them is fetched: any number of
-announcements costs that time once. A held release is never forgotten for one that is only announced.
-Announcements that were outranked or are unavailable are remembered: groups were sampled from them, and have
+for `patience` seconds; then the next lower one is tried, and this one again at growing intervals. A publisher
+whose releases were unavailable for so long is not awaited either, until one of them is fetched: any number of
+its announcements costs `patience` once. A held release is never forgotten for one that is only announced.
+Announcements that were outranked or are unavailable are remembered: groups that were sampled from them have
 to be judged.
 """
 
@@ -31,19 +31,19 @@ HEARD = 4
 """Announcements remembered for each version that is kept: each part of a split swarm has one, and so have a
 publisher and its stand-in."""
 
-REST = 0.5
-"""Seconds before an unavailable release is tried again, doubled up to REST_LONGEST: a holder that
+FIRST_RETRY = 0.5
+"""Seconds before an unavailable release is tried again, doubled up to LONGEST_RETRY: a holder that
 restarts is back soon."""
 
-REST_LONGEST = 60.0
-"""A try costs a message to each holder; a minute after a holder came back its release is found."""
+LONGEST_RETRY = 60.0
+"""Seconds: a try costs a message to each holder, and a holder that came back is found within this time."""
 
 Rank = tuple[int, int, int, tuple[int, ...]]
 
 
 def rank(release: Release) -> Rank:
-    """Greater is better. The digest is negated letter by letter so that the smaller one ranks higher,
-    whatever a peer wrote."""
+    """Sort key of a release; the greater one counts. The digest is negated letter by letter so that the
+    smaller one ranks higher; any text is accepted, since peers wrote it."""
     return (
         release.version,
         release.groups,
@@ -62,15 +62,15 @@ class Candidate:
     """The frame that its publisher signed."""
     held: bool = False
     """Its bytes are here, or were until newer ones took their place."""
-    unfit: bool = False
+    unusable: bool = False
     """Its bytes are unusable: it is never fetched again."""
     failures: int = 0
     since: float = math.inf
     """When it was first unavailable."""
-    rests: float = -math.inf
-    """It is not tried before this time."""
-    told: bool = False
-    """`given_up` has named it."""
+    not_before: float = -math.inf
+    """Time of the next try."""
+    reported: bool = False
+    """`given_up` has returned it."""
 
 
 class Releases:
@@ -109,7 +109,7 @@ class Releases:
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best release with these weights that is usable."""
         found = [
-            one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unfit
+            one for key, one in self._candidates.items() if key[:2] == (version, weights) and not one.unusable
         ]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
@@ -119,13 +119,14 @@ class Releases:
         return one.sealed if one is not None and one.release == release else self._heard.get(release, b"")
 
     def hear(self, release: Release, sealed: bytes = b"") -> bool:
-        """Take note of an announcement. True when it is new; a release that rests is tried again at once."""
+        """Record an announcement. True when it is new; a release that waits for its next try is tried at
+        once."""
         self._heard[release] = sealed
         if len(self._heard) > HEARD * self._keep:
             del self._heard[next(iter(self._heard))]
         one = self._candidates.get(_key(release))
         if one is not None and one.rank >= rank(release):
-            one.rests = -math.inf
+            one.not_before = -math.inf
             return False
         if one is None:
             one = self._candidates[_key(release)] = Candidate(release, rank(release), sealed)
@@ -141,7 +142,7 @@ class Releases:
         """A peer says that it holds this release: try it again at once."""
         for one in self._candidates.values():
             if (one.release.version, one.release.weights) == (version, weights):
-                one.rests = -math.inf
+                one.not_before = -math.inf
 
     # --- what to try ----------------------------------------------------------------------------------------
 
@@ -152,40 +153,45 @@ class Releases:
         return best.release if best is not None else None
 
     def wanted(self, above: tuple[Any, ...], now: float) -> Release | None:
-        """The release to fetch now: the awaited one unless it rests; without one the best that does not rest,
-        new ones first."""
+        """The release to fetch now: the awaited one once its next try is due; if none is awaited, the best
+        one whose try is due, new ones first."""
         best = self._awaited(above, now)
         if best is not None:
-            return best.release if best.rests <= now else None
-        left = [one for one in self._above(above) if one.rests <= now]
+            return best.release if best.not_before <= now else None
+        left = [one for one in self._above(above) if one.not_before <= now]
         return max(left, key=lambda one: (one.failures == 0, one.rank)).release if left else None
 
     def pause(self, above: tuple[Any, ...], now: float) -> float:
         """Seconds until a release can be tried again; infinite when none ranks above."""
         best = self._awaited(above, now)
         tries = [best] if best is not None else self._above(above)
-        return max(0.0, min((one.rests - now for one in tries), default=math.inf))
+        return max(0.0, min((one.not_before - now for one in tries), default=math.inf))
 
     def lacking(self, above: tuple[Any, ...], now: float) -> bool:
-        """Whether the awaited release was unavailable at the first try, so that more holders are to be looked
-        for."""
+        """Whether the awaited release was unavailable at the first try: more holders have to be found."""
         best = self._awaited(above, now)
         return best is not None and best.failures > 0 and not best.held
 
     def given_up(self, now: float) -> Iterator[Release]:
         """Releases that are not awaited any more, each once."""
         for one in self._candidates.values():
-            if one.failures and not one.told and not one.held and now - one.since >= self._patience:
-                one.told = True
+            if one.failures and not one.reported and not one.held and now - one.since >= self._patience:
+                one.reported = True
                 yield one.release
 
-    # --- what came of it ------------------------------------------------------------------------------------
+    # --- outcome of a try -----------------------------------------------------------------------------------
 
     def hold(self, release: Release) -> None:
         """Record that its bytes are here."""
         one = self._candidates.get(_key(release))
         if one is not None and not one.held:
-            one.held, one.failures, one.since, one.rests, one.told = True, 0, math.inf, -math.inf, False
+            one.held, one.failures, one.since, one.not_before, one.reported = (
+                True,
+                0,
+                math.inf,
+                -math.inf,
+                False,
+            )
             self._doubted.pop(one.release.publisher, None)
 
     def lose(self, release: Release) -> None:
@@ -196,14 +202,14 @@ class Releases:
     def refuse(self, release: Release) -> None:
         """Record that its bytes are unusable: it is not held, and not wanted again."""
         if (one := self._candidates.get(_key(release))) is not None:
-            one.held, one.unfit = False, True
+            one.held, one.unusable = False, True
 
     def failed(self, release: Release, now: float) -> None:
         """Record that it was unavailable."""
         if (one := self._candidates.get(_key(release))) is None:
             return
         one.held, one.since = False, min(one.since, now)
-        one.rests = now + min(REST * 2**one.failures, REST_LONGEST)
+        one.not_before = now + min(FIRST_RETRY * 2**one.failures, LONGEST_RETRY)
         one.failures = min(one.failures + 1, 32)  # beyond it the pause does not grow
         self._doubted.setdefault(one.release.publisher, now)
 
@@ -217,7 +223,7 @@ class Releases:
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:
         """Candidates that rank above `above`, the best one first."""
         return (
-            one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unfit
+            one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unusable
         )
 
     def _trim(self, publisher: PeerId) -> None:

@@ -1,8 +1,8 @@
-"""The roster: who is alive, from heartbeats alone.
+"""The roster: which peers are alive and which learners take groups, from heartbeats and receipts.
 
-A beat of a newer incarnation, or a later one of the same, replaces what is known; old beats that gossip
-delivers late are ignored. Whoever is silent for longer than the run's patience is lost until it is heard
-again. A learner that does not take a group is sent nothing for a pause, then one group at a time until it
+A heartbeat of a newer incarnation, or a later one of the same, replaces the known one; old heartbeats that
+gossip delivers late are ignored. A peer that is silent for longer than the run's patience is lost until it is
+heard again. A learner that does not take a group gets nothing for a pause, then one group at a time until it
 takes one; the pause grows while it takes none.
 """
 
@@ -20,15 +20,16 @@ from swarm.types import Beat, PeerId
 
 
 @dataclass(slots=True)
-class Known:
+class KnownPeer:
     beat: Beat
     heard: float
+    """When its last heartbeat arrived, unix seconds."""
     credit: int
-    """The newest figure of a heartbeat or a receipt."""
+    """Groups it asks of this sampler: from its newest heartbeat or receipt."""
     in_flight: int = 0
     """Groups on their way to it, which its credit does not count yet."""
     pause: float = 0.0
-    """Seconds of its last pause; 0: it takes groups."""
+    """Seconds of its current pause; 0: it takes groups."""
     until: float = 0.0
     """When that pause ends."""
 
@@ -48,15 +49,15 @@ REMEMBERED = 1024
 
 
 def share(credit: int, takers: int, rng: random.Random) -> int:
-    """My part of a credit that `takers` samplers share, rounded at random: a hundred samplers do not all take
-    the last unit."""
+    """This sampler's part of a credit that `takers` samplers share. Rounded at random, so that a hundred
+    samplers do not all take the last unit."""
     return int(credit / max(1, takers) + rng.random())
 
 
 class Roster:
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
-        self._known: dict[PeerId, Known] = {}
+        self._known: dict[PeerId, KnownPeer] = {}
         self._left: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
         """Departed peer -> incarnation and number of its last heartbeat: gossip may deliver an older one
         later."""
@@ -72,7 +73,7 @@ class Roster:
         return known.beat if known else None
 
     def hear(self, peer: PeerId, beat: Beat, now: float) -> bool:
-        """Take a heartbeat. False when it is older than the known one."""
+        """Record a heartbeat. False when it is older than the known one."""
         known = self._known.get(peer)
         newest = (
             (known.beat.incarnation, known.beat.seq) if known is not None else self._left.get(peer, (-1, -1))
@@ -81,11 +82,12 @@ class Roster:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
         self._known[peer] = (
-            replace(known, beat=beat, heard=now, credit=credit) if known else Known(beat, now, credit)
+            replace(known, beat=beat, heard=now, credit=credit) if known else KnownPeer(beat, now, credit)
         )
         return True
 
     def forget(self, peer: PeerId) -> None:
+        """Remove a peer that left or was lost; its older heartbeats stay ignored."""
         if (known := self._known.pop(peer, None)) is not None:
             self._left[peer] = (known.beat.incarnation, known.beat.seq)
             if len(self._left) > REMEMBERED:
@@ -143,9 +145,9 @@ class Roster:
             known.in_flight = max(0, known.in_flight - 1)
             known.credit = known.credit if credit is None else credit
 
-    def hold(self, peer: PeerId, sent: float, now: float) -> bool:
-        """Pause a learner that did not take a group sent at `sent`. False when it pauses already: groups that
-        were on their way together make one pause."""
+    def start_pause(self, peer: PeerId, sent: float, now: float) -> bool:
+        """Pause a learner that did not take a group sent at `sent`. False when it is paused already: groups
+        that were on their way together cause one pause."""
         known = self._known.get(peer)
         if known is None or sent < known.until:
             return False
@@ -153,7 +155,7 @@ class Roster:
         known.until = now + known.pause
         return True
 
-    def release(self, peer: PeerId, sent: float) -> None:
+    def end_pause(self, peer: PeerId, sent: float) -> None:
         """End the pause of a learner that took a group sent at `sent`; one sent before the pause proves
         nothing."""
         if (known := self._known.get(peer)) is not None and sent >= known.until:

@@ -17,7 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from swarm.types import Closed, Moments
+from swarm.types import BatchRewards, Moments
 
 LOG_MAX = 20.0
 """exp(20) is 5e8: a larger ratio carries no information but its exponential would overflow float32 at 88."""
@@ -34,7 +34,7 @@ class Total:
     """(N,)"""
     group: Tensor
     """(N,) int, equal within a group."""
-    others: tuple[Closed, ...] = ()
+    others: tuple[BatchRewards, ...] = ()
     """Rewards of the same round's batches at other learners."""
 
     @classmethod
@@ -42,7 +42,7 @@ class Total:
         cls,
         lengths: Sequence[Sequence[int]],
         rewards: Sequence[Sequence[float]],
-        others: tuple[Closed, ...] = (),
+        others: tuple[BatchRewards, ...] = (),
     ) -> Total:
         """From completions' lengths in tokens and rewards, group by group."""
         return cls(
@@ -81,20 +81,20 @@ class Total:
         return (highest > lowest)[self.index]
 
     @cached_property
-    def closed(self) -> Closed:
+    def closed(self) -> BatchRewards:
         """The rewards of this batch, without the others."""
         sums = torch.zeros(self.groups, dtype=self.reward.dtype).index_add_(0, self.index, self.reward)
-        return Closed(
+        return BatchRewards(
             live=int(self.live.sum()),
             completions=moments(self.reward),
             groups=moments(sums / torch.bincount(self.index)),
         )
 
     @cached_property
-    def round(self) -> Closed:
+    def round(self) -> BatchRewards:
         """The rewards of this batch and the others."""
         batches = (self.closed, *self.others)
-        return Closed(
+        return BatchRewards(
             live=sum(batch.live for batch in batches),
             completions=together([batch.completions for batch in batches]),
             groups=together([batch.groups for batch in batches]),

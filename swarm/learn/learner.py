@@ -7,12 +7,13 @@
 The weight of a gradient is what its objective divides by (completions, tokens, ...), so that the weighted
 mean of several learners' gradients is the gradient of one learner on the union of their batches. An advantage
 that is scaled by the spread of a whole batch's rewards needs the others' batches before the gradient:
-`Closed` has what it takes of them. A group whose claimed log-probabilities are not believed adds no gradient:
-its tokens are left out and the divisor of the batch stays, so that no refusal makes a step larger, whatever
-the chunks are. P counts trainable parameters: all, or an adapter's. fp32 master weights and the optimizer's
-moments stay here (swarm.learn.optimizers); releases are bf16. A chunk that does not fit in memory is computed
-again in smaller ones, with the same gradient; then activations are recomputed; then OutOfMemory is raised. No
-I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes."""
+`BatchRewards` has what it takes of them. A group whose claimed log-probabilities are not believed adds no
+gradient: its tokens are left out and the divisor of the batch stays, so that no refusal makes a step larger,
+whatever the chunks are. P counts trainable parameters: all, or an adapter's. fp32 master weights and the
+optimizer's moments stay here (swarm.learn.optimizers); releases are bf16. A chunk that does not fit in memory
+is computed again in smaller ones, with the same gradient; then activations are recomputed; then OutOfMemory
+is raised. No I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from swarm.learn.gradient_accumulator import GradientAccumulator, cosine
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import Policy
-from swarm.types import Closed, Group
+from swarm.types import BatchRewards, Group
 from swarm.weights import Weights
 
 CHARACTERS_PER_TOKEN = 3.0
@@ -115,7 +116,7 @@ class Learner:
         prompts: Sequence[str],
         rewards: Sequence[tuple[float, ...]],
         now: float,
-        others: tuple[Closed, ...] = (),
+        others: tuple[BatchRewards, ...] = (),
     ) -> Gradient:
         """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated
         for group i.

@@ -9,7 +9,7 @@ everything less is Unreachable. A frame's size is checked before it is read. A l
 leave in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that
 turns out dead is replaced once, silently, so that a message may arrive twice: receivers know repeated
 messages by their ids (ports.Mail says so). Whose stream gives way when there are too many, and whose message
-waits, swarm.core.slots decides. Not handled: who may send what.
+waits, swarm.core.stream_slots decides. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from swarm.core.slots import StreamSeat, StreamSlots, deadline, largest
+from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.net.mail_pool import Pool, Stream
 from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable

@@ -73,7 +73,7 @@ def test_a_group_of_no_known_release_may_be_judged_again_once_it_is_known() -> N
     heard = Releases()
     judges = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known)
     first = judges.judge(group(), version=0, full=None, distrust=None, now=NOW)
-    assert first.verdict is Verdict.UNTRUSTED and first.unheard and "release 0" in first.detail
+    assert first.verdict is Verdict.UNTRUSTED and first.release_unknown and "release 0" in first.detail
     heard.hear(release(version=0, weights=group().weights))
     assert judge(group(), judges) is Verdict.ADMIT
 

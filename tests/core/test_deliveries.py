@@ -8,21 +8,21 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Then, pause
+from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, pause
 from swarm.types import Verdict
 
 
 def test_every_verdict_and_every_loss_is_in_the_table_and_every_move_is_used() -> None:
     assert set(TABLE) == {*Verdict, *DeliveryLoss}
-    assert set(TABLE.values()) == set(Then)
+    assert set(TABLE.values()) == set(NextStep)
 
 
 def test_a_group_that_may_lie_at_a_learner_goes_to_no_other() -> None:
-    assert {what for what, then in TABLE.items() if then is Then.ELSEWHERE} == {
+    assert {what for what, then in TABLE.items() if then is NextStep.ELSEWHERE} == {
         Verdict.OVER_QUOTA,
         DeliveryLoss.REFUSED,
     }
-    assert {what for what, then in TABLE.items() if then is Then.AGAIN} == {
+    assert {what for what, then in TABLE.items() if then is NextStep.AGAIN} == {
         DeliveryLoss.UNREACHABLE,
         DeliveryLoss.SILENT,
         DeliveryLoss.DAMAGED,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import release
 
-from swarm.core.releases import HEARD, REST, REST_LONGEST, Releases, publishers, rank
+from swarm.core.releases import FIRST_RETRY, HEARD, LONGEST_RETRY, Releases, publishers, rank
 from swarm.types import Digest, PeerId, Release
 
 A, B = Digest("a" * 64), Digest("b" * 64)
@@ -233,7 +233,7 @@ def test_a_release_that_failed_is_tried_when_its_rest_ends_and_rests_twice_as_lo
         assert heard.wanted((), now + rests[-1] - 0.1) is None
         now += rests[-1]
         assert heard.wanted((), now) == release() and heard.pause((), now) == 0.0
-    assert rests == [min(REST * 2**k, REST_LONGEST) for k in range(9)] and rests[-1] == REST_LONGEST
+    assert rests == [min(FIRST_RETRY * 2**k, LONGEST_RETRY) for k in range(9)] and rests[-1] == LONGEST_RETRY
 
 
 def test_what_is_not_waited_for_is_tried_when_its_rest_ends() -> None:
@@ -241,7 +241,10 @@ def test_what_is_not_waited_for_is_tried_when_its_rest_ends() -> None:
     heard.hear(release())
     heard.failed(release(), 100.0)
     assert heard.awaited((), 100.0) is None
-    assert heard.wanted((), 100.0 + REST - 0.1) is None and heard.wanted((), 100.0 + REST) == release()
+    assert (
+        heard.wanted((), 100.0 + FIRST_RETRY - 0.1) is None
+        and heard.wanted((), 100.0 + FIRST_RETRY) == release()
+    )
 
 
 def test_more_holders_are_looked_for_after_a_try_and_not_before() -> None:
@@ -268,7 +271,7 @@ def test_a_release_that_was_held_and_lost_is_waited_for_and_given_up_anew() -> N
     heard.lose(release())
     assert heard.awaited((), 20.0) == release() and not heard.lacking((), 20.0)
     heard.failed(release(), 20.0)
-    assert heard.pause((), 20.0) == REST, "what failed before it was held does not count"
+    assert heard.pause((), 20.0) == FIRST_RETRY, "what failed before it was held does not count"
     assert list(heard.given_up(30.0)) == [release()]
 
 

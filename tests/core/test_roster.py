@@ -98,27 +98,27 @@ def test_a_learner_that_does_not_take_a_group_is_left_alone_and_then_tried_with_
     heard = roster(a=9)
     heard.choose(NOW)
     heard.acknowledged(A, 9)
-    assert heard.hold(A, NOW, NOW)
+    assert heard.start_pause(A, NOW, NOW)
     soon, later = NOW + SHORTEST / 2, NOW + heard.wait(NOW)
     assert heard.credit(soon) == 0 and heard.choose(soon) is None and not heard.sent(A, soon)
     assert heard.credit(later) == 1 and heard.choose(later) == A
     assert heard.choose(later) is None and not heard.sent(A, later), "one is on its way"
     heard.acknowledged(A, 9)
-    heard.release(A, later)
+    heard.end_pause(A, later)
     assert heard.credit(later) == 9
 
 
 def test_groups_that_were_on_their_way_together_make_one_pause() -> None:
     heard = roster(a=9)
-    assert [heard.hold(A, NOW + sent / 10, NOW + 0.2) for sent in (0, 1, 2)] == [True, False, False]
-    heard.release(A, NOW)
+    assert [heard.start_pause(A, NOW + sent / 10, NOW + 0.2) for sent in (0, 1, 2)] == [True, False, False]
+    heard.end_pause(A, NOW)
     assert heard.credit(NOW + 0.2 + SHORTEST / 2) == 0, "one that left before the pause says nothing of now"
 
 
 def test_the_pause_of_a_learner_that_takes_nothing_grows_and_a_beat_does_not_end_it() -> None:
     heard, now, pauses = roster(a=9), NOW, []
     for seq in range(2, 20):
-        assert heard.hold(A, now, now)
+        assert heard.start_pause(A, now, now)
         heard.hear(A, beat(seq=seq, credit=9), now)
         pauses.append(heard.wait(now))
         now += pauses[-1]
@@ -127,7 +127,7 @@ def test_the_pause_of_a_learner_that_takes_nothing_grows_and_a_beat_does_not_end
 
 def test_a_learner_that_is_left_alone_leaves_its_part_to_the_others() -> None:
     heard = roster(a=3, b=3)
-    heard.hold(A, NOW, NOW)
+    heard.start_pause(A, NOW, NOW)
     assert [heard.choose(NOW) for _ in range(4)] == [B, B, B, None]
 
 

@@ -28,7 +28,7 @@ from swarm.learn.learner import Gradient, Learner
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel
-from swarm.types import Array, Closed, Digest, Group, Moments, PeerId, Times
+from swarm.types import Array, BatchRewards, Digest, Group, Moments, PeerId, Times
 from swarm.weights import Weights
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -133,7 +133,7 @@ def test_what_is_not_believed_is_left_out_as_in_one_process(both: tuple[ShardedL
 def test_ranks_take_in_the_batches_of_other_learners(folder: Path) -> None:
     run = msgspec.structs.replace(RUN, objective=ObjectiveSettings(name="ppo_clip"))
     completions, means = Moments(count=9, mean=3.0, square=70.0), Moments(count=3, mean=3.0, square=20.0)
-    others = (Closed(live=9, completions=completions, groups=means),)
+    others = (BatchRewards(live=9, completions=completions, groups=means),)
     pair, one = ShardedLearner(folder, run, ["cpu", "cpu"]), alone(folder, run)
     try:
         pair.load(Weights.of(one.weights().data, 0), fresh=True)

@@ -12,7 +12,7 @@ import pytest
 from hive_world import HiveWorld
 
 from swarm.config import Listen
-from swarm.core import slots
+from swarm.core import stream_slots
 from swarm.identity import open_key
 from swarm.net import mail as mails
 from swarm.net.addresses import Address
@@ -105,7 +105,7 @@ def test_nine_strangers_with_streams_that_say_nothing_keep_nobody_out(way: str) 
         await asyncio.sleep(0)
         assert await answered(honest, 30) == 1.0
         assert await answered(honest, 30, "newest") == 1.0
-        assert server.statistics()["streams_in"] <= slots.STREAMS
+        assert server.statistics()["streams_in"] <= stream_slots.STREAMS
         for _, writer in held:
             writer.close()
         await honest.close()
@@ -120,11 +120,12 @@ def test_a_stream_that_gave_way_is_closed_for_its_peer() -> None:
         server = mail(line)
         await server.serve("groups", echo)
         streams = [
-            await line.open(PeerId("stranger"), f"{RUN[:16]}/groups") for _ in range(slots.STREAMS_OF_ONE + 1)
+            await line.open(PeerId("stranger"), f"{RUN[:16]}/groups")
+            for _ in range(stream_slots.STREAMS_OF_ONE + 1)
         ]
         async with asyncio.timeout(5):
             assert await streams[0][0].read() == b""
-        assert server.statistics()["streams_in"] == slots.STREAMS_OF_ONE
+        assert server.statistics()["streams_in"] == stream_slots.STREAMS_OF_ONE
         for _, writer in streams:
             writer.close()
         await server.close()

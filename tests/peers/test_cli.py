@@ -211,7 +211,7 @@ def raising(error: BaseException) -> int:
         (Unreachable("x"), 4),
         (errors.Unreached("x"), 4),
         (errors.Refusal("x"), 5),
-        (invite.InviteError(invite.Trouble.EXPIRED, "x"), 5),
+        (invite.InviteError(invite.InviteProblem.EXPIRED, "x"), 5),
         (errors.Interrupted(1), 129),
         (errors.Interrupted(2), 130),
         (errors.Interrupted(15), 143),

@@ -20,7 +20,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
-from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, Outcome, Then
+from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
 from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
@@ -169,14 +169,19 @@ def test_after_each_outcome_of_a_delivery_the_sampler_does_what_the_table_says(o
         await delivery
         went, then = [peer for peer, _, _ in site.sent], TABLE[outcome]
         nowhere = outcome in (DeliveryLoss.UNREACHABLE, DeliveryLoss.TOO_LARGE)
-        expected = {Then.DONE: [], Then.DROPPED: [], Then.AGAIN: [NEAR], Then.ELSEWHERE: [FAR]}[then]
+        expected = {
+            NextStep.DONE: [],
+            NextStep.DROPPED: [],
+            NextStep.AGAIN: [NEAR],
+            NextStep.ELSEWHERE: [FAR],
+        }[then]
         assert went == ([] if nowhere else [NEAR]) + expected
-        assert site.host.status.refused == (then is Then.DROPPED)
+        assert site.host.status.refused == (then is NextStep.DROPPED)
         assert site.host.roster.beat(NEAR) and site.host.roster._known[NEAR].in_flight == 0
         notes = [event.text for event in site.told if isinstance(event, events.Noted)]
-        assert len(notes) == (then in (Then.AGAIN, Then.ELSEWHERE) or outcome is DeliveryLoss.TOO_LARGE), (
-            notes
-        )
+        assert len(notes) == (
+            then in (NextStep.AGAIN, NextStep.ELSEWHERE) or outcome is DeliveryLoss.TOO_LARGE
+        ), notes
         assert all(str(outcome.value) in note or "does not fit" in note for note in notes)
         if not nowhere and expected:
             assert site.sent[1][2] - site.sent[0][2] >= 0.75 * SHORTEST, "not before a pause"

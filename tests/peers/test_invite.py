@@ -90,7 +90,7 @@ def test_a_wrong_letter_is_detected(data: st.DataObject) -> None:
         return
     with pytest.raises(invite.InviteError) as caught:
         invite.read(wrong, NOW)
-    assert caught.value.kind is invite.Trouble.DAMAGED
+    assert caught.value.kind is invite.InviteProblem.DAMAGED
 
 
 def test_every_flipped_bit_is_detected() -> None:
@@ -108,7 +108,7 @@ def test_every_truncation_is_detected() -> None:
     for length in range(len(right)):
         with pytest.raises(invite.InviteError) as caught:
             invite.read(right[:length], NOW)
-        assert caught.value.kind is invite.Trouble.DAMAGED
+        assert caught.value.kind is invite.InviteProblem.DAMAGED
 
 
 @given(st.text(max_size=300))
@@ -134,7 +134,7 @@ def test_what_pasting_does_to_a_word_does_not_matter() -> None:
 def test_an_expired_invite_says_when_and_whom_to_ask() -> None:
     with pytest.raises(invite.InviteError, match="expired 2 hours ago: ask the swarm's owner") as caught:
         invite.read(word(), NOW + 60 + 2 * 3600)
-    assert caught.value.kind is invite.Trouble.EXPIRED
+    assert caught.value.kind is invite.InviteProblem.EXPIRED
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_another_protocol_says_who_has_to_upgrade(
         foreign = word()
     with pytest.raises(invite.InviteError, match=todo) as caught:
         invite.read(foreign, NOW)
-    assert caught.value.kind is invite.Trouble.PROTOCOL
+    assert caught.value.kind is invite.InviteProblem.PROTOCOL
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def forged(change: Callable[[bytearray], None]) -> str:
 def test_a_word_with_a_role_that_does_not_exist_is_damaged(number: int) -> None:
     with pytest.raises(invite.InviteError, match="names a role that does not exist") as caught:
         invite.read(forged(lambda body: body.__setitem__(3, number)), NOW)
-    assert caught.value.kind is invite.Trouble.DAMAGED
+    assert caught.value.kind is invite.InviteProblem.DAMAGED
 
 
 def test_a_word_with_bytes_that_nobody_reads_is_damaged() -> None:
@@ -270,7 +270,7 @@ def test_what_is_no_word_is_told_by_what_is_wrong_with_it(text: str, says: str) 
 def test_a_word_of_a_later_layout_asks_for_an_upgrade() -> None:
     with pytest.raises(invite.InviteError, match="of kind 2, this program reads 1: upgrade") as caught:
         invite.read(forged(lambda body: body.__setitem__(0, 2)), NOW)
-    assert caught.value.kind is invite.Trouble.PROTOCOL
+    assert caught.value.kind is invite.InviteProblem.PROTOCOL
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from swarm.learn.learner import Gradient, Learner
 from swarm.protocol import Phase, Role
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Beat, Closed, Digest, Lag, Moments
+from swarm.types import BatchRewards, Beat, Digest, Lag, Moments
 
 torch.set_num_threads(1)
 
@@ -148,7 +148,7 @@ def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_
     assert watched.of(Trained)[0].members == 2
 
 
-def beat(version: int, closed: Closed | None) -> Beat:
+def beat(version: int, closed: BatchRewards | None) -> Beat:
     return Beat(
         name="b",
         role=Role.LEARNER,
@@ -200,7 +200,7 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
         version: int = 7,
     ) -> Beat:
         of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
-        return beat(version, Closed(live=live, completions=of[0], groups=of[1]))
+        return beat(version, BatchRewards(live=live, completions=of[0], groups=of[1]))
 
     assert closed_of(said(), 7, run) is not None
     assert closed_of(said(**change), 7, run) is None

@@ -47,7 +47,7 @@ from swarm.learn.fsdp.messages import (
 from swarm.learn.learner import Gradient, first_believed
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
-from swarm.types import Closed, Group
+from swarm.types import BatchRewards, Group
 from swarm.weights import Weights
 
 PATIENCE = 600.0
@@ -110,7 +110,7 @@ class ShardedLearner:
         prompts: Sequence[str],
         rewards: Sequence[tuple[float, ...]],
         now: float,
-        others: tuple[Closed, ...] = (),
+        others: tuple[BatchRewards, ...] = (),
     ) -> Gradient:
         """As `Learner.gradient`."""
         if not groups:

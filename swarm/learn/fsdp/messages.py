@@ -22,7 +22,7 @@ from torch import Tensor
 
 from swarm.config import Run
 from swarm.core.claimed_logprobs import ClaimCheck
-from swarm.types import Closed, Group, Struct
+from swarm.types import BatchRewards, Group, Struct
 
 
 class Settings(Struct):
@@ -91,7 +91,7 @@ class Learn(Struct, tag="learn"):
     lengths: tuple[tuple[int, ...], ...]
     """Lengths of the whole batch's completions, group by group, for the objective's Total."""
     rewards: tuple[tuple[float, ...], ...]
-    others: tuple[Closed, ...]
+    others: tuple[BatchRewards, ...]
     """Batches of the same round at other learners, for it as well."""
 
 

@@ -1,17 +1,16 @@
-"""Who steps alone when no round comes about: one learner after the other, so that one release comes of a
-version.
+"""Which learner steps alone when averaging finds no partner: one after the other, so that a version has one
+release.
 
     round failed -> how many come before me?
         0 --> claim: announce it, listen -- nobody else does --> step alone
         k --> keep the gradient for k time-outs: a release comes, or it is my turn
 
 Before me come learners that step already, then older ones (as `publishers` orders them) that have a gradient
-of my version. A learner that gathers or still learns is not waited for: it may take as long as it likes and
-finds my release then. Others are known by their last heartbeats alone; so a claim is announced and listened
-to before it counts, unless nobody could contest it. A heartbeat may also overtake the release that it
-announces: a learner whose release is on its way is waited for like one that steps, but once, since the
-release may never come. Not handled here: parts of a swarm that do not hear each other, whose releases are
-settled by their rank.
+of my version. A learner that gathers or still learns is not waited for: it finds my release when it is done.
+Others are known by their last heartbeats alone; so a claim is announced and listened to before it counts,
+unless nobody could contest it. A heartbeat may also overtake the release that it announces: a learner whose
+release is on its way is waited for like one that steps, but once, since the release may never come. Not
+handled here: parts of a swarm that do not hear each other, whose releases are settled by their rank.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
 HEARD = 1.0
-"""Seconds in which a heartbeat reaches everybody: gossip takes some hops of a link's delay each."""
+"""Seconds in which a heartbeat reaches all learners: gossip takes a few hops, each with a link's delay."""
 
 STEPS = (Phase.STEPPING, Phase.RELEASING)
 """Phases of a learner that is about to make the release."""
@@ -44,13 +43,13 @@ class SoloTurns:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the gradient: it is used or dropped."""
+        """Reset: the gradient is used or dropped."""
         self._seen: set[PeerId] = set()
         self._waited_for: set[PeerId] = set()
         self._due: float | None = None
 
     def begin(self, beats: Beats) -> None:
-        """Begin to try a round with my gradient."""
+        """A round with my gradient begins: remember who has a gradient too."""
         self._seen |= {peer for peer, beat in beats.items() if beat.phase in WORKS}
 
     @property
@@ -93,7 +92,7 @@ class SoloTurns:
         return {*found}
 
     def ready(self, company: bool, now: float) -> bool:
-        """Whether it is time to use a kept gradient. `company`: other learners are there."""
+        """Whether it is time to use a kept gradient. `company`: whether other learners are there."""
         rested = self._due is None or now >= self._due
         return rested and company if self._keep else rested or not company
 

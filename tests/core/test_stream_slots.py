@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.slots import (
+from swarm.core.stream_slots import (
     BYTES,
     BYTES_OF_ONE,
     CALLS_OF_ONE,

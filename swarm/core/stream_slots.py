@@ -1,13 +1,14 @@
-"""Whose mail is served when many peers ask at once: a table of open streams, and which of them gives way.
+"""Slots of incoming mail streams: a table of open streams, their limits, and which of them is closed for
+another.
 
     arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle
     leave, from anywhere
 
-A stranger must not keep others out at no cost to itself. An open stream, a header of four bytes and half a
-message each hold a place: where there are too many, the peer with the most of them loses its oldest, and
-peers that have proven themselves (`regular`) are the last to. A message that came whole has a place of its
-service's own, and half of those are kept for regular peers. What runs in a handler is never broken off. Not
-handled here: reading, deadlines, how a stream is closed.
+A stranger must not keep others out at no cost to itself. An open stream, a header and a part of a message
+each hold a slot: where there are too many, the peer with the most of them loses its oldest, and peers that
+have proven themselves (`regular`) lose theirs last. A complete message needs a slot of its service, and half
+of those are reserved for regular peers. A running handler is never interrupted. Not handled here: reading,
+deadlines, how a stream is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from swarm.protocol import FRAME_LIMIT, SERVICES, ServiceRow
 from swarm.types import PeerId
 
 STREAMS_OF_ONE, STREAMS = 32, 256
-"""A learner with a hundred samplers, and room for as many strangers; each costs a file and a small buffer."""
+"""Open streams of one peer and of all: a learner with a hundred samplers, and room for as many strangers;
+each costs a file descriptor and a small buffer."""
 
 CALLS_OF_ONE = 16
 """Handlers that run at once for one peer: twice what an honest one has under way to one service."""
@@ -36,7 +38,7 @@ and a line of half a Mbit/s."""
 
 
 OTHER = ServiceRow(16, FRAME_LIMIT, "", "", "")
-"""Of a service that is in no table: a test's, or another program's."""
+"""Limits of a service that is not in SERVICES: a test's, or another program's."""
 
 
 class StreamPhase(IntEnum):
@@ -58,14 +60,14 @@ class StreamSeat:
     """Time at which its phase began."""
     phase: StreamPhase = StreamPhase.IDLE
     size: int = 0
-    """Bytes of the message that arrives or is being handled."""
+    """Bytes of the message that arrives or is handled."""
     reserved: bool = False
-    """Its call holds a place that is kept for regular peers."""
+    """Its call does not count against the half that strangers may use."""
 
 
 class StreamSlots:
-    """The open streams. `now` is in seconds of any clock. Calls for a stream that gave way are refused: its
-    message may have been on its way."""
+    """The open streams. `now` is in seconds of any clock. A stream that was closed for another one has no
+    seat: its calls are refused."""
 
     def __init__(self, regular: Callable[[PeerId], bool] = lambda peer: False) -> None:
         self.regular = regular
@@ -105,8 +107,8 @@ class StreamSlots:
         return seat, gone
 
     def announce(self, seat: StreamSeat, size: int, now: float) -> list[StreamSeat] | None:
-        """Take a header -> seats whose streams must be closed to hold its bytes; None when there is no room
-        for them."""
+        """Take a header -> seats whose streams must be closed to make room for its message; None when there
+        is no room."""
         gone: list[StreamSeat] = []
         if seat not in self._seats or (held := self._bytes.get(seat.peer, 0) + size) > BYTES_OF_ONE:
             return None
@@ -125,7 +127,7 @@ class StreamSlots:
         return gone
 
     def begin(self, seat: StreamSeat, now: float) -> bool:
-        """Whether the handler of a complete message may run; if not, its sender is asked to come later."""
+        """Whether the handler of a complete message may run; if not, its sender is told Busy."""
         service, reserved = _row(seat.service), self.regular(seat.peer)
         running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
         if running >= service.calls or calls >= CALLS_OF_ONE or seat not in self._seats:
@@ -139,12 +141,13 @@ class StreamSlots:
         return True
 
     def answer(self, seat: StreamSeat, now: float) -> None:
-        """Its handler has ended, or may not run: only the answer is left."""
+        """Free the slots of a call that ended or may not run: only the answer is left to send."""
         self._end(seat)
         self._release(seat)
         seat.phase, seat.since = StreamPhase.ANSWERING, now
 
     def rest(self, seat: StreamSeat, now: float) -> None:
+        """The answer is sent: the stream is idle again."""
         seat.phase, seat.since = StreamPhase.IDLE, now
 
     def leave(self, seat: StreamSeat) -> None:
@@ -170,7 +173,7 @@ class StreamSlots:
 
 
 def largest(service: str) -> int:
-    """Bytes of a message to a service."""
+    """Limit of a message to a service, bytes."""
     return _row(service).largest
 
 
