@@ -8,10 +8,9 @@ Frames (swarm.process) hold msgpack. One call at a time, each gets one answer. T
 standard input does: nothing of it outlives the peer, also when that is killed in the middle of a call. Only
 its parent talks to it; what comes in is believed.
 
-After each load the weights inside are compared with the file, since vLLM can keep stale ones: tensors that it
-holds as they are by a few rows each; those that a CPU packs by what their layer makes of a fixed vector; and
-where neither can be seen (quantized ones) a fixed sequence must have become more or less likely. Not handled
-here: deadlines, restarts (vllm.py), several GPUs.
+After each load the weights inside are compared with the file, since vLLM can keep stale ones
+(vllm_worker.py); where they cannot be seen (quantized ones) a fixed sequence must have become more or less
+likely. Not handled here: deadlines, restarts (vllm.py), several GPUs.
 """
 
 from __future__ import annotations
@@ -20,30 +19,20 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from swarm.process import Pipe
-
-ROWS = 16
-"""Of each tensor that are compared: a step of training moves at least one value in a hundred, and these are
-thousands."""
-
-ROUNDING = 8
-"""Times the type's precision: what a product may differ by. In float32 one value that changed in its last bit
-is far above it."""
+from swarm.sample import vllm_worker
 
 PROBE = 48
 """Tokens of the fixed sequence: every one is a chance to see that something changed."""
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """That vLLM makes room for; a smaller adapter uses the next one."""
-
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""One tensor of vLLM's for several of a checkpoint, one below the other."""
 
 COLDEST = 0.01
 """vLLM raises lower temperatures to this one."""
@@ -183,7 +172,7 @@ class Served:
         else:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": call.folder})
             if self.device == "cpu":
-                self.llm.collective_rpc(_pack)
+                self.llm.collective_rpc(vllm_worker.pack)
             self._forget()
             hidden = self._compare(Path(call.folder))
             seen = self._score()
@@ -254,7 +243,7 @@ class Served:
         """Raises Stale when a tensor inside differs from the file's. Returns the names of those that cannot
         be seen."""
         what = (str(folder / "model.safetensors"), self.device == "cpu")
-        hidden, different = self.llm.collective_rpc(_look, args=what)[0]
+        hidden, different = self.llm.collective_rpc(vllm_worker.look, args=what)[0]
         if different:
             raise Stale(
                 f"{len(different)} tensors differ from the release's, among them {', '.join(different[:3])}"
@@ -295,78 +284,6 @@ class Served:
             use_tqdm=False,
             lora_request=self._adapter,
         )
-
-
-def _pack(worker: Any) -> None:
-    """Inside vLLM's worker: a CPU computes with packed copies of the weights, and a reload passes by those of
-    a tied head."""
-    for module in worker.get_model().modules():
-        if (
-            hasattr(module, "cpu_linear")
-            and getattr(module, "weight", None) is not None
-            and module.weight.dim() == 2
-        ):
-            module.quant_method.process_weights_after_loading(module)
-
-
-def _look(worker: Any, path: str, packed: bool) -> tuple[list[str], list[str]]:
-    """Inside vLLM's worker: names of the file's tensors that cannot be seen in the model, and of those that
-    differ."""
-    from safetensors import safe_open
-
-    modules = {name.replace(".base_layer", ""): module for name, module in worker.get_model().named_modules()}
-    hidden, different = [], []
-    with safe_open(path, "pt") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (a file, not a dictionary)
-        shapes = {name: slice.get_shape() for name, slice in slices.items()}
-        for name, slice in slices.items():
-            place, first = _place(name, shapes)
-            layer, _, which = place.rpartition(".")
-            mine = getattr(modules.get(layer), which, None)
-            holds = mine is not None and mine.dim() == len(shapes[name]) and mine.is_floating_point()
-            same = [_same_rows(mine, slice[:ROWS], first)] if holds else []
-            if packed and which == "weight" and layer in modules and len(shapes[name]) == 2:
-                sharing = [
-                    module for module in modules.values() if holds and getattr(module, "weight", None) is mine
-                ]
-                same += [_same_products(module, slice[:], first) for module in sharing or [modules[layer]]]
-            if not same:
-                hidden.append(name)
-            elif not all(same):
-                different.append(name)
-    return hidden, different
-
-
-def _same_rows(mine: Any, rows: Any, first: int) -> bool:
-    import torch
-
-    return torch.equal(mine.data[first : first + len(rows)].cpu(), rows.to(mine.dtype))
-
-
-def _same_products(module: Any, weight: Any, first: int) -> bool:
-    """Whether a linear layer (or a head) multiplies a fixed vector as the file's weights do, but for its
-    rounding."""
-    import torch
-
-    if not hasattr(module, "cpu_linear"):
-        return True
-    kind = module.params_dtype if hasattr(module, "params_dtype") else module.weight.dtype
-    vector = torch.cos(torch.arange(weight.shape[1], dtype=torch.float32)).to(kind)
-    mine = module.quant_method.apply(module, vector[None], None)[0, first : first + len(weight)].float()
-    theirs = weight.to(kind).float() @ vector.float()
-    return bool((mine - theirs).norm() <= ROUNDING * torch.finfo(kind).eps * theirs.norm())
-
-
-def _place(name: str, shapes: Mapping[str, Sequence[int]]) -> tuple[str, int]:
-    """Under which name vLLM keeps a tensor of the file, and at which row it begins there."""
-    for fused, parts in FUSED.items():
-        for k, part in enumerate(parts):
-            if f".{part}." in name:
-                before = [name.replace(f".{part}.", f".{other}.") for other in parts[:k]]
-                return name.replace(f".{part}.", f".{fused}."), sum(
-                    shapes[other][0] for other in before if other in shapes
-                )
-    return name, 0
 
 
 def probe(length: int, vocabulary: int) -> list[int]:

@@ -156,8 +156,8 @@ def test_vllm_hangs_and_is_replaced(
 def test_stale_weights_after_a_reload_cost_a_restart(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM itself keeps the first weights of a tied head on a CPU: here nobody puts that right."""
     unpacked = (
-        "import sys; from swarm.sample import vllm_process; vllm_process._pack = lambda worker: None;"
-        " vllm_process.main(sys.argv[1])"
+        "import sys; from swarm.sample import vllm_process, vllm_worker;"
+        " vllm_worker.pack = lambda worker: None; vllm_process.main(sys.argv[1])"
     )
     monkeypatch.setattr(vllm, "COMMAND", (sys.executable, "-c", unpacked))
     engine, versions = VllmEngine(recipe(tied)), Versions(tied)

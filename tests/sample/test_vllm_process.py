@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from vllm_policies import PROMPTS, Versions, recipe
 
 from swarm.learn import tiny
-from swarm.sample import vllm, vllm_process
+from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
 from swarm.sample.vllm import VllmEngine, spread
 
@@ -134,7 +134,7 @@ def look(
     """(hidden, different)"""
     save_file({name: value.contiguous() for name, value in parts.items()}, path)
     model = torch.nn.ModuleDict({"attn": module})
-    return vllm_process._look(SimpleNamespace(get_model=lambda: model), str(path), packed)
+    return vllm_worker.look(SimpleNamespace(get_model=lambda: model), str(path), packed)
 
 
 def test_weights_as_they_were_given_are_found_also_inside_fused_ones(
