@@ -50,22 +50,7 @@ of the run's digest and a slash.
 
 ## Topics (gossip)
 
-{
-        table(
-            ("topic", "noun", "bytes sealed", "bytes inflated", "heard by", "for"),
-            (
-                (
-                    code(topic),
-                    row.noun,
-                    number(row.limit.sealed),
-                    number(row.limit.inflated),
-                    "everybody" if row.all else "observers",
-                    row.why,
-                )
-                for topic, row in TOPICS.items()
-            ),
-        )
-    }
+{topics()}
 
 ## Services (mail)
 
@@ -76,94 +61,128 @@ a question inflates to {number(MAIL_LIMIT.inflated)} at most. One peer may have 
         STREAMS_OF_ONE
     } streams open and {CALLS_OF_ONE} calls running.
 
-{
-        table(
-            ("service", "served by", "question", "bytes", "answer", "calls at once", "counted as"),
-            (
-                (
-                    code(service),
-                    row.answers,
-                    row.question,
-                    number(row.largest),
-                    row.answer,
-                    str(row.calls),
-                    f"{row.asked} / {row.answered}",
-                )
-                for service, row in SERVICES.items()
-            ),
-        )
-    }
+{services()}
 
 ## Keys of the board
 
 Records of hivemind's DHT, one a peer and key, signed by that peer, for {RECORD_SECONDS:g} s at most.
 
-{
-        table(
-            ("key", "noun", "bytes", "for"),
-            ((code(key), row.noun, number(row.limit), row.why) for key, row in KEYS.items()),
-        )
-    }
+{keys()}
 
 ## Roles
 
 The number is that of an invite.
 
-{
-        table(
-            (
-                "role",
-                "number",
-                "membership in a public run",
-                "observes",
-                "heartbeat",
-                "posts on the board",
-                "program",
-            ),
-            (
-                (
-                    code(role),
-                    str(1 + [*Role].index(role)),
-                    yes(row.member),
-                    yes(row.observes),
-                    code(row.heartbeat),
-                    yes(row.posts),
-                    code(row.program),
-                )
-                for role, row in ROLES.items()
-            ),
-        )
-    }
+{roles()}
 
 ## Phases of a heartbeat
 
 `Beat.phase`; a phase that is missing or unknown is taken as the empty one. `Beat.state` beside it is for
 people.
 
-{
-        table(
-            ("phase", "what people read", "state of a round"),
-            ((code(phase), row.text, yes(phase in ROUND)) for phase, row in PHASES.items() if phase),
-        )
-    }
+{phases()}
 
 ## Kinds of work
 
 What scenarios price, and on which thread it runs.
 
-{table(("kind", "thread", "for"), ((code(kind), code(row.thread), row.why) for kind, row in KINDS.items()))}
+{kinds()}
 
 ## Parts that can fail
 
 What `Faulted` and `Recovered` name.
 
-{
-        table(
-            ("part", "when", "a single failure"),
-            ((code(part), row.why, yes(row.momentary)) for part, row in PARTS.items()),
-        )
-    }
+{parts()}
 """
+
+
+def topics() -> str:
+    return table(
+        ("topic", "noun", "bytes sealed", "bytes inflated", "heard by", "for"),
+        (
+            (
+                code(topic),
+                row.noun,
+                number(row.limit.sealed),
+                number(row.limit.inflated),
+                "everybody" if row.all else "observers",
+                row.why,
+            )
+            for topic, row in TOPICS.items()
+        ),
+    )
+
+
+def services() -> str:
+    return table(
+        ("service", "served by", "question", "bytes", "answer", "calls at once", "counted as"),
+        (
+            (
+                code(service),
+                row.answers,
+                row.question,
+                number(row.largest),
+                row.answer,
+                str(row.calls),
+                f"{row.asked} / {row.answered}",
+            )
+            for service, row in SERVICES.items()
+        ),
+    )
+
+
+def keys() -> str:
+    return table(
+        ("key", "noun", "bytes", "for"),
+        ((code(key), row.noun, number(row.limit), row.why) for key, row in KEYS.items()),
+    )
+
+
+def roles() -> str:
+    return table(
+        (
+            "role",
+            "number",
+            "membership in a public run",
+            "observes",
+            "heartbeat",
+            "posts on the board",
+            "program",
+        ),
+        (
+            (
+                code(role),
+                str(1 + [*Role].index(role)),
+                yes(row.member),
+                yes(row.observes),
+                code(row.heartbeat),
+                yes(row.posts),
+                code(row.program),
+            )
+            for role, row in ROLES.items()
+        ),
+    )
+
+
+def phases() -> str:
+    return table(
+        ("phase", "what people read", "state of a round"),
+        ((code(phase), row.text, yes(phase in ROUND)) for phase, row in PHASES.items() if phase),
+    )
+
+
+def kinds() -> str:
+    return table(
+        ("kind", "thread", "for"),
+        ((code(kind), code(row.thread), row.why) for kind, row in KINDS.items()),
+    )
+
+
+def parts() -> str:
+    return table(
+        ("part", "when", "a single failure"),
+        ((code(part), row.why, yes(row.momentary)) for part, row in PARTS.items()),
+    )
 
 
 def words() -> str:
