@@ -30,12 +30,6 @@ PACKAGES = ("swarm", "peers", "dashboard", "benchmarks")
 LINES = 400
 """Lines of a source file: a longer one has two concerns."""
 
-LONGER = {
-    "swarm/net/hive.py": "the node's supervision reads the state of the node that it replaces parts of",
-    "swarm/sample/vllm_process.py": "the checks of the weights inside vLLM are to be a file of their own",
-}
-"""File -> why it is not cut yet."""
-
 HALF_A_SECOND = 0.5
 """Longer than this and a command feels slow."""
 
@@ -66,7 +60,7 @@ def test_no_source_file_is_longer_than_one_concern() -> None:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
-    assert not {path: lines for path, lines in lengths.items() if lines > LINES and path not in LONGER}
+    assert not {path: lines for path, lines in lengths.items() if lines > LINES}
 
 
 def test_help_imports_neither_torch_nor_hivemind() -> None:

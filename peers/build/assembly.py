@@ -203,7 +203,7 @@ def _host(
         genesis=run.spec.genesis,
     )
     shelf = place.folder / "blobs" if role is Role.SEED else None
-    host = Host(who, config, ports, frames, place.bus, trust, shelf, node.mail.remember)
+    host = Host(who, config, ports, frames, place.bus, trust, shelf, node.network.remember)
     node.mail.prefer(host.regular)
     return host
 

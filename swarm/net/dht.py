@@ -3,7 +3,7 @@
 In come coroutine functions that run in the child beside its DHTNode; arguments and results cross its pipe.
 Invariant: every call ends within ANSWER_SECONDS, and the child ends with its parent. hivemind's futures
 between processes need torch: a peer that only watches uses swarm.net.board's LoopDHT. Not handled here:
-replacing a child that died (swarm.net.hive).
+replacing a child that died (swarm.net.supervision).
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ import asyncio
 import logging
 import math
 import struct
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -57,9 +56,6 @@ PIECE = 1 << 16
 """Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
 calls."""
 
-ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
-"""Peers whose addresses are remembered, and how many of each."""
-
 OK, REFUSED, BUSY = 0, 1, 2
 _REPLY = struct.Struct(">BI")
 _SIZE = struct.Struct(">I")
@@ -95,26 +91,12 @@ class StreamMail:
         """`bug(service, traceback)` hears of a handler that raised anything but Refused."""
         self._prefix = run[:16]
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
-        self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
         self._services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
         self._closing = False
         self._serving: set[asyncio.Task[None]] = set()
         self._open_for: dict[StreamSeat, asyncio.StreamWriter] = {}
         self._slots = StreamSlots()
-
-    # --- addresses ------------------------------------------------------------------------------------------
-
-    def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Remember the addresses that a peer announces in its heartbeat."""
-        self._addresses[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
-        self._addresses.move_to_end(peer)
-        while len(self._addresses) > ADDRESSES_KNOWN:
-            self._addresses.popitem(last=False)
-
-    def addresses(self) -> dict[PeerId, tuple[str, ...]]:
-        """Remembered addresses, the most recently heard peer last."""
-        return dict(self._addresses)
 
     # --- sending --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved.
 Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
 its parent, and a closed connection is really closed although forked children hold copies of its socket. Not
-handled: replacing a dead p2pd (swarm.net.hive).
+handled: replacing a dead p2pd (swarm.net.supervision).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ packages import.
 A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the
 folder and not the `__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are
 looked up when they are asked for. Invariant: a process is free of torch, or not, for its whole life. Not
-handled here: which code runs without torch (swarm.net.hive).
+handled here: which code runs without torch (swarm.net.children).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld
 
 from swarm.identity import open_key
-from swarm.net import board, hive
+from swarm.net import board, supervision
 from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
 from swarm.protocol import FRAME_LIMIT
@@ -236,7 +236,7 @@ def test_a_killed_p2pd_is_replaced_on_its_port_and_everything_works_again() -> N
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_dht_is_replaced(how: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(hive, "HEALTH_SECONDS", 1.0)
+    monkeypatch.setattr(supervision, "HEALTH_SECONDS", 1.0)
 
     async def body(world: HiveWorld) -> None:
         first, second = await world.ports(2)
@@ -345,7 +345,7 @@ def test_peers_that_know_only_addresses_from_heartbeats_can_write_to_each_other(
     async def body(world: HiveWorld) -> None:
         first, second = await world.start("first"), await world.start("second")
         await first.mail.serve("echo", echo)
-        second.mail.remember(first.me, first.addresses())
+        second.node.network.remember(first.me, first.addresses())
         assert await second.mail.send(first.me, "echo", b"found") == b"found"
 
     in_world(body)

@@ -63,7 +63,7 @@ def test_a_peer_that_nobody_can_dial_is_reached_over_a_relay_and_both_know_it() 
             way, hidden = relay.addresses()[:1], Listen(dial_only=True, relay=True)
             one, two = [await world.start(name, way, hidden) for name in ("one", "two")]
             await one.mail.serve("echo", echo)
-            two.mail.remember(one.me, (f"{way[0]}/p2p-circuit/p2p/{one.me}",))
+            two.node.network.remember(one.me, (f"{way[0]}/p2p-circuit/p2p/{one.me}",))
             assert await two.mail.send(one.me, "echo", b"hi", timeout=20) == b"hi"
             async with asyncio.timeout(15):
                 while not (two.node.relayed() == {one.me} and one.node.relayed() == {two.me}):

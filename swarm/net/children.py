@@ -1,0 +1,151 @@
+"""p2pd and the DHT on it: the parts of a node that end and are made anew while the node goes on.
+
+    key, port, relays --launch_daemon--> p2pd (swarm.net.p2pd)  --line-->     streams, gossip, dials
+          attach (services)  <-----------'
+    rules, place      --launch_dht-----> DHT  (swarm.net.board) --live_dht--> board
+
+Whoever needs one asks for that of the moment each time, and waits while there is none. Invariants: a p2pd is
+handed out only once it has all services; the DHT ends before the p2pd that it stands on; every p2pd has the
+same identity and port, every DHT the same place among the others'. Not handled: noticing that one is dead
+(swarm.net.supervision), who is connected (swarm.net.network).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swarm.net import guard, torch_free
+from swarm.net.addresses import Address, check_port, free_port
+from swarm.net.board import Dht, LoopDHT
+from swarm.net.p2pd import Daemon
+
+# isort: split
+from hivemind.dht.routing import DHTID
+
+from swarm.config import Listen
+from swarm.identity import Keyring
+from swarm.types import Digest, PeerId
+
+if TYPE_CHECKING:
+    from swarm.net.dht import ChildDHT
+
+
+class NodeChildren:
+    """One caller at a time launches and stops; everybody may ask."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        key: Path,
+        run: Digest,
+        listen: Listen,
+        relays: Sequence[str],
+        attach: Callable[[Daemon], Awaitable[None]],
+    ) -> None:
+        """`attach(daemon)` gives a new p2pd what everybody expects of it, before anybody has it."""
+        self.daemon: Daemon | None = None
+        """The last one launched, dead or alive; None while there is none."""
+        self.addresses: tuple[str, ...] = ()
+        """Where others may dial me, most widely reachable first; empty for one that only dials."""
+        self.port = listen.port or (0 if listen.dial_only else free_port(listen.host))
+        self.doubted = asyncio.Event()
+        """A call found no answer: the living are to be asked now."""
+        self._me, self._key, self._listen, self._relays = keyring.me, key, listen, tuple(relays)
+        self._rules = guard.RecordRules(keyring, guard.allowed_keys(run))
+        self._attach = attach
+        self._dht: Dht | None = None
+        self._daemon_up, self._dht_up = asyncio.Event(), asyncio.Event()
+
+    async def line(self) -> Daemon:
+        """The p2pd of the moment; waits while it is being replaced."""
+        await self._daemon_up.wait()
+        assert self.daemon is not None
+        return self.daemon
+
+    async def live_dht(self) -> Dht:
+        """The DHT of the moment; waits while it is being replaced."""
+        await self._dht_up.wait()
+        assert self._dht is not None
+        return self._dht
+
+    @property
+    def dht(self) -> Dht | None:
+        """The DHT of the moment; None while there is none."""
+        return self._dht if self._dht_up.is_set() else None
+
+    def pids(self) -> dict[str, int]:
+        """Process ids, for `doctor` and for tests."""
+        both = {"p2pd": self.daemon.pid if self.daemon else None, "dht": self._dht.pid if self._dht else None}
+        return {name: pid for name, pid in both.items() if pid is not None}
+
+    async def launch_daemon(self) -> None:
+        """Raises NetError: the port is taken, or p2pd's last words."""
+        if not self._listen.dial_only:
+            check_port(self._listen.host, self.port)
+        self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port, self._relays)
+        self.addresses = _announced(self._me, self._listen, await self.daemon.identify())
+        await self._attach(self.daemon)
+        self._daemon_up.set()
+
+    async def launch_dht(self) -> None:
+        """On the p2pd of the moment; it knows nobody yet. Raises NetError."""
+        daemon = await self.line()
+        # No caches: a board must not return what its owner has replaced. A constant ban, or a lost node is
+        # never asked again.
+        options: dict[str, Any] = {
+            "cache_locally": False,
+            "cache_on_store": False,
+            "cache_nearest": 0,
+            "backoff_rate": 1.0,
+        }
+        # The same place for every life of a peer: with hivemind's random ids a restarted one is in the
+        # others' tables twice.
+        options |= {"node_id": DHTID.generate(source=self._me), "client_mode": self._listen.dial_only}
+        self._dht = await _dht_kind().launch(daemon, self._rules, options)
+        self._dht_up.set()
+
+    def withhold(self) -> None:
+        """Hand out no p2pd before the next is launched."""
+        self._daemon_up.clear()
+
+    async def stop(self) -> None:
+        """End both; no process and no socket is left."""
+        self.withhold()
+        await self.stop_dht()
+        if self.daemon is not None:
+            await self.daemon.stop()
+            self.daemon = None
+
+    async def stop_dht(self) -> None:
+        self._dht_up.clear()
+        if self._dht is not None:
+            await self._dht.stop()
+            self._dht = None
+
+
+def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
+    """A child, which stores for others whatever this loop does; in a process without torch one that only
+    asks."""
+    if torch_free.slim():
+        return LoopDHT
+    from swarm.net.dht import ChildDHT
+
+    return ChildDHT
+
+
+def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, ...]:
+    """The addresses to tell: what the config says, else TCP ones that p2pd found, loopback last."""
+    said = [address.split("/p2p/")[0] for address in listen.announce] or [
+        address for address in found if "/tcp/" in address and not address.endswith(("/ws", "/wss"))
+    ]
+    texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in said]
+    local = ("/ip4/127.", "/ip6/::1/")
+    return tuple(
+        sorted(
+            (text for text in dict.fromkeys(texts) if Address.parse(text)),
+            key=lambda text: text.startswith(local),
+        )
+    )

@@ -1,0 +1,202 @@
+"""Who is connected with this node, where the others can be dialled, and the way back to all of them.
+
+    bootstrap addresses ---- enter, watch ---> p2pd dials --> peers --greet--> DHT
+    what heartbeats tell --remember--> find ---'
+      nobody is connected, or a bootstrap peer is missing: dial, until they are back
+      nobody listens to what is published here: connect anew with the bootstrap peers
+
+Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
+is missing. Not handled: relays beyond the bootstrap's, a p2pd that does not answer (it is doubted, and
+swarm.net.supervision looks at it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import base58
+
+from swarm.net.addresses import Address
+from swarm.net.board import meet
+from swarm.net.children import NodeChildren
+from swarm.net.gossip import PubSub, Unheard
+from swarm.net.p2pd import Daemon
+from swarm.net.ports import NetError, Unreachable
+from swarm.protocol import Part
+from swarm.types import PeerId
+
+log = logging.getLogger(__name__)
+Report = Callable[[str, str, float | None], None]
+"""(part, what happened, None) for a fault; (part, what happened, seconds it lasted) when it is over."""
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks at who is connected; the network is found again within a few of these."""
+
+DIAL_SECONDS = 5.0
+"""Seconds between two dials of missing peers at the slowest."""
+
+SOME = 8
+"""Peers dialled or greeted at a time."""
+
+ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
+"""Peers whose addresses are remembered, and how many of each."""
+
+
+def parsed(bootstrap: Sequence[str], me: PeerId) -> tuple[Address, ...]:
+    """The addresses of others among them. Raises NetError naming one that is none."""
+    addresses = [(text, Address.parse(text)) for text in bootstrap]
+    for text, address in addresses:
+        if address is None:
+            raise NetError(
+                f"{text!r} is not an address of a peer: it should look like"
+                " /ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..."
+            )
+    return tuple(address for _, address in addresses if address is not None and address.peer != me)
+
+
+class Network:
+    """See the module. `enter`, then a task for `watch`."""
+
+    def __init__(
+        self, me: PeerId, bootstrap: Sequence[Address], children: NodeChildren, gossip: PubSub, report: Report
+    ) -> None:
+        self.peers: frozenset[PeerId] = frozenset()
+        """Connected ones, as of at most LOOK_SECONDS ago."""
+        self._me, self._bootstrap, self._children = me, tuple(bootstrap), children
+        self._gossip, self._report = gossip, report
+        self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
+        self._known: frozenset[PeerId] = frozenset()
+        """Connected ones at the last look: they have been greeted."""
+        self._lost_at: float | None = None
+        self._dialled = 0.0
+        self._unheard = Unheard()
+
+    @property
+    def alone(self) -> bool:
+        """Nobody is connected and nobody should be."""
+        return not self.peers and not self._bootstrap
+
+    def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Remember the addresses that a peer announces in its heartbeat."""
+        self._addresses[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
+        self._addresses.move_to_end(peer)
+        while len(self._addresses) > ADDRESSES_KNOWN:
+            self._addresses.popitem(last=False)
+
+    def forget(self) -> None:
+        """A new p2pd is connected with nobody."""
+        self.peers = frozenset()
+
+    async def enter(self) -> None:
+        """Connect with a bootstrap peer, if there are any. Raises Unreachable naming each and how it
+        failed."""
+        line = await self._children.line()
+        reasons = await asyncio.gather(*map(line.reach, self._bootstrap))
+        self.peers = await line.connected()
+        if self._bootstrap and all(reasons):
+            each = "; ".join(
+                f"{address.text}: {why}" for address, why in zip(self._bootstrap, reasons, strict=True)
+            )
+            raise Unreachable(f"no bootstrap peer could be reached: {each}")
+
+    async def greet(self, peers: frozenset[PeerId]) -> tuple[str, ...]:
+        """Make connected peers known to the DHT, if it stands. Returns complaints."""
+        dht = self._children.dht
+        if not peers or dht is None:
+            return ()
+        some = random.sample(sorted(peers), min(SOME, len(peers)))
+        _, complaints = await dht.ask(meet, [base58.b58decode(peer) for peer in some])
+        return complaints
+
+    async def find(self, peer: PeerId, timeout: float) -> None:
+        """Before a stream is opened: dial by the addresses that the peer told, unless it is connected.
+
+        libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the
+        peer's return. Raises Unreachable when every address failed.
+        """
+        if peer in self.peers:
+            return
+        line = await self._children.line()
+        self.peers = await line.connected()
+        if peer in self.peers:
+            return
+        told = [*self._told(peer), *(address for address in self._bootstrap if address.peer == peer)]
+        try:
+            async with asyncio.timeout(timeout):
+                reasons = await asyncio.gather(*map(line.reach, told))
+        except TimeoutError:
+            reasons = [f"timed out after {timeout:g} s"]
+        if told and all(reasons):
+            raise Unreachable("; ".join(reasons))
+
+    # --- found again ----------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Run for ever: reconnect to a network that was lost."""
+        self._known = self.peers
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._look(await self._children.line())
+            except NetError as error:
+                log.debug("p2pd or the DHT was replaced meanwhile: %s", error)
+                self._children.doubted.set()
+
+    async def _look(self, line: Daemon) -> None:
+        self.peers = await line.connected()
+        missing = [address for address in self._bootstrap if address.peer not in self.peers]
+        if self._lost_at is None and self._known and not self.peers:
+            self._lost_at = time.monotonic()
+            self._report(Part.NETWORK, "no peer is connected any more", None)
+        if (missing or self._lost_at is not None) and time.monotonic() > self._dialled + DIAL_SECONDS:
+            self._dialled = time.monotonic()
+            await self._dial(line, missing)
+            self.peers = await line.connected()
+        await self.greet(self.peers - self._known)
+        self._known = self.peers
+        await self._be_heard(line)
+        if self._lost_at is not None and self.peers:
+            seconds, self._lost_at = time.monotonic() - self._lost_at, None
+            self._report(Part.NETWORK, f"connected again with {len(self.peers)} peers", seconds)
+
+    async def _be_heard(self, line: Daemon) -> None:
+        """Where nobody listens to what is published here, connect anew with the bootstrap peers, who then
+        tell again what they subscribe to: p2pd says it once to a connection, and when the stream for it
+        fails, all that is published is lost.
+        """
+        near = [address for address in self._bootstrap if address.peer in self.peers]
+        if not near:
+            return  # others are dialled first
+        deaf = [topic for topic in sorted(self._gossip.published) if not await line.listeners(topic)]
+        if deaf and self._unheard.due(time.monotonic()):
+            self._report(
+                Part.GOSSIP,
+                f"nobody listens to {', '.join(deaf)}: connecting anew with the bootstrap peers",
+                None,
+            )
+            for address in near:
+                await line.disconnect(address.peer)
+            await self._dial(line, near)
+        elif not deaf and (seconds := self._unheard.over(time.monotonic())) is not None:
+            self._report(Part.GOSSIP, "connected peers listen again", seconds)
+
+    async def _dial(self, line: Daemon, missing: Sequence[Address]) -> None:
+        """Try the bootstrap peers that are missing and, when nobody is connected, some of those who told
+        their addresses."""
+        wanted = [*missing[:SOME]]
+        if not self.peers:
+            some = random.sample([*self._addresses], min(SOME, len(self._addresses)))
+            wanted += [address for peer in some if peer != self._me for address in self._told(peer)]
+        reasons = await asyncio.gather(*map(line.reach, wanted))
+        for address, why in zip(wanted, reasons, strict=True):
+            log.debug("dialled %s: %s", address.text, why or "connected")
+
+    def _told(self, peer: PeerId) -> list[Address]:
+        """What a peer told, as far as it is its own address."""
+        found = map(Address.parse, self._addresses.get(peer, ()))
+        return [address for address in found if address is not None and address.peer == peer]
