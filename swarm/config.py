@@ -1,12 +1,14 @@
 """Configuration: TOML in two halves, typed and closed.
 
 `[run]` is what all peers must agree on (it is part of the Spec, whose digest is in the invite and in every
-frame); `[peer]` is mine alone. Layers, later ones win: the defaults below, `extends` (another file, relative
-to this one), the file, `SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`. `objective.name` is short
-for `run.objective.name` wherever the first word is not `run` or `peer` and names a table of exactly one half.
+frame); `[peer]` holds for one peer alone. Layers, later ones win: the defaults below, `extends` (another
+file, relative to this one), the file, `SWARM__RUN__SEED=3` in the environment, `--set run.seed=3`.
+`objective.name` is short for `run.objective.name` wherever the first word is not `run` or `peer` and names a
+table of exactly one half.
 
-Ranges are part of the fields' types. Not handled here: how a Config is read (swarm.config_loading), and
-whether an objective, a task or a model of that name exists (whoever builds it says so).
+The text under a field is its entry in `swarm config schema`: unit, meaning, what a larger value does. Ranges
+are part of the fields' types. Not handled here: how a Config is read (swarm.config_loading), and whether an
+objective, a task or a model of that name exists (the code that builds it says so).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Name = Annotated[str, Meta(min_length=1)]
 RunName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,39}$")]
-"""A run's name is part of folder names and of what the owner signs."""
+"""A run's name is part of folder names and of the delegations that the owner signs."""
 
 
 class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -37,159 +39,201 @@ class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 
 class Model(Section):
+    """The policy that the run starts from, and which of its weights are trained."""
+
     name: Name = "embedded"
     """`embedded` (made and warm-started by the project), a folder, or a Hub id."""
     revision: str = ""
-    """Hub revision; a run started from a Hub id pins the one it resolved."""
+    """Branch, tag or commit of a Hub id; a run that starts from a Hub id is pinned to the commit it finds."""
     training: Literal["full", "lora", "qlora"] = "full"
     """`full`, `lora` (low-rank adapters: a release is an adapter) or `qlora` (adapters on a base in 4
     bits)."""
     template: Literal["auto", "on", "off"] = "auto"
-    """Prompts through the tokenizer's chat template: `auto` when it has one."""
+    """Whether prompts go through the tokenizer's chat template; `auto`: where it has one."""
 
 
 class Lora(Section):
     """Adapters, where `model.training` is `lora` or `qlora`."""
 
     rank: Count = 16
+    """Rank r of the update B A (arXiv 2106.09685). Trained parameters, moments and releases grow with it."""
     alpha: Positive = 32.0
-    """The update is scaled by alpha / rank."""
+    """The update is scaled by alpha / rank: a larger value acts as a larger learning rate."""
     targets: Name = "all-linear"
     """Layers that get an adapter: `all-linear`, or names such as `q_proj,v_proj`."""
 
 
 class TaskSettings(Section):
+    """Where tasks come from, and how completions are scored."""
+
     name: Name = "digit-sums"
-    """A built-in one, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name,
+    """A built-in source, `data:` and a file, folder or Hub data set, `gym:` and a reasoning-gym name,
     `verifiers:` and an environment, or the name of an installed `swarm.tasks` entry point."""
     options: dict[str, int | float | str | bool] = {}
-    """Of the source; `swarm task try NAME` shows them."""
+    """Options of the source; `swarm task try NAME` shows them."""
     rewards: tuple[str, ...] = ()
-    """Added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or `swarm.rewards`
-    entry points; none: the source's own."""
+    """Reward functions, added up: `math`, `exact`, `code`, `FILE.py:function`, `package.module:function` or
+    `swarm.rewards` entry points; none: the source's own."""
     weights: tuple[float, ...] = ()
-    """One for each of `rewards`; none: 1 each."""
+    """Factor of each of `rewards`, in their order; none: 1 each."""
     system: str = ""
-    """System message before every prompt, where the chat template is used."""
+    """System message before every prompt; only with a chat template."""
     timeout: Seconds = 10.0
-    """Seconds to score one group; beyond, it is dropped with an event."""
+    """Seconds to score one group; a group that takes longer is dropped with an event. Raise it for slow
+    rewards."""
 
 
 class Sampling(Section):
+    """How completions are sampled; learners compute log-probabilities at the same temperature."""
+
     group_size: Annotated[int, Meta(ge=2, le=COMPLETIONS)] = 8
-    """G, completions per task."""
+    """G, completions per task. A larger group has a less noisy baseline and costs more sampling per task."""
     max_tokens: Count = 6
-    """Longest completion, the end token included."""
+    """Most tokens of a completion, the end token included: memory and time grow with it. The default is for
+    digit-sums: five digits and the end token."""
     temperature: Positive = 1.0
+    """Divides the logits before the softmax; completions vary more above 1."""
     quantized: bool = False
-    """Samplers may sample with weights in 4 or 8 bits: their log-probabilities are those of the quantized
-    policy."""
+    """Whether samplers may use weights in 4 or 8 bits. More machines fit then; log-probabilities are those of
+    the quantized policy, so that ratios to the learner's are noisier."""
 
 
 class ObjectiveSettings(Section):
+    """The method whose gradient learners compute."""
+
     name: Name = "gepo"
-    """`swarm objectives` lists them; `package.module:NAME` is one of your own."""
+    """A method of `swarm objectives`, or `package.module:NAME` for an Objective of your own."""
     options: dict[str, float | str | bool] = {}
     """Overrides of the method's parts, such as `eps = 0.2` or the weight of its KL term, `kl = 0.005`."""
 
 
 class Optimizer(Section):
+    """AdamW over float32 master weights."""
+
     name: Literal["adamw", "adamw8bit"] = "adamw"
-    """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits, a quarter of their memory)."""
+    """`adamw`, or `adamw8bit` (bitsandbytes: moments in 8 bits take a quarter of the memory)."""
     lr: Weight = 0.0
-    """0: what is known for this kind of model and training (swarm.learn.rates), settled and said where the
-    run begins; a run of a kind of which nothing is known begins with a rate of its own alone."""
+    """Learning rate. 0: the known rate for this kind of model and training (swarm.learn.learning_rates),
+    which is set and printed where the run begins; a run without a known rate needs one here."""
     beta1: Decay = 0.9
+    """Decay of the first moment."""
     beta2: Decay = 0.99
+    """Decay of the second moment, which averages over about 1 / (1 - beta2) steps."""
     weight_decay: Weight = 0.0
+    """Decoupled weight decay of AdamW."""
     grad_clip: Positive = 1.0
+    """L2 norm of the averaged gradient above which it is scaled down to this."""
     warmup: Number = 20
-    """Steps of linear warm-up, also after a join: a newcomer's moments start from zero. With five the demo
-    collapses at lr 2e-3, with twenty it learns at twice the default rate as well."""
+    """Steps of linear warm-up, also of a learner that joins: its moments start from zero. With 5 the demo
+    collapses at lr 2e-3, with 20 it learns at twice the default rate as well."""
 
 
 class BatchSize(Section):
+    """When a batch closes, and who fills it."""
+
     groups: Count = 32
-    """Groups of one version over all learners: each learner closes at its share."""
+    """Groups of one step over all learners; each learner closes its batch at its share. A larger batch has a
+    less noisy gradient and takes longer to fill."""
     close_after: Seconds = 5.0
-    """Seconds after the first group when a smaller batch is closed as it is."""
+    """Seconds after its first group at which a batch that is not full is closed. A larger value waits for
+    slow samplers, and groups grow older meanwhile."""
     micro: Count = 32
-    """Groups in one forward pass."""
+    """Most groups in one forward pass; fewer where memory runs out. The gradient does not depend on it."""
     buffer: Annotated[float, Meta(ge=1.0)] = 2.0
-    """Groups that a learner holds ready, as a multiple of its share: its credit."""
+    """Groups that a learner asks for (its credit) and holds ready, as a multiple of its share of a batch.
+    With a larger buffer learners wait less, and groups are older when they are trained on."""
     share: Part = 0.25
-    """Of a batch, at most for one sampler that was not invited, while others fill the rest: strangers are
-    many in a public run. An invited one gives way where others' groups wait, and has all that they leave."""
+    """Largest share of a batch for one sampler without an invite, while others fill the rest: in a public run
+    strangers are many. A sampler with an invite gives way only where groups of others wait."""
     newcomers: Share = 0.25
-    """Of a batch, at most for all new samplers together, while others fill the rest: whoever makes many keys
-    is one newcomer. New is who was not invited, until 128 of its groups were admitted and an hour has passed
-    since the first."""
+    """Largest share of a batch for all new samplers together, while others fill the rest: many keys of one
+    person count as one newcomer. A sampler without an invite is new until 128 of its groups were admitted and
+    an hour has passed since the first."""
 
 
 class Window(Section):
-    """Nothing older is ever trained on."""
+    """The staleness budget: a group outside of it is never trained on."""
 
     versions: Number = 64
+    """Most versions between a group's policy and the learner's. A larger window takes more of slow samplers,
+    and gradients are further off-policy."""
     seconds: Seconds = 1800.0
+    """Most seconds since the release of a group's policy, whatever its version."""
     drift: Positive = 8.0
-    """Nats a token: a group that the learner finds less likely than its sampler by more, in its mean, teaches
-    nothing, and no token's ratio counts above exp(drift) or below exp(-2 drift). Raise it where staleness is
-    the experiment."""
+    """Nats a token. A group whose mean log-probability at the learner is lower than its sampler's by more is
+    not trained on, and a token's ratio is clipped to exp(-2 drift) ... exp(drift). Raise it where staleness
+    is the experiment."""
 
 
 class Averaging(Section):
+    """A round of averaging between learners. Slow links need larger times."""
+
     match: Seconds = 2.0
-    """Seconds to find the others; a full group starts at once."""
+    """Seconds to find the other learners; a round starts at once when all of them are there."""
     request: Seconds = 1.0
-    """Seconds beyond `match` that a learner still waits for a group which took it to begin; below `match`."""
+    """Seconds beyond `match` that a learner waits for the start of a group that accepted it; below
+    `match`."""
     chunk: Seconds = 5.0
-    """Seconds without a chunk before a member counts as lost."""
+    """Seconds without a chunk after which a member counts as lost."""
     deadline: Seconds = 20.0
-    """Seconds for a whole round; then the averager is replaced."""
+    """Seconds for a whole round; beyond them the averager's process is replaced."""
     alone: Literal["step", "keep"] = "step"
-    """When nobody came: `step` alone, or `keep` the gradient and gather on."""
+    """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
     compression: Literal["none", "float16"] = "float16"
-    """`none` or `float16`, on the wire."""
+    """Of gradients on the wire: `float16` takes half the bytes of `none`, which is float32."""
 
 
 class Releasing(Section):
+    """Publishing and keeping releases."""
+
     timeout: Seconds = 5.0
-    """Seconds before the next learner publishes in the publisher's place."""
+    """Seconds that learners wait for the publisher before the next one publishes in its place."""
     keep: Count = 4
-    """Newest releases whose bytes a peer holds for others; older ones, as many at most, stay while somebody
-    fetches them."""
+    """Newest releases whose bytes a peer holds for others; at most as many older ones stay while they are
+    fetched. Disk use grows with it."""
     checkpoint_every: Count = 10
-    """Versions between two checkpoints of a learner."""
+    """Versions between two checkpoints of a learner. A restarted learner catches up from its last one."""
 
 
 class Evaluation(Section):
+    """Greedy answers to held-out tasks, by evaluators."""
+
     tasks: Count = 256
+    """Held-out tasks of one evaluation; with 256 the standard error of the accuracy is at most 3 %."""
     every: Count = 10
-    """Versions."""
+    """Versions between two evaluations."""
     right: float = 1.0
-    """Reward from which an answer counts as right."""
+    """Least reward of an answer that counts as right."""
 
 
 class Stop(Section):
     """When the run is complete; 0 is never."""
 
     versions: Number = 0
+    """Version at which it is complete."""
     accuracy: Share = 0.0
-    """Held out, 0 to 1."""
+    """Held-out accuracy, 0 to 1, at which it is complete."""
 
 
 class Pace(Section):
+    """Heartbeats."""
+
     beat: Seconds = 2.0
-    """Seconds between heartbeats, plus up to a quarter of jitter."""
+    """Seconds between two heartbeats, plus up to a quarter of random jitter. More often: faster news and more
+    gossip."""
     patience: Seconds = 10.0
-    """Seconds of silence before a peer counts as lost; more than two heartbeats."""
+    """Seconds of silence after which a peer counts as lost; more than two heartbeats."""
 
 
 class Run(Section):
+    """What all peers of a run agree on."""
+
     name: RunName = "demo"
+    """Names the run's folders."""
     seed: Number = 1
+    """Seed of tasks and of the first weights."""
     private: bool = False
-    """Only invited peers may do anything; in a public run strangers may sample."""
+    """Whether only peers with an invite may read and answer; in a public run anybody may sample and watch."""
     model: Model = Model()
     lora: Lora = Lora()
     task: TaskSettings = TaskSettings()
@@ -206,116 +250,135 @@ class Run(Section):
 
 
 class DelayLaw(Section):
-    """An injected delay, for experiments: drawn anew each time, really slept."""
+    """An injected delay, for experiments: drawn anew each time, and slept."""
 
     law: Literal["none", "constant", "lognormal", "weibull", "exponential"] = "none"
     """`none`, `constant`, `lognormal`, `weibull` or `exponential`."""
     seconds: Weight = 0.0
-    """constant: the delay; lognormal: the median; weibull: the scale; exponential: the mean."""
+    """Seconds. constant: the delay; lognormal: the median; weibull: the scale; exponential: the mean."""
     shape: Positive = 0.617
     """lognormal: sigma of the log (0.617 is the paper's); weibull: the shape."""
     longest: Weight = 1800.0
+    """Seconds at most: a longer delay is cut to it."""
 
 
 class Delay(Section):
+    """Injected delays of a sampler."""
+
     policy: DelayLaw = DelayLaw()
-    """On a release's way to the sampler."""
+    """Before a sampler fetches a release."""
     upload: DelayLaw = DelayLaw()
-    """On a group's way to the learner."""
+    """Before a group is sent to a learner."""
 
 
 class Listen(Section):
+    """Where other peers reach this one."""
+
     host: Name = "0.0.0.0"
+    """Address of the interface to listen on."""
     port: Port = 0
-    """TCP; 0 takes a free one and keeps it in the run folder."""
+    """TCP port; 0 takes a free one and keeps it in the run folder."""
     announce: tuple[str, ...] = ()
-    """Addresses to tell others instead of those found."""
+    """Multiaddresses to announce to others instead of those that libp2p finds."""
     dial_only: bool = False
-    """Do not listen: for a machine that can only connect outwards."""
+    """Do not listen: for a machine that can only open connections."""
     relay: bool = False
-    """Serve as a relay, and look for one."""
+    """Serve as a libp2p relay for others, and use one."""
     upnp: bool = False
+    """Ask the router for a port mapping."""
 
 
 class EngineSettings(Section):
-    """What a sampler or an evaluator samples with."""
+    """The engine of a sampler or an evaluator."""
 
     name: Literal["auto", "hf", "vllm", "vllm-server", "toy"] = "auto"
     """`auto` (what is installed and fits; it says why), `hf` (transformers), `vllm` (on this machine),
     `vllm-server` (one that runs already) or `toy` (simulations)."""
     device: Name = "auto"
+    """`cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    """Of weights and activations; `auto`: bfloat16 on a GPU, float32 on a CPU."""
     quantize: Literal["none", "int8", "nf4"] = "none"
     """Weights in 8 or 4 bits, where `run.sampling.quantized` allows it."""
     tasks: Count = 8
-    """Tasks sampled in one call, each its own group; fewer when memory runs out."""
+    """Tasks sampled in one call, each its own group; fewer when memory runs out. More fill a GPU better, and
+    each call takes longer."""
     threads: Count = 1
+    """CPU threads of the engine. On a CPU that other peers share, more than 1 is slower."""
     length: Number = 0
-    """vLLM: longest prompt and completion together, tokens; 0: the model's."""
+    """vLLM: most tokens of a prompt and its completion together; 0: the model's own limit. A smaller one
+    saves memory."""
     memory: Share = 0.85
-    """vLLM: share of the GPU's memory that it may take."""
+    """vLLM: largest share of the GPU's memory that it takes."""
     url: str = ""
-    """vllm-server: such as http://127.0.0.1:8000."""
+    """vllm-server: its address, such as http://127.0.0.1:8000."""
     timeout: Seconds = 600.0
-    """Seconds for one call of the engine; beyond, it counts as hung and is started again."""
+    """Seconds for one call of the engine; beyond them it counts as hung and is restarted."""
 
 
 class Training(Section):
-    """What a learner computes with."""
+    """The device and precision of a learner."""
 
     device: Name = "auto"
+    """`cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one."""
     gpus: Number = 0
-    """GPUs of this machine that share one model (FSDP2); 0: all of them, when the model does not fit one."""
+    """GPUs of this machine that one model is sharded over (FSDP2); 0: all of them where the model does not
+    fit one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward and backward pass; master weights are float32. `auto`: bfloat16 on a GPU, float32 on a
     CPU."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
-    """Recompute activations instead of keeping them: a third slower, far less memory. `auto`: when memory
-    runs out."""
+    """Recompute activations in the backward pass instead of keeping them: a third slower, far less memory.
+    `auto`: when memory runs out."""
 
 
 class Rewards(Section):
     """How this peer scores completions."""
 
     code: Literal["sandbox", "trust", "refuse"] = "sandbox"
-    """Reward code that came with a run: in bubblewrap without network or home, as if it were mine, or not at
-    all."""
+    """What to do with reward code that came with a run: run it in bubblewrap without network or home, run it
+    like a program of this user, or refuse the run."""
 
 
 class Page(Section):
+    """The web page of this peer."""
+
     host: Name = "127.0.0.1"
+    """Address to serve it on. It has no password: others reach it through a proxy that asks for one."""
     port: Port = 8080
-    """0 takes a free one; a taken port moves on to the next free one only when `free` is set."""
+    """TCP port; 0 takes a free one."""
     free: bool = True
+    """Take the next free port where `port` is taken; otherwise that is an error."""
     hosts: tuple[str, ...] = ()
-    """Names under which a browser may ask for the page, besides those of `host`: the one that a proxy in
-    front of it has."""
+    """Host names, besides `host`, under which a browser may request the page: that of a proxy in front of
+    it."""
     invite: bool = True
     """Show how to join: in a public run to everybody who sees the page, in a private one never without an
     invite for samplers."""
 
 
 class History(Section):
-    """What a window remembers; bounded, and kept in the run folder over restarts."""
+    """What the page remembers: bounded, and kept in the run folder over restarts. Memory and the page's
+    snapshot grow with each number."""
 
     points: Count = 2000
-    """Points of a curve; a full one is thinned by half, so that a long run keeps its shape."""
+    """Points of a curve; at the limit every second one is dropped, so that a long run keeps its shape."""
     events: Count = 1000
-    """Sentences."""
+    """Sentences in the list of events."""
     peers: Count = 1000
-    """Rows; the one that was silent for longest makes room."""
+    """Rows of peers; the one that was silent for longest is dropped first."""
     samples: Count = 24
-    """Groups to read."""
+    """Groups that can be read."""
     releases: Count = 512
+    """Releases whose spread is shown."""
     columns: Annotated[int, Meta(ge=2)] = 180
-    """Of the map of lags; a full one halves its resolution."""
+    """Columns of the map of lags; at the limit two are merged into one."""
     save: Seconds = 30.0
     """Seconds between two saves."""
 
 
 class Swarm(Section):
-    """What `swarm up` starts on this machine, besides one seed."""
+    """How many peers of each role `swarm up` starts on this machine, besides one seed."""
 
     learners: Count = 2
     samplers: Count = 3
@@ -323,6 +386,8 @@ class Swarm(Section):
 
 
 class Peer(Section):
+    """Settings of one peer, its own business."""
+
     listen: Listen = Listen()
     engine: EngineSettings = EngineSettings()
     learner: Training = Training()
@@ -334,5 +399,7 @@ class Peer(Section):
 
 
 class Config(Section):
+    """All settings."""
+
     run: Run = Run()
     peer: Peer = Peer()

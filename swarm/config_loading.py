@@ -1,10 +1,10 @@
-"""From files, the environment and `--set` to a Config, and back to text.
+"""Loads a Config from files, the environment and `--set`, and writes one as text.
 
     defaults < `extends` < file < environment < `--set` --load--> LoadedConfig
     Run --run_dict--> plain values in a Spec --from_run_dict--> the same Run at a joiner
     Config --dump--> TOML that `load` reads back            --schema_text--> every key explained
 
-Invariant: whatever comes out has passed its types' ranges and RELATIONS, what holds between two fields. Not
+Invariant: what is loaded is within its types' ranges and satisfies RELATIONS between two fields. Not
 handled here: which settings there are (swarm.config), how layers are folded (swarm.settings).
 """
 
@@ -39,7 +39,7 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
         "run.averaging.request",
         "run.averaging.match",
         lambda a, b: a < b,
-        "be below: it is a little patience after it",
+        "be below: it is the margin after it",
     ),
     (
         "run.averaging.match",
@@ -72,7 +72,7 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
         "not be below: it cuts the law off",
     ),
 )
-"""(key, other key, holds, what the first must do with regard to the second and why)."""
+"""(key, other key, predicate on both values, end of the sentence 'the first must ...' with the reason)."""
 
 
 def load(
@@ -98,8 +98,8 @@ def run_dict(run: Run) -> dict[str, object]:
 
 
 def from_run_dict(tree: Mapping[str, Any]) -> Run:
-    """The other way, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or a value
-    is out of range."""
+    """Inverse of `run_dict`, for a joiner. Raises ConfigError when the swarm's keys are not exactly ours, or
+    a value is out of range."""
     theirs = set(_paths(tree))
     ours = set(_paths(run_dict(Run())))
     if newer := sorted(theirs - ours):

@@ -1,4 +1,4 @@
-"""Layers of settings folded onto a closed tree of structs: what `swarm.config` is loaded with.
+"""Folds layers of settings (files, environment, `--set`) onto a closed tree of structs.
 
 In come TOML files, environment variables and `key=value` words, weakest first; out comes a tree that
 `msgspec.convert` accepts and, for every key, where its value came from. Closed: an unknown key, a wrong type
@@ -24,16 +24,17 @@ PREFIX = "SWARM__"
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the message says which, where it stands and what to write instead."""
+    """A setting that cannot be used; the message says which, where it was set and what to write instead."""
 
 
 class Setting(NamedTuple):
     value: Any
     origin: str
+    """Where it was set: `FILE line N`, `environment variable NAME` or `--set KEY`."""
 
 
 Layer = dict[str, Setting]
-"""Dotted key -> value and where it stands."""
+"""Dotted key -> value and where it was set."""
 
 
 class Schema:
