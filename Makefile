@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 # What is decided, written and folded, and what learning is made of: nothing of it starts a process.
 FAST := tests/core tests/test_wire.py tests/test_events.py tests/peers/test_invite.py \
-	$(addprefix tests/learn/test_,objectives.py own_objective.py claim_checks.py rates.py) \
+	$(addprefix tests/learn/test_,objectives.py own_objective.py claim_checks.py learning_rates.py) \
 	$(addprefix tests/dashboard/test_,state.py window_parts.py)
 # A third of the time of all of these: `make test` has them.
 LONGER := tests/dashboard/test_state.py::test_memory_is_bounded_after_twenty_thousand_events \

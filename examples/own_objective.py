@@ -14,10 +14,10 @@ module on their own machines; samplers never do.
 from torch import Tensor
 
 from swarm.learn.objectives import Advantage, Objective, Ratio, TrustRegion
-from swarm.learn.trust_region import TRUSTS, Weighed
+from swarm.learn.trust_region import TRUSTS, TrustRegionInput
 
 
-def bell(it: Weighed) -> Tensor:
+def bell(it: TrustRegionInput) -> Tensor:
     """(B, T) or (B, 1): half a weight is lost where the policy has moved by about 1.2 `hi`."""
     return it.w * (-0.5 * (it.drift / it.trust.hi) ** 2).exp()
 

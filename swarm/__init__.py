@@ -12,7 +12,7 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
     swarm.invite              make, read, Invite, InviteError
     swarm.learn.objectives    Batch, Objective, OBJECTIVES, objective, loss, weights
     swarm.learn.parts         Advantage, Ratio, TrustRegion, Kl
-    swarm.learn.trust_region  TRUSTS, Weighed
+    swarm.learn.trust_region  TRUSTS, TrustRegionInput
     swarm.tasks               source, TaskSource, TaskError, RewardError
     swarm.tasks.base          Exercises, Options, check_options
     swarm.sample.base         Engine, Completions, EngineError

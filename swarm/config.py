@@ -216,8 +216,6 @@ class Stop(Section):
 
 
 class Pace(Section):
-    """Heartbeats."""
-
     beat: Seconds = 2.0
     """Seconds between two heartbeats, plus up to a quarter of random jitter. More often: faster news and more
     gossip."""
@@ -263,8 +261,6 @@ class DelayLaw(Section):
 
 
 class Delay(Section):
-    """Injected delays of a sampler."""
-
     policy: DelayLaw = DelayLaw()
     """Before a sampler fetches a release."""
     upload: DelayLaw = DelayLaw()
@@ -399,7 +395,5 @@ class Peer(Section):
 
 
 class Config(Section):
-    """All settings."""
-
     run: Run = Run()
     peer: Peer = Peer()

@@ -68,7 +68,7 @@ def _alone(way: str, *shape: int) -> dict[str, float]:
 def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, float]:
     import torch
 
-    from swarm.learn import scoring
+    from swarm.learn import chunked_logprobs
 
     torch.manual_seed(0)
     states = torch.randn(tokens, hidden, requires_grad=True)
@@ -77,7 +77,7 @@ def _once(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, floa
     chosen = torch.randint(vocabulary, (tokens,))
     before, began = _peak(), time.monotonic()
     if way == "chunked":
-        logp, _ = scoring.score(states, weight, None, chosen, 1.0)
+        logp, _ = chunked_logprobs.token_logprobs(states, weight, None, chosen, 1.0)
     else:
         whole = torch.log_softmax(torch.nn.functional.linear(states, weight).float(), -1)
         with torch.no_grad():

@@ -22,7 +22,7 @@ from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
 from swarm.config import Run
 from swarm.config_loading import run_dict
-from swarm.learn import rates
+from swarm.learn import learning_rates
 from swarm.tasks import catalog as tasks
 from swarm.tasks import files as task_files
 
@@ -68,8 +68,8 @@ def _settled(run: Run, path: Path) -> Run:
     if not weights and run.model.name != "embedded":
         return run  # there is nothing to train, which is said where the weights are wanted
     try:
-        run, said = rates.settled(run, _parameters(weights))
-    except rates.Unknown as error:
+        run, said = learning_rates.with_learning_rate(run, _parameters(weights))
+    except learning_rates.UnknownRate as error:
         raise WrongUsage(str(error)) from error
     if said:
         print(said, file=sys.stderr, flush=True)

@@ -284,7 +284,7 @@ def genesis_of(policy: Path, run: Run) -> bytes:
         raise pretrained.ModelError(model.no_weights(policy))
     if run.model.training != "full":
         return adapters.genesis(policy, run.lora, run.seed)
-    return weights.of(model.load_policy(policy, dtype="bfloat16"))
+    return weights.release_bytes(model.load_policy(policy, dtype="bfloat16"))
 
 
 def digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:

@@ -46,7 +46,7 @@ def adapter(model: Path, lora: Lora) -> Callable[[bytes, Path], None]:
 
     def write(data: bytes, folder: Path) -> None:
         weights.check(weights.from_bytes(data), shapes)
-        adapters.folder(folder, data, lora, str(model))
+        adapters.write_folder(folder, data, lora, str(model))
 
     return write
 

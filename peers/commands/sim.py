@@ -29,7 +29,7 @@ from swarm.config import Config
 from swarm.core.membership import Trust
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
-from swarm.learn.rates import Unknown, settled
+from swarm.learn.learning_rates import UnknownRate, with_learning_rate
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
 from swarm.protocol import ROLES, Policy
@@ -91,8 +91,8 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no
     known learning rate."""
     try:
-        run = settled(peer.config.run, 0)[0]
-    except Unknown as error:
+        run = with_learning_rate(peer.config.run, 0)[0]
+    except UnknownRate as error:
         raise scenario.ScenarioError(str(error)) from error
     peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
     return live(peer, kit(peer.config))

@@ -42,7 +42,8 @@ to 1.6 values of 4 bytes counted on Llama, Qwen3 and Gemma 3; in bfloat16 1.7 to
 stay in float32."""
 
 LOGITS = 1 << 24
-"""Logits at a time in swarm.learn.scoring: in float32, with their softmax and its gradient beside them."""
+"""Logits at a time in swarm.learn.chunked_logprobs: in float32, with their softmax and its gradient beside
+them."""
 
 DRAWN = 32
 """Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their

@@ -140,17 +140,17 @@ class StateTransfer:
                 )
             async with asyncio.timeout(PATIENCE + offer.size / CARRIED):
                 state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
-            await host.ports.work.run(Kind.LOAD, self._become, state, release)
+            await host.ports.work.run(Kind.LOAD, self._load, state, release)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return False
         return True
 
-    def _become(self, state: bytes, release: Release) -> None:
+    def _load(self, state: bytes, release: Release) -> None:
         """Raises ValueError, with the old state back, when the state is not that of the release."""
         before = self._learner.state()
-        self._learner.become(state)
+        self._learner.load_state(state)
         if self._learner.version != release.version or self._learner.weights().digest != release.weights:
-            self._learner.become(before)
+            self._learner.load_state(before)
             raise ValueError(f"the state is not that of release {release.version}")
 
 

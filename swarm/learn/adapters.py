@@ -1,10 +1,11 @@
-"""Low-rank adapters (LoRA, through peft): W x becomes W x + (alpha / rank) B A x, and only A and B are
-trained and travel.
+"""Low-rank adapters (LoRA, arXiv 2106.09685, by peft): wrap a model, read and write releases.
+
+W x becomes W x + (alpha / rank) B A x; only A and B are trained and released.
 
     a causal model + run.lora --wrap--> PeftModel
         --swarm.learn.weights--> a release: bf16 safetensors with peft's names
     config.json alone    --genesis--> release 0
-    a release            --folder-->  what PeftModel.from_pretrained and vLLM load
+    a release            --write_folder--> what PeftModel.from_pretrained and vLLM load
     a base + a release   --merged-->  a whole model's weights
 
 The first adapter changes nothing (B = 0), and its A is the same on every peer: each matrix is drawn on a CPU
@@ -44,7 +45,7 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
 
     dtype = model.get_input_embeddings().weight.dtype
     try:
-        # peft draws an adapter of its own, and asks transformers in a way that it warns of.
+        # peft draws an adapter of its own, and calls transformers in a way that raises a FutureWarning.
         with (
             torch.random.fork_rng(devices=[]),
             warnings.catch_warnings(action="ignore", category=FutureWarning),
@@ -57,7 +58,7 @@ def wrap(model: PreTrainedModel, lora: config.Lora, seed: int) -> PeftModel:
     for name, tensor in weights.state(wrapped).items():
         tensor.data = tensor.data.to(dtype)
         if not tensor.is_meta:
-            tensor.data.copy_(first(name, tuple(tensor.shape), seed))
+            tensor.data.copy_(initial_value(name, tuple(tensor.shape), seed))
     return wrapped.eval()
 
 
@@ -69,13 +70,16 @@ def genesis(folder: Path, lora: config.Lora, seed: int) -> bytes:
     with torch.device("meta"):
         empty = wrap(AutoModelForCausalLM.from_config(config_of(folder)), lora, seed)
     return weights.to_bytes(
-        {name: first(name, tuple(tensor.shape), seed) for name, tensor in weights.state(empty).items()}
+        {
+            name: initial_value(name, tuple(tensor.shape), seed)
+            for name, tensor in weights.state(empty).items()
+        }
     )
 
 
-def first(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """A tensor of the first adapter: B is 0, A uniform within 1/sqrt(columns), peft's kaiming_uniform with a
-    = sqrt(5)."""
+def initial_value(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """A tensor of `shape` of the first adapter, float32: B is 0, A is uniform within 1/sqrt(columns), which
+    is peft's kaiming_uniform with a = sqrt(5)."""
     if ".lora_B." in name:
         return torch.zeros(shape)
     key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
@@ -85,7 +89,7 @@ def first(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     )
 
 
-def folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
+def write_folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
     """Write a release to `target` as peft's own files; `base` is what they call the model below: a folder or
     a Hub id.
 
@@ -106,10 +110,10 @@ def folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
 
 
 def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
-    """Whole weights in the form of a release: `base`, which is used up and not quantized, plus an adapter's
-    release.
+    """A release of all weights: `base` plus an adapter's release. `base` is changed, and must not be
+    quantized.
 
-    Load `base` in float32: the sum is rounded once then. Raises ValueError when `data` is not an adapter of
+    With `base` in float32 the sum is rounded only once. Raises ValueError when `data` is not an adapter of
     it.
     """
     if getattr(base, "is_quantized", False):
@@ -119,7 +123,7 @@ def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
     wrapped = wrap(base, lora, seed=0)
     weights.load_into(wrapped, data)
     whole: Any = wrapped
-    return weights.of(whole.merge_and_unload())
+    return weights.release_bytes(whole.merge_and_unload())
 
 
 def _settings(lora: config.Lora, targets: str | list[str]) -> LoraConfig:

@@ -1,11 +1,11 @@
-"""A batch of whole groups, and the view of it that every part of an objective computes with.
+"""A batch of whole groups, and the sanitized view of it that the parts of an objective compute with.
 
     Batch (tensors as they come, padding and -inf included)
-        --view_of--> BatchView (float32, detached, safe) --> parts
+        --view_of--> BatchView (float32, detached, 0 where masked) --> parts
 
 B completions, T tokens, G completions of one prompt under one policy version; logp learner, logq sampler.
 Invariant: nothing is read where mask is 0, and a completion with a token that its sampler cannot have drawn
-(logq not finite) weighs nothing, in its own gradient and in the statistics of its group.
+(logq not finite) has weight 0, in its own gradient and in the statistics of its group.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LOG_MAX = 20.0
 
 @dataclass(frozen=True)
 class Total:
-    """Lengths, rewards and groups of a whole batch, for statistics over it; every micro-batch gets the whole
-    batch's. Known before any forward pass."""
+    """Lengths, rewards and groups of a whole batch, for statistics over it; each micro-batch gets that of the
+    whole batch. Known before any forward pass. N completions."""
 
     length: Tensor
     """(N,) tokens of each completion."""
@@ -35,7 +35,7 @@ class Total:
     group: Tensor
     """(N,) int, equal within a group."""
     others: tuple[BatchRewards, ...] = ()
-    """Rewards of the same round's batches at other learners."""
+    """The rewards of the other learners' batches in the same round."""
 
     @classmethod
     def of(
@@ -71,7 +71,7 @@ class Total:
 
     @cached_property
     def live(self) -> Tensor:
-        """(N,) bool: the rewards of the completion's group differ, so that it teaches something."""
+        """(N,) bool: the rewards of the completion's group differ, so that its advantages are not all 0."""
         highest, lowest = (
             torch.full((self.groups,), start, dtype=self.reward.dtype).scatter_reduce(
                 0, self.index, self.reward, how
@@ -117,7 +117,7 @@ def together(sets: Sequence[Moments]) -> Moments:
 
 
 def variance(of: Moments) -> float:
-    """Variance with N - 1; 0 for one number."""
+    """Sample variance (divided by N - 1); 0 for one number."""
     return of.square / (of.count - 1) if of.count > 1 else 0.0
 
 
@@ -151,8 +151,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch without anything that must not be read. Tensors are float32 and without gradient unless they
-    say otherwise."""
+    """A batch in which every value may be read. Tensors are float32 and without gradient unless they say
+    otherwise."""
 
     logp: Tensor
     """(B, T), 0 where mask is 0."""
@@ -208,6 +208,7 @@ class BatchView:
 
 
 def view_of(batch: Batch) -> BatchView:
+    """The view that objectives compute with."""
     mask = batch.mask.bool()
     ids, index = torch.unique(batch.group, return_inverse=True)
     logq = torch.where(mask, batch.logq.detach().float(), 0.0)
@@ -227,7 +228,7 @@ def view_of(batch: Batch) -> BatchView:
 
 
 def total_of(batch: Batch) -> Total:
-    """The Total of these completions alone."""
+    """The Total of this batch's own completions."""
     return Total(
         batch.mask.bool().sum(-1).double().cpu(), batch.reward.detach().double().cpu(), batch.group.cpu()
     )

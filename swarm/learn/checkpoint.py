@@ -1,8 +1,9 @@
-"""A learner's whole state as bytes (fp32 master weights, moments, a few facts), and as one file that is whole
-or not there.
+"""Checkpoints: a learner's whole state (fp32 master weights, moments, a few facts) as bytes and as a file.
 
-One safetensors blob, on the disk written durably (swarm.durable), between learners as content-addressed
-chunks. One file, because two renames would not be atomic together. Nothing here is ever unpickled.
+    tensors + facts --pack--> safetensors bytes --write--> checkpoint.safetensors, whole or absent
+                                                --swarm.net.blobs--> another learner
+
+One file, because two renames would not be atomic together. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FACTS = "facts"
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
-    """Tensors and facts (plain JSON) -> safetensors bytes."""
+    """Tensors, and facts (plain JSON) as metadata, to safetensors bytes."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return save(plain, {_FACTS: json.dumps(facts)})
 
@@ -52,8 +53,8 @@ def restore_rng_state(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(folder: Path, data: bytes) -> None:
-    """Replace the checkpoint in `folder` (made when missing). Raises OSError when the disk refuses; the old
-    one stays then."""
+    """Replace the checkpoint in `folder`, which is created when missing. Raises OSError; the old checkpoint
+    stays then."""
     write_durably(folder / NAME, data)
 
 

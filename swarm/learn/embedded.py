@@ -1,8 +1,8 @@
-"""The embedded policy: a tiny Llama and a character tokenizer, made from nothing and warm-started in seconds.
+"""The embedded policy: a tiny Llama with a character tokenizer, created and warm-started in seconds.
 
 In come a seed, a task's characters and worked examples, out comes a normal Hugging Face folder. The warm
-start is supervised learning until the model answers about a third of the examples: enough for the reward to
-say something, little enough to leave room. Deterministic: one seed, one thread, the same bytes. The folder
+start is supervised learning until the model answers about a third of the examples: enough for rewards to
+differ, few enough to leave room for learning. Deterministic: one seed, one thread, the same bytes. The folder
 appears complete or not at all; caching is the caller's.
 """
 
@@ -28,7 +28,7 @@ from swarm.learn import weights
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 ENOUGH = 0.35
-"""Share of examples answered right at which the warm start ends: a reward signal with room above it."""
+"""Share of examples answered right at which the warm start ends: rewards differ, and there is room above."""
 
 LAST_STEP = 3000
 """Steps after which the warm start ends in any case: a model of this size that has not half-learned the task

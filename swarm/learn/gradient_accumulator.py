@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 SKETCH = 1 << 24
-"""Values of a gradient, evenly spread, from which the cosine between its halves is computed: a copy of a
-large model's gradient would cost gigabytes, and these give the cosine to three digits."""
+"""Values of a gradient, evenly spread, from which the cosine between its halves is computed to three digits;
+a copy of a large model's gradient would take gigabytes."""
 
 
 class GradientAccumulator:

@@ -118,10 +118,10 @@ class Learner:
         now: float,
         others: tuple[BatchRewards, ...] = (),
     ) -> Gradient:
-        """Mean gradient over `groups`; `prompts[i]` and `rewards[i]` are what the learner itself regenerated
-        for group i.
+        """Mean gradient over `groups`; `prompts[i]` and the G `rewards[i]` are those that the learner itself
+        computed for group i; `now` is in unix seconds.
 
-        `others`: the batches of the learners that it is averaged with, for an objective that is `of_round`.
+        `others`: rewards of the batches that it is averaged with, for an objective that is `of_round`.
 
         Raises OutOfMemory when not even one group fits.
         """
@@ -155,8 +155,8 @@ class Learner:
         return Gradient(vector, len(groups), weight, metrics, advantages, importance, tuple(checks))
 
     def step(self, vector: Tensor) -> dict[str, float]:
-        """Clip, AdamW, next version. Raises ValueError, with nothing changed, for a vector of another size or
-        not finite.
+        """Clip, AdamW, next version; returns the norm before clipping and the learning rate. Raises
+        ValueError, with nothing changed, for a vector of another size or not finite.
 
         Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy
         until the next `load`.
@@ -189,7 +189,7 @@ class Learner:
 
     def weights(self) -> Weights:
         """The policy as it is released: bf16 safetensors."""
-        return Weights.of(weights.of(self.policy.module), self.version)
+        return Weights.of(weights.release_bytes(self.policy.module), self.version)
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         """Take released weights and their version; `fresh` also forgets the moments and warms up
@@ -212,8 +212,9 @@ class Learner:
         facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
         return checkpoint.pack(self._optimizer.dump(), self._kind() | facts)
 
-    def become(self, state: bytes) -> dict[str, Any]:
-        """Continue exactly where another learner, or an earlier life, was; returns its `extra`.
+    def load_state(self, state: bytes) -> dict[str, Any]:
+        """Load what `state` returned, of another learner or of an earlier process; returns its `extra`. The
+        next step is then bit for bit the same.
 
         Raises ValueError, with nothing changed, when `state` is damaged, or of another model, training or
         optimizer.
@@ -239,7 +240,7 @@ class Learner:
         Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of
         another model.
         """
-        return checkpoint.restore_rng_state(self.become(checkpoint.read(folder)))
+        return checkpoint.restore_rng_state(self.load_state(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
@@ -269,7 +270,7 @@ class Learner:
         checks: list[ClaimCheck] = []
         half: Tensor | None = None
         while done < groups:
-            if self._microbatch.blind:
+            if self._microbatch.unmeasured:
                 self._probe(work)
             if done == middle and half is None:
                 half = total.sketch()
@@ -285,7 +286,7 @@ class Learner:
             parts.append(passed[0])
             checks += passed[1]
             done += count
-        self._microbatch.good()
+        self._microbatch.succeeded()
         return parts, checks, half
 
     def _attempt(self, chunk: GradientWork) -> tuple[objectives.Loss, list[ClaimCheck]] | None:
@@ -342,7 +343,7 @@ class Learner:
         """Switch to recomputing activations. False when it is on already, forbidden, or of no use."""
         if self.settings.checkpointing != "auto" or self._recomputed or not self._recompute():
             return False
-        self._microbatch.again()
+        self._microbatch.reset()
         return True
 
     def _recompute(self) -> int:

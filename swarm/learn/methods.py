@@ -1,4 +1,5 @@
-"""The methods: each a value, with its paper and its authors' defaults where they published some.
+"""The table of methods: each row an Objective, with its paper and its authors' defaults where they are
+published.
 
 Where a paper knows no stale sampler (RLOO, OPO, GPG), its weight is 1; where it has an old policy between
 sampler and learner, a batch is used for one step and the old policy is the sampler. Numbers are the authors'
@@ -106,7 +107,7 @@ METHODS: tuple[Objective, ...] = (
         Kl("k3-weighted", against="ref")),
     _of("mhpo", "tanh-bounded log ratio, damped by a hazard on either side", "arXiv 2603.16929",
         _GRPO, Ratio("token"), TrustRegion("hazard", constants=(1.5, 1.5, 1.0, 2.0, 0.8)), _MEAN),
-    # --- what has been said, or what follows ----------------------------------------------------------------
+    # --- prefix and suffix ratios ---------------------------------------------------------------------------
     _of("ctpo", "ratio of the prefix, with a log clip that widens as the root of its length",
         "arXiv 2605.07331 sec. 3.3",
         _GRPO, Ratio("prefix"), TrustRegion("widening", 0.025, 0.05, dual=0.05), _MEAN),
@@ -140,7 +141,7 @@ METHODS: tuple[Objective, ...] = (
         "arXiv 2602.10693 sec. 3.4",
         _GRPO, _TRAJECTORY, TrustRegion("gamma", constants=(2.0, 3.0, 3.0, 2.0)), "token-mean"),
     # --- the group's expectation ----------------------------------------------------------------------------
-    # The gate is ours: see `trust._gate`.
+    # The gate is ours: see `trust_region._gate`.
     _of("gepo", "weight over the group's expected probability, gated where the sequence has moved",
         "arXiv 2508.17850 eq. 2-5",
         _CENTRED, _EXPECTATION, TrustRegion("gate"), _MEAN),

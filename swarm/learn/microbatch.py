@@ -1,13 +1,13 @@
-"""Micro-batch size: how many groups go through a model at once, measured, predicted, and halved when memory
-runs out anyway.
+"""Micro-batch size: how many groups go through a model at once, from measured memory; halved when it runs
+out.
 
     PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
-        --> ran out: half as many, later carefully more again
+        --> memory ran out: half as many; after RAISE_AFTER gradients without a failure twice as many again
 
 A MicrobatchSize predicts in proportion to a chunk's cells (completions x positions) from the chunk that
-needed most so far, which errs on the safe side: what does not grow with the chunk is counted as if it did.
+needed most so far. That overestimates larger chunks: memory that does not grow with the chunk is scaled too.
 Where free memory is unknown (no GPU, no `ram`) it only steps down. Not handled here: what a chunk is,
-and what else to give up once a single group is too much.
+and what to do once a single group does not fit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-GOOD = 50
-"""Gradients without a failure before twice as many groups are tried: a failure costs a forward pass, two
-percent of so many."""
+RAISE_AFTER = 50
+"""Gradients without a failure after which twice as many groups are tried: a failure costs one forward pass,
+two percent of fifty."""
 
-SHARE = 0.8
-"""Share of the free memory that is planned with; the rest covers fragmentation, other programs and the
+MEMORY_SHARE = 0.8
+"""Share of the free memory that a chunk may use; the rest covers fragmentation, other programs and the
 prediction's error."""
 
 _MESSAGES = re.compile(
@@ -62,7 +62,7 @@ def oom_as(what: str) -> Iterator[None]:
 
 
 def free(device: torch.device) -> None:
-    """Give back unreferenced memory, also what torch's or the C library's allocator holds for later."""
+    """Release unreferenced memory, also what the allocators of torch and of the C library have cached."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -133,16 +133,17 @@ class MicrobatchSize:
         self._budget: float | None = None
         self._measured: tuple[float, int] | None = None
         """Cells and bytes of the chunk that needed the most memory."""
-        self._good, self._patience, self._raised = 0, GOOD, False
+        self._good, self._patience, self._raised = 0, RAISE_AFTER, False
 
     def begin(self) -> None:
         """Begin a batch: ask how much memory is free."""
         free = self._free()
-        self._budget = None if free is None else SHARE * free
+        self._budget = None if free is None else MEMORY_SHARE * free
 
     @property
-    def blind(self) -> bool:
-        """Whether a small chunk should be measured first, because nothing is known of this model yet."""
+    def unmeasured(self) -> bool:
+        """Whether a chunk of one group has to be measured first: there is no measurement of this model
+        yet."""
         return self._budget is not None and self._most > 1 and self._measured is None
 
     def measured(self, cells: float, used: int) -> None:
@@ -152,7 +153,7 @@ class MicrobatchSize:
             self._measured = cells, used
 
     def take(self, cells: Sequence[float]) -> int:
-        """How many of the next groups, of so many `cells` each, go through together."""
+        """How many of the next groups go through together; group i has `cells[i]` cells."""
         count = min(self.groups, len(cells))
         while count > 1 and not self.fits(count * max(cells[:count])):
             count = -(-count // 2)
@@ -172,13 +173,13 @@ class MicrobatchSize:
         self._good, self.groups = 0, max(1, count // 2)
         return count > 1
 
-    def good(self) -> None:
+    def succeeded(self) -> None:
         """Record a batch without a failure."""
         self._good += 1
         if self._good >= self._patience and self.groups < self._most:
             self._good, self._raised, self.groups = 0, True, min(self._most, 2 * self.groups)
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Forget what was measured: the model needs less memory from now on."""
         self.groups, self._measured, self._good = self._most, None, 0
 

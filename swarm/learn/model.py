@@ -1,11 +1,11 @@
-"""A policy from a folder, as `save_pretrained` writes it: a model with the folder's weights, if they are
-there.
+"""Loads a policy from a model folder (`save_pretrained`): full weights, or an adapter on a base, also
+quantized.
 
     full    all weights are trained; a joiner has the folder without them (they come with the newest release)
     lora    the folder's weights are the base and stay as they are; an adapter on it is trained
     qlora   the same on a base in 4 bits (NF4): that is the policy, wherever it is sampled
 
-Code that a folder brings along is never run, pickled weights are never read. Not handled here: what
+Code in a folder is never run, pickled weights are never read. Not handled here: what
 else a folder has (swarm.learn.pretrained), several devices.
 """
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 BLANK = 0.01
-"""Value of weights before the first release; not 0, since `scoring.linear_head` tries whether the head is a
-plain product."""
+"""Value of weights before the first release; not 0, since `chunked_logprobs.linear_head` tests with the
+weights whether the head is a plain product."""
 
 
 def load_policy(
@@ -147,7 +147,7 @@ def _filled(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> Pre
         raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from error
     if quantize == "none":
         return model.to(device)
-    quantized.steady(model)
+    quantized.keep_one_forward(model)
     return model
 
 

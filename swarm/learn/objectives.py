@@ -1,4 +1,4 @@
-"""Objectives are values: a method is a frozen record of five parts, and one line of torch serves all of them.
+"""Objectives: a method is a frozen record of five parts, and one line of torch computes the loss of each.
 
 Every policy-gradient method of this family descends along
 
@@ -6,15 +6,15 @@ Every policy-gradient method of this family descends along
 
 so a method says: which advantage A (B,), which ratio and which trust region (together phi (B,T)), how tokens
 are reduced (a (B,T)), and which KL term. In comes a Batch of whole groups, out comes a Loss whose gradient is
-the sum above; its value is a surrogate and means nothing by itself. B completions, T tokens, G completions of
-one prompt under one policy version. Notation: logp learner, logq sampler, lp and lq their scores of a
+the sum above; its value is a surrogate without a meaning of its own. B completions, T tokens, G completions
+of one prompt under one policy version. Notation: logp learner, logq sampler, lp and lq their scores of a
 completion (`geometric`: mean over its tokens, `full`: sum).
 
 Invariants: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay
 whole and `total` is that of the whole batch; the gradient of several learners' batches in one is the mean of
 theirs weighted by `mass`, as long as each one's `total` knows of the others. Samples whose probability under
 the sampler is not positive and finite get weight zero: they cannot have been sampled. Not handled here: where
-the tensors come from, averaging between learners, who is too stale.
+the tensors come from, averaging between learners, the staleness window.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def objective(name: str, options: Mapping[str, float | str | bool] | None = None
 
 
 def trainable(name: str, options: Mapping[str, float | str | bool] | None = None) -> Objective:
-    """As `objective`, for a learner of ours. Raises ValueError also where it needs a policy that such a
-    learner does not keep."""
+    """As `objective`, for a Learner. Raises ValueError also for a KL term against a reference policy, which a
+    Learner does not have."""
     chosen = objective(name, options)
     if chosen.kl.weight > 0 and chosen.kl.against == "ref":
         raise ValueError(
@@ -152,8 +152,8 @@ def loss(objective: Objective, batch: Batch) -> Loss:
 
 
 def mass(objective: Objective, total: Total, size: int, horizon: float) -> float:
-    """What the gradient of a batch weighs in a mean with those of others, so that the mean is the gradient of
-    all in one batch.
+    """Weight of a batch's gradient in a mean with those of others, such that the mean is the gradient of all
+    of them in one batch.
 
     In groups of `size` completions that are all as long as `horizon`: above 0, and at most the number of
     groups.
@@ -222,7 +222,7 @@ def _metrics(view: BatchView, w: Tensor, batch: Batch) -> dict[str, float]:
 _SCORES = dict.fromkeys(("geometric", "full"))
 _SHARES = ("mix", "ess")
 _CONSTANTS = {method.trust.kind: method.trust.constants for method in METHODS if method.trust.constants}
-"""Of the trust regions that take some: their authors'."""
+"""Kind of trust region -> its authors' constants, for those that have some."""
 
 _OPTIONS: dict[str, tuple[str, tuple[str, ...], Mapping[str, object] | None]] = {
     # option -> part, fields it sets, members it chooses among (None: a number of at least 0)

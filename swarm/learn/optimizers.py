@@ -1,10 +1,9 @@
-"""AdamW over float32 master weights: a flat gradient in, updated parameters out. Masters and moments live
-here.
+"""AdamW over float32 master weights: a flat gradient in, updated parameters out.
 
     vector (P,), cut in the parameters' order --AdamW--> masters (float32)
         --cast--> parameters (what forward and backward use)
 
-A parameter in float32 is its own master; one in bfloat16 has a copy that keeps what its 8 bits cannot. The
+A parameter in float32 is its own master; one in bfloat16 has a float32 copy. The
 vector is moved to the device a bucket at a time. Named tensors out and in (`dump`, `load`) reproduce the next
 step bit for bit. Not handled here: where gradients come from, learning rates, several devices (each rank of a
 sharded learner steps its own shards).
@@ -32,21 +31,21 @@ BLOCK = 256
 
 
 class Form(NamedTuple):
-    """Shape and dtype of a tensor that the optimizer keeps for a parameter."""
+    """Shape and dtype of a tensor of the optimizer's state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 class MasterOptimizer:
-    """AdamW, in 32 or 8 bits, over the masters of `named` parameters."""
+    """AdamW with moments in 32 or 8 bits, over the float32 masters of `named` parameters: P values in all."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> None:
-        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not
-        settled."""
+        """Raises ValueError when the optimizer is not installed, and for a learning rate that is not above
+        0."""
         if not settings.lr > 0:
             raise ValueError(
-                "run.optimizer.lr is 0: a run is given its rate where it begins (swarm.learn.rates.settled)"
+                "run.optimizer.lr is 0: a run is given its rate where it begins (swarm.learn.learning_rates)"
             )
         self._named, self._settings = dict(named), settings
         self.masters = {name: _master(parameter) for name, parameter in self._named.items()}
@@ -55,7 +54,7 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Allocate missing moments and the memory of a step, so that what can fail fails before anything
+        """Allocate missing moments and the memory of a step, so that a lack of memory shows before anything
         changes. Raises torch's out-of-memory errors."""
         fresh = [
             index
@@ -95,8 +94,8 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def refresh(self, exact: bool = False) -> None:
-        """Bring masters in line with parameters that were set to a release: they follow it
-        (`weights.follow`), or with `exact` take its values."""
+        """Update the masters after the parameters were set to a release: they follow it (`weights.follow`),
+        or with `exact` take its values."""
         for name, parameter in self._named.items():
             if self.masters[name] is parameter:
                 continue
@@ -135,7 +134,7 @@ class MasterOptimizer:
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `dump` returned; the next step is then bit for bit that of the dumped optimizer. `check`
-        tells before whether `tensors` fit."""
+        says before whether `tensors` fit."""
         self._optimizer = self._new()
         for index, (name, master) in enumerate(self.masters.items()):
             master.copy_(tensors[f"weight/{name}"])
@@ -144,9 +143,9 @@ class MasterOptimizer:
                 self._begin(index, master)
                 state = self._optimizer.state[master]
                 for key in self._forms(master):
-                    told = tensors[f"{key}/{name}"]
+                    value = tensors[f"{key}/{name}"]
                     state[key] = (
-                        int(told) if isinstance(state[key], int) else told.to(state[key].device, copy=True)
+                        int(value) if isinstance(state[key], int) else value.to(state[key].device, copy=True)
                     )
 
     def _cast(self, name: str) -> None:
@@ -173,7 +172,7 @@ class MasterOptimizer:
         return optimizer
 
     def _begin(self, index: int, master: Tensor) -> None:
-        """Moments of a parameter that has not stepped, as the optimizer itself would make them."""
+        """Create the state of a parameter that has not stepped, as the optimizer itself would."""
         if self._settings.name == "adamw":
             zeros = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")}
             self._optimizer.state[master] = {"step": torch.tensor(0.0), **zeros}
@@ -182,7 +181,7 @@ class MasterOptimizer:
             optimizer.init_state(optimizer.param_groups[0], master, 0, index)
 
     def _forms(self, master: Tensor) -> dict[str, Form]:
-        """The tensors that are kept for a parameter, without bitsandbytes' two constant tables."""
+        """Name -> form of the state of one parameter, without bitsandbytes' two constant tables."""
         shape = tuple(master.shape)
         if self._settings.name == "adamw":
             return {

@@ -1,5 +1,4 @@
-"""The parts that objectives are made of: records that say which, and tables of small pure functions that do
-it.
+"""The parts of objectives: records that select them, and tables of pure functions that compute them.
 
     Objective = Advantage x Ratio x TrustRegion x reduce x Kl
     a method is a row in `methods.METHODS`, a new idea a row in a table
@@ -28,12 +27,12 @@ TINY = 1e-4
 
 INFINITE = float("inf")
 EQUAL = 1e-12
-"""Variance below which groups' mean rewards count as equal: pass rates that really differ do so by more than
+"""Variance below which groups' mean rewards count as equal: pass rates that differ do so by more than
 1e-6."""
 
 
 def log(value: float) -> float:
-    """log(value); -inf for 0 and below, an edge that nothing crosses."""
+    """log(value); -inf for 0 and below, an edge that no log ratio is beyond."""
     return math.log(value) if value > 0 else -INFINITE
 
 
@@ -130,7 +129,7 @@ def _token(view: BatchView, ratio: Ratio) -> Tensor:
 
 
 def _prefix(view: BatchView, ratio: Ratio) -> Tensor:
-    """sum_{s<=t} log r_is: exact for what has been said up to t (per-decision importance sampling)."""
+    """sum_{s<=t} log r_is: the exact ratio of the prefix up to t (per-decision importance sampling)."""
     return view.log_r.cumsum(-1)
 
 
@@ -308,7 +307,7 @@ OF_ROUND = frozenset({"batch-std", "beta", "live"})
 """Scales that need the round's whole batch: no weight of a learner's gradient in the mean can correct for a
 scale of its own batch."""
 
-# --- reduce: what a token counts ----------------------------------------------------------------------------
+# --- reduce: weights of tokens ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -340,8 +339,8 @@ def _tokens(total: Total) -> float:
 
 
 def _live_tokens(total: Total) -> float:
-    """Groups of equal rewards leave the mean: they teach nothing, and DAPO and prime-rl drop them before they
-    count."""
+    """Tokens of groups whose rewards differ: DAPO and prime-rl drop the other groups before they count
+    tokens."""
     return float(total.length[total.live].sum())
 
 

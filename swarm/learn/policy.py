@@ -1,5 +1,4 @@
-"""A language model as the learner sees it: prompts and completions in, log-probabilities with a gradient
-out."""
+"""A language model for learning: prompts and completions in, log-probabilities with a gradient out."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from swarm.learn import scoring
+from swarm.learn import chunked_logprobs
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -51,11 +50,12 @@ class LanguageModel:
         self._tokenization = tokenization
         self._inner: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base: nn.Module = self._inner.base_model
-        self._head = scoring.linear_head(self._inner)
+        self._head = chunked_logprobs.linear_head(self._inner)
 
     def logprobs(
         self, prompts: Sequence[str], rows: Sequence[Sequence[int]], temperature: float
     ) -> TokenScores:
+        """See Policy."""
         device = next(self.module.parameters()).device
         distinct = list(dict.fromkeys(prompts))
         ids_of = dict(zip(distinct, self._tokenization.encode(distinct), strict=True))
@@ -76,7 +76,9 @@ class LanguageModel:
         if self._head is None:
             return TokenScores(*self._whole(inputs, chosen, temperature), mask)
         hidden = self._base(**inputs, use_cache=False).last_hidden_state[:, -after:][mask]
-        scored = scoring.score(hidden, self._head.weight, self._head.bias, chosen[mask], temperature)
+        scored = chunked_logprobs.token_logprobs(
+            hidden, self._head.weight, self._head.bias, chosen[mask], temperature
+        )
         logp, entropy = (
             torch.zeros(mask.shape, device=device).masked_scatter(mask, values) for values in scored
         )

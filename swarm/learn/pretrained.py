@@ -1,10 +1,10 @@
-"""A model's folder apart from its weights: config and tokenizer, as `save_pretrained` writes them.
+"""Reads config and tokenizer of a model folder (`save_pretrained`).
 
     folder --config_of--> PretrainedConfig            folder --load_tokenizer--> tokenizer with an end token
 
-Invariant: code that a folder brings along is never run. transformers takes seconds to import, so that it is
-imported by the calls that need it. Not handled here: weights (swarm.learn.model), what a run makes of a
-tokenizer (swarm.learn.tokenization).
+Invariant: code in a folder is never run. transformers takes seconds to import, so the functions that need it
+import it. Not handled here: weights (swarm.learn.model), chat templates and end tokens of a run
+(swarm.learn.tokenization).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ModelError(ValueError):
 
 
 def config_of(folder: Path) -> PretrainedConfig:
-    """The config of a model's folder. Raises ModelError for what transformers cannot build from its own
-    code."""
+    """The config of a model folder. Raises ModelError for an architecture that transformers itself does not
+    have."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, __version__
 
     path = folder / "config.json"
@@ -88,5 +88,5 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the advice and the traces that follow it."""
+    """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

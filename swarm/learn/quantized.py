@@ -1,4 +1,5 @@
-"""Policies whose linear layers hold 8 or 4 bits a weight, by bitsandbytes.
+"""Policies whose linear layers have 8 or 4 bits a weight (bitsandbytes), for sampling and as a base of
+adapters.
 
     int8    LLM.int8() without its mixed decomposition: one scale a row, activations in 8 bits, too
     nf4     4-bit normal float in blocks of 64 with scales in 8 bits, as QLoRA does it
@@ -52,11 +53,11 @@ def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
                 )
         new.weight, new.bias = None, linear.bias
         model.set_submodule(name, new)
-    steady(model)
+    keep_one_forward(model)
 
 
-def steady(model: nn.Module) -> None:
-    """One forward of NF4 layers on every CPU, with a gradient and without.
+def keep_one_forward(model: nn.Module) -> None:
+    """Make NF4 layers compute alike on all CPUs, with a gradient and without.
 
     Where a CPU has AVX512-BF16, bitsandbytes packs the weights at the first forward without a gradient,
     computes in bfloat16 from then on and passes no gradient any more.

@@ -1,8 +1,8 @@
-"""The simulator's policy: a table of logits, one distribution per (prompt, position), learned by the code
-that learns models.
+"""The simulator's policy: a table of logits with one distribution per (prompt, position), trained as models
+are.
 
-The prompt is a numeral and means its value modulo the number of rows. Completions have a fixed length and no
-end token.
+The prompt is a decimal number and selects the row of its value modulo the number of rows. Completions have a
+fixed length and no end token.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from swarm.learn.policy import TokenScores
 
 
 class Table(nn.Module):
+    """Logits (buckets, letters, alphabet), all 0 at the start."""
+
     def __init__(self, buckets: int, letters: int, alphabet: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(buckets, letters, alphabet))

@@ -1,10 +1,10 @@
-"""Tiny random models of real architectures, for tests, benchmarks and first tries: `python -m
-swarm.learn.tiny qwen3 ./tiny`.
+"""Makes tiny random models of real architectures, for tests and benchmarks: `python -m swarm.learn.tiny qwen3
+./tiny`.
 
     a family's name --> byte-level BPE trained here, chat template, end tokens, weights
         --> a Hugging Face folder
 
-Each keeps what makes its family's real models awkward, so that what works here works there: llama: the
+Each has the peculiarities of its family's real models, so that tests cover them. llama: the
 tokenizer begins every text with <bos>, and the chat template writes one too; embeddings are not tied. qwen3:
 tied embeddings with more rows than the tokenizer has tokens; a turn ends with <|im_end|>, a text with
 <|endoftext|>. gemma3: tied embeddings, every other layer sees a window only, only the generation config knows

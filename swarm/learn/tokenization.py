@@ -1,15 +1,15 @@
-"""A run's tokenization: tokenizer, chat template and end tokens, the same for learner and samplers.
+"""Tokenizer, chat template and end tokens of a run, the same for learners and samplers.
 
     Task --render--> str --encode--> ids --(engine)--> ids --decode--> str
 
-Every peer of a run makes this from the same files and settings, so that learner and samplers see the same
+Every peer of a run makes this from the same files and settings, so that learners and samplers have the same
 ids. A rendered prompt already has the special tokens that its chat template writes, and gets no others;
 without a template the tokenizer adds its own.
 
 Vocabulary padding: a model may have more embedding rows than its tokenizer has tokens. Nothing is masked: the
 distribution is the softmax over all rows, here, in vLLM and in a server, since that is what each of them
-computes unasked and two masks that differ would be two policies. A row without a token may be sampled, is
-admitted, and decodes to nothing; training teaches the model not to.
+computes by default, and two different masks would be two policies. A row without a token may be sampled, is
+admitted, and decodes to an empty text; its reward teaches the model not to.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class Tokenization:
 def load(folder: Path, template: Template = "auto", system: str = "") -> Tokenization:
     """Read config, tokenizer and generation config of a model's folder.
 
-    Raises ModelError as Tokenization does, and when a file is missing."""
+    Raises ModelError as Tokenization does, and when a file is missing.
+    """
     config = config_of(folder)
     return Tokenization(
         load_tokenizer(folder), config.get_text_config().vocab_size, _ends(folder, config), template, system

@@ -1,6 +1,6 @@
-"""Trust regions: from a weight to phi, the factor with which a token's grad logp counts.
+"""Trust regions: from a log weight to phi, the factor of a token's grad logp.
 
-    phi (B, T) = TRUSTS[kind](Weighed) x veto
+    phi (B, T) = TRUSTS[kind](TrustRegionInput) x veto
     log_w: the objective's log weight; x_it = log r_it; A the advantage
 
 Where a paper differentiates through its region, phi is the derivative: PPO's min(w A, clip(w) A) gives w
@@ -21,8 +21,8 @@ from swarm.learn.parts import TrustRegion, log
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """What a trust region computes phi from."""
+class TrustRegionInput:
+    """The arguments of a trust region."""
 
     view: BatchView
     trust: TrustRegion
@@ -49,7 +49,7 @@ class Weighed:
 
 def phi(trust: TrustRegion, view: BatchView, batch: Batch, log_w: Tensor, advantage: Tensor) -> Tensor:
     """(B, T) or (B, 1), at least 0; NaN where nothing can be said, which the caller makes 0."""
-    weighed = Weighed(view, trust, log_w, _anchor(trust, view, batch), advantage.sign()[:, None])
+    weighed = TrustRegionInput(view, trust, log_w, _anchor(trust, view, batch), advantage.sign()[:, None])
     return TRUSTS[trust.kind](weighed) * _vetoed(weighed)
 
 
@@ -69,7 +69,7 @@ def _anchor(trust: TrustRegion, view: BatchView, batch: Batch) -> Tensor:
     raise ValueError(f"a trust region is against sampler, prox or blend, not {trust.against!r}")
 
 
-def _vetoed(it: Weighed) -> Tensor:
+def _vetoed(it: TrustRegionInput) -> Tensor:
     """1, or 0 for a whole completion. `token`: some r_it < edge. `drift`: A < 0 and mean_t(logq - logp) >
     edge (DeepSeek-V3.2, arXiv 2512.02556 eq. 9)."""
     match it.trust.veto:
@@ -84,11 +84,11 @@ def _vetoed(it: Weighed) -> Tensor:
     return keep.float()
 
 
-def _edges(it: Weighed) -> tuple[float, float]:
+def _edges(it: TrustRegionInput) -> tuple[float, float]:
     return log(1 - it.trust.lo), log(1 + it.trust.hi)
 
 
-def _clip(it: Weighed) -> Tensor:
+def _clip(it: TrustRegionInput) -> Tensor:
     """PPO (arXiv 1707.06347 eq. 7): w, or 0 where A > 0 and the ratio is above 1 + hi, or A < 0 and it is
     below 1 - lo; with `dual` also where A < 0 and it is above that (arXiv 1912.09729). The ratio is w, or
     measured from a proximal policy.
@@ -98,31 +98,31 @@ def _clip(it: Weighed) -> Tensor:
     return it.w * (it.inside(log_u, *_edges(it)) & ~dropped)
 
 
-def _decoupled(it: Weighed) -> Tensor:
+def _decoupled(it: TrustRegionInput) -> Tensor:
     """r, clipped by the ratio to the proximal policy (AReaL, arXiv 2505.24298) and dropped where prox / q is
     above `dual`."""
     log_u = it.view.logp - it.anchor
     return it.w * (it.inside(log_u, *_edges(it)) & (it.anchor - it.view.logq <= log(it.trust.dual)))
 
 
-def _cap(it: Weighed) -> Tensor:
+def _cap(it: TrustRegionInput) -> Tensor:
     """min(w, 1 + hi): what is above the cap keeps the cap's gradient."""
     return it.log_w.clamp(max=log(1 + it.trust.hi)).exp()
 
 
-def _floor_cap(it: Weighed) -> Tensor:
+def _floor_cap(it: TrustRegionInput) -> Tensor:
     """CISPO's clip(w, 1 - lo, 1 + hi) without gradient, from both sides (arXiv 2506.13585 eq. 4-5)."""
     lowest, highest = _edges(it)
     return it.log_w.clamp(lowest, highest).exp()
 
 
-def _band(it: Weighed) -> Tensor:
+def _band(it: TrustRegionInput) -> Tensor:
     """w inside [1 - lo, 1 + hi], else 0, whatever the advantage."""
     lowest, highest = _edges(it)
     return it.w * ((it.log_w >= lowest) & (it.log_w <= highest))
 
 
-def _gate(it: Weighed) -> Tensor:
+def _gate(it: TrustRegionInput) -> Tensor:
     """w, or 0 where the completion has moved with its advantage: A > 0 and exp(lp - lq) > 1 + hi, or A < 0
     and it is < 1 - lo, geometric scores. Unlike a clip of GEPO's weight, which is not 1 when p = q, it is
     centred where nothing has moved.
@@ -130,12 +130,12 @@ def _gate(it: Weighed) -> Tensor:
     return it.w * it.inside(it.drift, *_edges(it))
 
 
-def _taper(it: Weighed) -> Tensor:
+def _taper(it: TrustRegionInput) -> Tensor:
     """1 where A >= 0, min(w, 1) where A < 0 (TOPR, arXiv 2503.14286 eq. 8)."""
     return torch.where(it.sign < 0, it.log_w.clamp(max=0).exp(), torch.ones_like(it.log_w))
 
 
-def _soft(it: Weighed) -> Tensor:
+def _soft(it: TrustRegionInput) -> Tensor:
     """4 s (1 - s) w, s = sigmoid(tau (w - 1)): the derivative of SAPO's gate (arXiv 2511.20347). Constants:
     tau for A > 0, else tau."""
     up, down = it.trust.constants
@@ -143,7 +143,7 @@ def _soft(it: Weighed) -> Tensor:
     return 4 * s * (1 - s) * it.w
 
 
-def _gamma(it: Weighed) -> Tensor:
+def _gamma(it: TrustRegionInput) -> Tensor:
     """w^k exp(lambda (1 - w)) (VESPO, arXiv 2602.10693). Constants: k, lambda for A >= 0; k, lambda for A <
     0."""
     k_up, l_up, k_down, l_down = it.trust.constants
@@ -152,11 +152,11 @@ def _gamma(it: Weighed) -> Tensor:
     return (k * log_w + rate * (1 - log_w.exp())).exp()
 
 
-def _shift(it: Weighed) -> Tensor:
+def _shift(it: TrustRegionInput) -> Tensor:
     return it.view.logp.exp() - it.view.logq.exp()
 
 
-def _tv(it: Weighed) -> Tensor:
+def _tv(it: TrustRegionInput) -> Tensor:
     """min(w, dual), or 0 where A > 0 and p - q > hi, or A < 0 and p - q < -lo: probabilities, not their ratio
     (DPPO's binary total variation, arXiv 2602.04879 eq. 12-13)."""
     shift = _shift(it)
@@ -164,12 +164,12 @@ def _tv(it: Weighed) -> Tensor:
     return it.log_w.clamp(max=min(log(it.trust.dual), LOG_MAX)).exp() * ~dropped
 
 
-def _tv_band(it: Weighed) -> Tensor:
+def _tv_band(it: TrustRegionInput) -> Tensor:
     """w where |p - q| <= hi, else 0."""
     return it.w * (_shift(it).abs() <= it.trust.hi)
 
 
-def _second_moment(it: Weighed) -> Tensor:
+def _second_moment(it: TrustRegionInput) -> Tensor:
     """PPO's clip at exp(+-X), X the largest |x| such that the mean over the group's harmful tokens (A > 0 and
     r > 1, or A < 0 and r < 1) of min(x^2, X^2) is within a budget; never tighter than 1 - low or 1 + high.
     Constants: budget, low, high.
@@ -194,7 +194,7 @@ def _second_moment(it: Weighed) -> Tensor:
     return it.w * ~(up | down)
 
 
-def _geometric_clip(it: Weighed) -> Tensor:
+def _geometric_clip(it: TrustRegionInput) -> Tensor:
     """GMPO (arXiv 2507.20673): the geometric mean of ratios clipped in log space, x at most hi for A > 0 and
     at least -lo for A < 0 (nats); a clipped token has no gradient of its own but its bound stays in the
     mean."""
@@ -204,7 +204,7 @@ def _geometric_clip(it: Weighed) -> Tensor:
     return mean.clamp(max=LOG_MAX).exp() * it.inside(x, -it.trust.lo, it.trust.hi)
 
 
-def _widening(it: Weighed) -> Tensor:
+def _widening(it: TrustRegionInput) -> Tensor:
     """w, or 0 where A > 0 and log w > hi sqrt(t), or A < 0 and log w < -lo sqrt(t) or > dual sqrt(t); t = 1,
     2 ... along the completion, edges in nats (CTPO, arXiv 2605.07331, as its authors run it)."""
     root = it.view.mask.float().cumsum(-1).sqrt()
@@ -213,7 +213,7 @@ def _widening(it: Weighed) -> Tensor:
     return it.w * ~(up | down)
 
 
-def _hazard(it: Weighed) -> Tensor:
+def _hazard(it: TrustRegionInput) -> Tensor:
     """exp(y - z) (1 - (y/c)^2), y = c tanh(x / c), z = (softplus(y) / l_up)^k_up + (softplus(-y) /
     l_down)^k_down.
 
@@ -226,7 +226,7 @@ def _hazard(it: Weighed) -> Tensor:
     return (y - z).exp() * (1 - (y / c) ** 2)
 
 
-TRUSTS: dict[str, Callable[[Weighed], Tensor]] = {
+TRUSTS: dict[str, Callable[[TrustRegionInput], Tensor]] = {
     "free": lambda it: it.w,
     "clip": _clip,
     "decoupled": _decoupled,

@@ -1,14 +1,15 @@
-"""A policy as bytes: bf16 safetensors, the same bytes for the same weights on every peer.
+"""Weights of a policy as the bytes of a release: bf16 safetensors, the same bytes on every peer.
 
 Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the
-head's, as in the files that transformers and vLLM read), every float becomes bfloat16. A module with an
-adapter (peft's) travels as the adapter alone, under the names that peft gives it in a file. Reading trusts
-nothing: the header is checked by safetensors, then names, types and shapes against the module that is to hold
-them.
+head's, as in the files that transformers and vLLM read), every float becomes bfloat16. The release of a
+module with an adapter (peft's) is the adapter alone, under the names that peft uses in files. Everything that
+is read is checked: the header by safetensors, then names, types and shapes against the module.
+
+    module --release_bytes--> bytes --from_bytes--> name -> tensor            bytes --load_into--> module
 
 A learner's float32 master holds 16 bits more than a release, and at a real learning rate the steps of many
 versions change only these. So a master whose bf16 rounding is the released value keeps its own value
-(`follow`); otherwise every release that a learner takes would undo its training. Not handled here: patches
+(`follow`); otherwise every release that a learner loads would undo its training. Not handled here: patches
 between versions, compression.
 """
 
@@ -31,13 +32,13 @@ PIECE = 1 << 24
 """Values that `follow` compares at a time: their intermediate results take about 80 MB."""
 
 
-def of(module: nn.Module) -> bytes:
+def release_bytes(module: nn.Module) -> bytes:
     """The module's release: bf16 safetensors of all its weights, or of its adapter alone."""
     return to_bytes(state(module))
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """Name -> tensor of what a release of this module holds: all weights, or its adapter's alone. The
+    """Name -> tensor of the release of this module: all weights, or its adapter's alone. These are the
     module's own tensors, in their shapes and dtypes."""
     if not hasattr(module, "peft_config"):
         return module.state_dict()
@@ -49,14 +50,14 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def to_bytes(state: Mapping[str, Tensor]) -> bytes:
-    """Name -> tensor of any float dtype, to the bytes of a release: bf16 safetensors, names sorted, tied
-    tensors once."""
+    """The bytes of a release: bf16 safetensors, names sorted, tied tensors once. `state`: name -> tensor of
+    any shape and float dtype."""
     unique = {name: _portable(state[name]) for name in sorted(own_names(state))}
     return save(unique, metadata={"format": "pt"})  # from_pretrained refuses a file without this entry
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
-    """The bytes of a release to name -> bf16 tensor, all values finite. Raises ValueError with the reason."""
+    """Name -> bfloat16 tensor of a release, all values finite. Raises ValueError with the reason."""
     try:
         tensors = load(data)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
@@ -78,7 +79,7 @@ def digest(data: bytes) -> Digest:
 
 @torch.no_grad()
 def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
-    """Set the module's weights, or its adapter's, to those in `data`; with `masters`, those that are trained
+    """Set the module's weights, or its adapter's, to those of a release; with `masters`, trained weights
     `follow` it.
 
     Raises ValueError (nothing changed) unless names and shapes are its own.
@@ -100,19 +101,19 @@ def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
 
 @torch.no_grad()
 def follow(master: Tensor, released: Tensor) -> None:
-    """Set `master` to `released`, of its shape, but keep values whose bf16 rounding has the released bits
-    already."""
+    """Set `master` (any shape, float32) to `released` (the same shape), but keep values whose bf16 rounding
+    already has the released bits."""
     master, released = torch.atleast_1d(master.detach(), released.detach())
     rows = max(1, PIECE * len(master) // max(1, master.numel()))
-    for mine, told in zip(master.split(rows), released.split(rows), strict=True):
-        here = told.to(mine.device, torch.bfloat16)
+    for mine, value in zip(master.split(rows), released.split(rows), strict=True):
+        here = value.to(mine.device, torch.bfloat16)
         # Compared as bits: 0 and -0 are equal numbers, but different releases.
         agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)
         torch.where(agrees, mine, here.to(mine.dtype), out=mine)
 
 
 def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
-    """Raises ValueError unless the tensors have these names and shapes."""
+    """Raise ValueError unless the tensors have these names and shapes."""
     if shapes.keys() != tensors.keys():
         strange, missing = sorted(tensors.keys() - shapes.keys()), sorted(shapes.keys() - tensors.keys())
         raise ValueError(f"these weights are of another model: unknown {strange[:3]}, missing {missing[:3]}")

@@ -40,7 +40,7 @@ def test_the_first_adapter_follows_from_the_seed_alone(folders: dict[str, Path],
     wrapped = adapters.wrap(
         AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float32), LORA, 5
     )
-    assert weights.of(wrapped) == genesis == adapters.genesis(folders[family], LORA, 5)
+    assert weights.release_bytes(wrapped) == genesis == adapters.genesis(folders[family], LORA, 5)
     assert adapters.genesis(folders[family], LORA, 6) != genesis
 
 
@@ -59,7 +59,7 @@ def test_a_release_has_the_names_that_peft_gives_and_the_head_has_no_adapter(
 
     wrapped = adapters.wrap(AutoModelForCausalLM.from_pretrained(folders[family]), LORA, 5)
     theirs = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-    ours = weights.from_bytes(weights.of(wrapped))
+    ours = weights.from_bytes(weights.release_bytes(wrapped))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not any("lm_head" in name or "embed" in name for name in ours)
     assert len(ours) == 2 * 2 * 7  # A and B, two layers, seven matrices each
@@ -87,7 +87,7 @@ def test_what_is_written_for_peft_is_the_policy(
 ) -> None:
     from peft import PeftModel
 
-    adapters.folder(tmp_path / "adapter", trained, LORA, str(folders["qwen3"]))
+    adapters.write_folder(tmp_path / "adapter", trained, LORA, str(folders["qwen3"]))
     plain = AutoModelForCausalLM.from_pretrained(folders["qwen3"], dtype=torch.float32)
     loaded = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
     ours = load_policy(folders["qwen3"], data=trained, lora=LORA)
@@ -125,14 +125,14 @@ def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(
     folders: dict[str, Path], trained: bytes
 ) -> None:
     wider = policy(folders["qwen3"], settings("lora", rank=8)).module
-    before = weights.of(wider)
+    before = weights.release_bytes(wider)
     with pytest.raises(ValueError, match="another model"):
         weights.load_into(wider, trained)
     with pytest.raises(ValueError, match="another model"):
         weights.load_into(wider, weights.to_bytes(load_file(folders["qwen3"] / "model.safetensors")))
-    assert weights.of(wider) == before
+    assert weights.release_bytes(wider) == before
     with pytest.raises(ValueError, match="no adapter"):
-        adapters.folder(folders["qwen3"] / "x", weights.to_bytes({"a": torch.zeros(2)}), LORA, "base")
+        adapters.write_folder(folders["qwen3"] / "x", weights.to_bytes({"a": torch.zeros(2)}), LORA, "base")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_checkpoint_goes_on_in_one_process_and_back(
         learner.step(vectors[1])
     assert later.state() == pair.state()
     later.step(vectors[2])
-    pair.become(later.state())
+    pair.load_state(later.state())
     for learner in (pair, later):
         learner.step(vectors[3])
     assert pair.version == 4 and later.weights() == pair.weights()
@@ -179,7 +179,7 @@ def test_a_state_without_moments_takes_the_moments_away(both: tuple[ShardedLearn
     pair, one = both
     vector = torch.ones(pair.size)
     pair.step(torch.randn(pair.size))
-    pair.become(one.state())
+    pair.load_state(one.state())
     for learner in (pair, one):
         learner.step(vector)
     assert pair.weights() == one.weights()
@@ -193,7 +193,7 @@ def test_what_is_of_another_model_is_refused_and_changes_nothing(
     other = alone(tiny.make(tmp_path / "llama", "llama"))
     for refused in (
         lambda: pair.load(Weights.of(other.weights().data, 5)),
-        lambda: pair.become(other.state()),
+        lambda: pair.load_state(other.state()),
     ):
         with pytest.raises(ValueError, match="of another model"):
             refused()
@@ -321,7 +321,7 @@ def test_an_adapter_is_trained_and_released_as_in_one_process(folder: Path) -> N
     for each in (learner, one):
         each.step(wanted.vector)
     assert learner.weights() == one.weights()
-    one.become(learner.state())
+    one.load_state(learner.state())
     assert learner.weights() == one.weights()
     learner.close()
 

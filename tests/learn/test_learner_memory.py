@@ -16,7 +16,7 @@ from learner_batches import Batch, batch, gradient, learner, model, settings
 from swarm.config import Training
 from swarm.learn import microbatch
 from swarm.learn.learner import Learner
-from swarm.learn.microbatch import GOOD, MicrobatchSize, OutOfMemory, PeakMemory
+from swarm.learn.microbatch import RAISE_AFTER, MicrobatchSize, OutOfMemory, PeakMemory
 from swarm.weights import Weights
 
 COMPLETIONS = 4
@@ -87,7 +87,7 @@ def test_the_lower_number_is_remembered_and_a_larger_one_tried_much_later(folder
     tries.clear()
     gradient(tight, made)
     assert max(tries) == 3
-    tight._microbatch._good = GOOD - 1
+    tight._microbatch._good = RAISE_AFTER - 1
     gradient(tight, made)
     assert tight.statistics()["micro"] == 6
     tries.clear()
@@ -242,9 +242,9 @@ def test_memory_that_ends_in_the_middle_of_a_step_leaves_no_policy_until_a_relea
 def test_a_microbatch_takes_what_fits_by_its_measure() -> None:
     size = MicrobatchSize(32, lambda: 1000)
     size.begin()
-    assert size.blind
+    assert size.unmeasured
     size.measured(10.0, 100)
-    assert not size.blind
+    assert not size.unmeasured
     assert size.take([10.0] * 32) == 8  # 80 cells, 800 bytes, eight tenths of what is free
     assert size.take([10.0, 10.0, 40.0, 10.0]) == 2  # padded to the longest
     assert size.take([1000.0] * 4) == 1 and not size.fits(1000.0)
@@ -255,7 +255,7 @@ def test_a_microbatch_takes_what_fits_by_its_measure() -> None:
 def test_a_microbatch_without_a_known_limit_takes_the_most() -> None:
     size = MicrobatchSize(32, lambda: None)
     size.begin()
-    assert not size.blind and size.take([1e12] * 40) == 32
+    assert not size.unmeasured and size.take([1e12] * 40) == 32
 
 
 def test_a_microbatch_that_fails_after_it_grew_waits_twice_as_long() -> None:
@@ -265,11 +265,11 @@ def test_a_microbatch_that_fails_after_it_grew_waits_twice_as_long() -> None:
     for _ in range(2):
         good = 0
         while size.groups == 4:
-            size.good()
+            size.succeeded()
             good += 1
         waits.append(good)
         assert size.failed(8)
-    assert waits == [GOOD, 2 * GOOD]
+    assert waits == [RAISE_AFTER, 2 * RAISE_AFTER]
     assert size.failed(2) and size.groups == 1 and not size.failed(1)
 
 

@@ -44,9 +44,9 @@ def edit(folder: Path, **changes: Any) -> None:
 
 
 def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole: Path, bare: Path) -> None:
-    data = weights.of(model.load_policy(whole))
+    data = weights.release_bytes(model.load_policy(whole))
     joined = model.load_policy(bare, data=data)
-    assert weights.of(joined) == data
+    assert weights.release_bytes(joined) == data
     assert joined.get_output_embeddings().weight is joined.get_input_embeddings().weight, (
         "tied as in the config"
     )
@@ -59,7 +59,7 @@ def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole:
 
 
 def test_a_release_names_what_the_files_of_a_model_name(whole: Path) -> None:
-    assert set(weights.from_bytes(weights.of(model.load_policy(whole)))) == set(
+    assert set(weights.from_bytes(weights.release_bytes(model.load_policy(whole)))) == set(
         load_file(whole / "model.safetensors")
     )
 
@@ -71,7 +71,7 @@ def test_an_adapter_trains_alone_and_travels_alone(whole: Path, quantize: str) -
     assert trained and all(".lora_" in name for name in trained)
     data = adapters.genesis(whole, LORA, 1)
     weights.load_into(policy, data)
-    assert weights.of(policy) == data and len(data) < (whole / "model.safetensors").stat().st_size
+    assert weights.release_bytes(policy) == data and len(data) < (whole / "model.safetensors").stat().st_size
 
 
 def test_qlora_trains_through_the_quantized_base_even_after_it_has_sampled(whole: Path) -> None:
@@ -121,8 +121,8 @@ def test_a_base_is_written_tensor_by_tensor_as_a_release_would_be(
     save_file({"copy": torch.zeros(2)}, folder / "consolidated.safetensors")
     model.write_base(folder, tmp_path / "new" / "model.safetensors")
     state = load_file(tmp_path / "new" / "model.safetensors")
-    assert weights.to_bytes(state) == weights.of(policy)
-    assert (tmp_path / "new" / "model.safetensors").read_bytes() == weights.of(policy)
+    assert weights.to_bytes(state) == weights.release_bytes(policy)
+    assert (tmp_path / "new" / "model.safetensors").read_bytes() == weights.release_bytes(policy)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from swarm.learn.trust_region import TRUSTS
 OWN = '''
 """Square-root weights: half way between no correction and importance sampling."""
 from swarm.learn.objectives import OBJECTIVES, Advantage, Kl, Objective, Ratio, TrustRegion
-from swarm.learn.trust_region import TRUSTS, Weighed
+from swarm.learn.trust_region import TRUSTS, TrustRegionInput
 
-def root(it: Weighed):
+def root(it: TrustRegionInput):
     """sqrt(w), at most 1 + hi."""
     return it.w.sqrt().clamp(max=1 + it.trust.hi)
 

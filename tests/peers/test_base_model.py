@@ -144,7 +144,9 @@ def test_a_hub_model_is_fetched_once_and_pinned_to_its_commit(hub: list[str], fo
 def test_a_cached_copy_does_without_a_network(cache: Path, folder: Path) -> None:
     keep(cache, folder)
     run, path = base_model.pinned(of("org/tiny"))
-    assert run.model.revision == COMMIT and weights.of(load_policy(path)) == weights.of(load_policy(folder))
+    assert run.model.revision == COMMIT and weights.release_bytes(load_policy(path)) == weights.release_bytes(
+        load_policy(folder)
+    )
 
 
 def test_a_cached_copy_does_offline(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,5 +221,5 @@ def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -
     ):
         factory.engine(folder, Config(peer=peer))
     engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))
-    engine.load(Weights(3, weights.digest(b""), weights.of(load_policy(folder))))
+    engine.load(Weights(3, weights.digest(b""), weights.release_bytes(load_policy(folder))))
     assert engine.sample(["12"], 2, 1)[0].lengths and engine.statistics()["version"] == 3

@@ -24,7 +24,7 @@ from peers.fit.hardware import Gpu, Machine
 from swarm.config import Config
 from swarm.config_loading import load, run_dict
 from swarm.learn import tiny
-from swarm.learn.rates import settled
+from swarm.learn.learning_rates import with_learning_rate
 from swarm.types import Array, Digest, Group, PeerId, Spec, Task, Times
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Conf
     """The preset on a tiny model and a few rows, with short completions and small batches; all else is its
     own."""
     config = preset(request.param)
-    run, replace = settled(config.run, 0)[0], msgspec.structs.replace
+    run, replace = with_learning_rate(config.run, 0)[0], msgspec.structs.replace
     model = tiny.make(tmp_path / "run" / "model", FAMILY[run.model.name])
     task = run.task
     if task.name in ROWS:

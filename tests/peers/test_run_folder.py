@@ -99,7 +99,9 @@ def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> 
     run = run_folder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
     genesis = (run.path / "genesis").read_bytes()
     assert weights.digest(genesis) == run.spec.genesis
-    assert weights.of(load_policy(run.model, data=genesis)) == weights.of(load_policy(policy))
+    assert weights.release_bytes(load_policy(run.model, data=genesis)) == weights.release_bytes(
+        load_policy(policy)
+    )
 
 
 def test_a_version_0_that_was_damaged_is_not_given_out(run: RunFolder, tmp_path: Path) -> None:
@@ -197,14 +199,14 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, trai
     with torch.no_grad():
         for tensor in weights.state(moved).values():
             tensor += 0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(tensor)))
-    (run.path / "genesis").write_bytes(weights.of(moved))  # the newest that this machine holds
-    begun = msgspec.structs.replace(run.spec, genesis=weights.digest(weights.of(moved)))
+    (run.path / "genesis").write_bytes(weights.release_bytes(moved))  # the newest that this machine holds
+    begun = msgspec.structs.replace(run.spec, genesis=weights.digest(weights.release_bytes(moved)))
     (run.path / "spec").write_bytes(wire.encode(begun))
     assert status.export(run.path, tmp_path / "out") == 0
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with torch.no_grad():
-        expected = load_policy(run.model, lora=lora, data=weights.of(moved))(ids).logits
+        expected = load_policy(run.model, lora=lora, data=weights.release_bytes(moved))(ids).logits
         torch.testing.assert_close(loaded(ids).logits.float(), expected, atol=0.05, rtol=0.05)
         assert not torch.allclose(load_policy(policy)(ids).logits, expected, atol=0.05), "it has moved"
         if lora is not None:

@@ -42,7 +42,7 @@ class Model:
     def state(self) -> bytes:
         return b"%9d" % self.version + STATE
 
-    def become(self, state: bytes) -> None:
+    def load_state(self, state: bytes) -> None:
         self.version = int(state[:9])
 
 

@@ -240,7 +240,7 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
     engine = HfEngine(model.load_policy(bare, quantize=quantize), tokenizer, quantized.load_into, 12)
     prompts = asked(tokenizer)
     for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
-        engine.load(Weights(1, Digest("d"), weights.of(policy)))
+        engine.load(Weights(1, Digest("d"), weights.release_bytes(policy)))
         expected = HfEngine(
             model.load_policy(folder, quantize=quantize), tokenizer, weights.load_into, 12
         ).sample(prompts, 4, 3)
@@ -318,7 +318,7 @@ def test_one_task_too_many_is_an_engine_error_and_the_engine_lives(folder: Path)
 
 def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> None:
     engine = hf(folder)
-    data = weights.of(model.load_policy(folder))
+    data = weights.release_bytes(model.load_policy(folder))
 
     def put(module: torch.nn.Module, data: bytes) -> None:
         next(module.parameters()).detach().zero_()

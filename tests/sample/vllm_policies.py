@@ -49,7 +49,7 @@ class Versions:
             for tensor in weights.state(self.module).values():
                 tensor.copy_((tensor + step * torch.randn_like(tensor)).bfloat16().float())
         self.version += 1
-        return Weights.of(weights.of(self.module), self.version)
+        return Weights.of(weights.release_bytes(self.module), self.version)
 
     def apart(self, engine: Engine) -> float:
         """Largest difference of a sampled token's log-probability, nats."""

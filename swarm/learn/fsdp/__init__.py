@@ -1,2 +1,2 @@
-"""FSDP2: a learner whose parameters are sharded over several GPUs; the learner, the driver of its ranks, the
-ranks and their messages."""
+"""FSDP2: a learner sharded over several GPUs, the driver of its ranks, the rank process and their
+messages."""

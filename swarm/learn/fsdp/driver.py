@@ -1,14 +1,13 @@
-"""The processes of a sharded learner, as its driver sees them: started together, asked together, lost
-together.
+"""Starts the rank processes of a sharded learner, sends them orders, and ends all of them when one fails.
 
     Ranks(devices) --spawn--> python -m swarm.learn.fsdp.worker, one a device
                    --call(order)--> an answer of each, or RankLost
 
 Ranks compute in lockstep: when one dies, fails or hangs, the others wait for it in a collective for ever, and
-their shards are of no use without its own. So the first trouble ends all of them, and `RankLost` says which
-rank it was and why. A rank ends by itself when its driver is gone (the end of its stdin). They find each
-other through a file without a name and talk over the loopback interface alone. Not handled here: what is
-asked, starting again.
+their shards are useless without its own. So the first failure ends all of them, and `RankLost` says which
+rank failed and why. A rank ends by itself when its driver is gone (end of its stdin). Ranks find each other
+through an anonymous file and talk over the loopback interface only. Not handled here: the content of orders,
+restarting.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ START = 600.0
 """Seconds to import torch, read tens of GB of weights one rank after the other, and meet."""
 
 GRACE = 1.0
-"""Seconds between the first trouble and the verdict: a collective that broke may be heard of before the death
-that broke it."""
+"""Seconds to wait for other reports after the first failure: a broken collective may be reported before the
+death that broke it."""
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """A machine's host name may resolve to an address that others reach, or to none."""
 
 TAIL = 1500
-"""Characters of a dead rank's last words: the end of a traceback."""
+"""Characters of a dead rank's output that a message quotes: the end of a traceback."""
 
 
 class RankLost(Exception):
@@ -47,7 +46,7 @@ class RankLost(Exception):
 
 
 class Ranks:
-    """Not thread-safe: one call at a time."""
+    """The rank processes, one a device. Not thread-safe: one call at a time."""
 
     def __init__(self, devices: Sequence[str], settings: Settings, timeout: float) -> None:
         """Returns when all ranks hold their shards. Raises RankLost."""
@@ -85,8 +84,8 @@ class Ranks:
         self.entries = started.entries
 
     def call(self, orders: Order | Sequence[Order], seconds: float | None = None) -> list[Answer]:
-        """One order for all, or one for each. Raises RankLost, with all ranks ended, unless all answer within
-        `seconds`."""
+        """Send one order to all ranks, or one to each; return their answers in order of rank. Raises
+        RankLost, with all ranks ended, unless all answer within `seconds`."""
         each = [orders] * len(self._children) if isinstance(orders, Order) else orders
         try:
             for child, order in zip(self._children, each, strict=True):
@@ -129,14 +128,14 @@ class Ranks:
 
 
 def _how(ended: Ended) -> str:
-    """How a rank died, with its last words."""
+    """How a rank died, with the end of its output."""
     hint = (
         " (the kernel does that when the machine's memory runs out: see dmesg)"
         if ended.code == -signal.SIGKILL
         else ""
     )
     words = ended.tail.strip()[-TAIL:]
-    return f"{ended.how}{hint}" + (f"; its last words: {words}" if words else "")
+    return f"{ended.how}{hint}" + (f"; its last output: {words}" if words else "")
 
 
 def _end(owner: int, children: list[Child], slab: Slab) -> None:

@@ -1,4 +1,4 @@
-"""A learner whose model is split over several devices of one machine (FSDP2), with the surface of `Learner`.
+"""A learner sharded over several devices of one machine (FSDP2), with the interface of `Learner`.
 
     peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device
     slab (memory of all of them):  gradient, weights, moments
@@ -10,9 +10,9 @@ before any pass (objectives.Total), so the sum over ranks is the gradient of one
 vector, weights and state have its order and its formats.
 
 When a rank is lost (`RankLost`), all are, and with them weights and moments: the version is -1 then, and the
-next `load` or `become` starts new ranks with a fresh optimizer; after one that ran out of memory with smaller
-micro-batches, then with recomputed activations. Not handled here: models in 4 or 8 bits, several machines,
-dead devices.
+next `load` or `load_state` starts new ranks with a fresh optimizer; after one that ran out of memory with
+smaller micro-batches, then with recomputed activations. Not handled here: models in 4 or 8 bits, several
+machines, dead devices.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class ShardedLearner:
         self._micro = run.batch.micro
         self._checkpointing = settings.checkpointing == "on"
         self._steps, self._peak = 0, 0
-        self._hollow = False
-        """Ranks were lost; new ones hold no weights yet."""
+        self._without_weights = False
+        """The ranks are new after a loss and have no weights yet."""
         self._ranks: Ranks | None = None
         self._entries: tuple[Entry, ...] = self._up().entries
         self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
@@ -130,7 +130,7 @@ class ShardedLearner:
             )
             for halves in zip(first, second, strict=True)
         ]
-        with self._lent(self.size, torch.float32) as slab:
+        with self._slab_tensor(self.size, torch.float32) as slab:
             answers = self._ask(orders)
             vector = slab.clone()
         learned = [answer for answer in answers if isinstance(answer, Learned)]
@@ -170,7 +170,7 @@ class ShardedLearner:
         settings = self.run.optimizer
         clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
-        with self._lent(self.size, torch.float32) as slab:
+        with self._slab_tensor(self.size, torch.float32) as slab:
             slab.copy_(vector)
             self._ask(Step(lr=rate, scale=clip))
         self._steps += 1
@@ -179,7 +179,7 @@ class ShardedLearner:
 
     def weights(self) -> Weights:
         """As `Learner.weights`."""
-        with self._lent(self._total, torch.bfloat16) as slab:
+        with self._slab_tensor(self._total, torch.bfloat16) as slab:
             self._ask(Write(what=("weight",), dtype="bfloat16"))
             data = weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
         return Weights.of(data, self.version)
@@ -188,7 +188,7 @@ class ShardedLearner:
         """As `Learner.load`; new ranks are always fresh."""
         tensors = weights.from_bytes(released.data)
         weights.check(tensors, {entry.released: [*entry.shape] for entry in self._entries})
-        with self._lent(self._total, torch.bfloat16) as slab:
+        with self._slab_tensor(self._total, torch.bfloat16) as slab:
             for entry, view in self._views(slab):
                 view.copy_(tensors[entry.released])
             self._ask(Read(what=("weight",), dtype="bfloat16", exact=fresh or self.version < 0))
@@ -200,7 +200,7 @@ class ShardedLearner:
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
         """As `Learner.state`, and of the same format."""
         what = ("weight", *MOMENTS) if self._steps else ("weight",)
-        with self._lent(len(what) * self._total, torch.float32) as slab:
+        with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
             self._ask(Write(what=what, dtype="float32"))
             tensors = {
                 f"{kind}/{entry.name}": view
@@ -217,8 +217,8 @@ class ShardedLearner:
             facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
             return checkpoint.pack(tensors, self._kind() | facts)
 
-    def become(self, state: bytes) -> dict[str, Any]:
-        """As `Learner.become`."""
+    def load_state(self, state: bytes) -> dict[str, Any]:
+        """As `Learner.load_state`."""
         tensors, facts = checkpoint.unpack(state)
         for name, mine in self._kind().items():
             if facts.get(name) != mine:
@@ -236,7 +236,7 @@ class ShardedLearner:
                         f"this checkpoint is of another model: {kind} of {entry.name} is missing or of"
                         " another form"
                     )
-        with self._lent(len(what) * self._total, torch.float32) as slab:
+        with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
             for kind, part in zip(what, slab.split(self._total), strict=True):
                 for entry, view in self._views(part):
                     if entry.trained:
@@ -253,7 +253,7 @@ class ShardedLearner:
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """As `Learner.restore`."""
-        return checkpoint.restore_rng_state(self.become(checkpoint.read(folder)))
+        return checkpoint.restore_rng_state(self.load_state(checkpoint.read(folder)))
 
     def statistics(self) -> dict[str, float]:
         """As `Learner.statistics`; `micro` and `peak` are of one rank."""
@@ -294,22 +294,22 @@ class ShardedLearner:
 
     def _ask(self, orders: Order | Sequence[Order]) -> list[Answer]:
         """Every rank's answer to its order. Raises RankLost, OutOfMemory."""
-        if self._hollow and not isinstance(orders, Read):
+        if self._without_weights and not isinstance(orders, Read):
             raise RankLost(
                 "the ranks were lost, and new ones have no weights before a release is loaded", memory=False
             )
         try:
             answers = self._up().call(orders)
         except RankLost as lost:
-            self._ranks, self.version, self._steps, self._hollow = None, -1, 0, True
+            self._ranks, self.version, self._steps, self._without_weights = None, -1, 0, True
             if lost.memory:
                 raise OutOfMemory(f"{lost}; {self._step_down()}") from lost
             raise
-        self._hollow = False
+        self._without_weights = False
         return answers
 
     def _step_down(self) -> str:
-        """Ask for less memory from now on; says how."""
+        """Need less memory from now on; returns how."""
         if self._micro > 1:
             self._micro //= 2
             return f"{self._micro} groups at a time from now on"
@@ -319,8 +319,8 @@ class ShardedLearner:
         return "a single group is too much: give it more devices, or a run with shorter completions"
 
     @contextmanager
-    def _lent(self, count: int, dtype: torch.dtype) -> Iterator[Tensor]:
-        """(count,) of the slab, for one exchange; what is to last is copied out of it."""
+    def _slab_tensor(self, count: int, dtype: torch.dtype) -> Iterator[Tensor]:
+        """The first (count,) values of the slab, for one order; what is needed later is copied out of it."""
         ranks = self._up()
         ranks.slab.reserve(count * dtype.itemsize)
         try:
@@ -337,7 +337,7 @@ class ShardedLearner:
             yield entry, part.view(entry.shape)
 
     def _losses(self, order: Learn, answer: Learned) -> Iterator[objectives.Loss]:
-        """A rank's losses, as one process would have them: of a group that is not believed, no token
+        """A rank's losses, as one process would compute them: no token of a group that is not believed
         counts."""
         shares = [share for half in order.halves for share in half if share.groups]
         for share, part in zip(shares, answer.parts, strict=True):

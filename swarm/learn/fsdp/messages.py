@@ -1,14 +1,14 @@
-"""What the driver of a sharded learner and its ranks say to each other: msgpack in frames of swarm.process,
-tensors beside it.
+"""Messages between the driver of a sharded learner and its ranks: msgpack in frames of swarm.process, tensors
+in shared memory.
 
     driver --order--> stdin of every rank;  rank --answer--> its stdout
     tensors: the Slab, memory that all of them map
 
 One order at a time, one answer from every rank. What is large (gradients, weights, moments) never enters a
 pipe: an order says that every rank copies its shards to or from the slab, whose layout is the table of
-Entries that the ranks answered at their start. The slab is an anonymous file (memfd): nothing of it is left
-behind however its users end, and the size of /dev/shm does not limit it. Both ends are processes of one peer,
-so that bad bytes here are our bug.
+Entries that the ranks answered at their start. The slab is an anonymous file (memfd): the kernel frees it
+however its users end, and the size of /dev/shm does not limit it. Both ends are processes of one peer, so
+that bad bytes here are a bug.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Entry(Struct):
     its buffers."""
 
     name: str
-    """In the module without shards; of several tied names the first."""
+    """Its name in the module without shards; of several tied names the first."""
     released: str
-    """In a release's file."""
+    """Its name in a release."""
     shape: tuple[int, ...]
     trained: bool
     """False for buffers: they are released, and have neither gradient nor moments."""
@@ -72,7 +72,7 @@ class Started(Struct, tag="started"):
 
 
 class Share(Struct):
-    """A micro-batch of one rank; without groups, a pass that weighs nothing."""
+    """A micro-batch of one rank; without groups, a pass with a gradient of zero."""
 
     groups: tuple[Group, ...]
     prompts: tuple[str, ...]
@@ -87,12 +87,12 @@ class Learn(Struct, tag="learn"):
     halves: tuple[tuple[Share, ...], tuple[Share, ...]]
     """The same cut through the batch on all ranks, for the cosine between its two halves."""
     spare: Share
-    """One group, for passes that weigh nothing."""
+    """One group, for passes with a gradient of zero."""
     lengths: tuple[tuple[int, ...], ...]
     """Lengths of the whole batch's completions, group by group, for the objective's Total."""
     rewards: tuple[tuple[float, ...], ...]
     others: tuple[BatchRewards, ...]
-    """Batches of the same round at other learners, for it as well."""
+    """Rewards of the other learners' batches in the same round, for the Total as well."""
 
 
 class ShareResult(Struct):

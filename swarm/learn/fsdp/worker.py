@@ -1,17 +1,17 @@
-"""One rank of a sharded learner: a process with one device and its shards of every weight (`python -m
+"""The process of one rank of a sharded learner: one device, its shards of all weights (`python -m
 swarm.learn.fsdp.worker`).
 
     stdin --Start--> load, shard --Started--> stdout, then
           --order--> compute, in lockstep with the other ranks --answer--> stdout, again and again
 
 FSDP2 splits each parameter by rows: rank r of n holds ceil(rows / n) of them from row r * ceil(rows / n) on,
-as torch.chunk cuts. So a rank's shards are whole stretches of the flat vector of the one-process learner, and
-it copies them to and from the slab without asking the others. Forward and backward passes are collective: all
-ranks make equally many, and gradients are summed, not averaged. The optimizer works on the shards as plain
-tensors: AdamW never looks across elements.
+as torch.chunk cuts. So a rank's shards are contiguous pieces of the flat vector of the one-process learner,
+and it copies them to and from the slab without the other ranks. Forward and backward passes are collective:
+all ranks make equally many, and gradients are summed, not averaged. The optimizer works on the shards as
+plain tensors: AdamW never looks across elements.
 
-Ends with its driver: when its stdin does. Trouble is answered once, then the rank waits for its end. Not
-handled here: which groups are whose, what becomes of a lost rank.
+Ends when its stdin does, with its driver. A failure is answered once, then the rank waits to be ended. Not
+handled here: which rank gets which groups, restarting a lost rank.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Piece:
-    """A rank's stretch of an entry."""
+    """The part of an entry that this rank holds."""
 
     entry: Entry
     local: Tensor
@@ -78,9 +78,9 @@ class Piece:
         return slice(self.start, self.start + self.local.numel())
 
 
-class Whole(nn.Module):
-    """The root that FSDP gathers around a whole job: scoring reads the output embedding's weight outside the
-    model's forward."""
+class FsdpRoot(nn.Module):
+    """The root module of FSDP: parameters stay gathered during a whole job, since log-probabilities need the
+    output embedding's weight outside of the model's forward."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -96,6 +96,8 @@ class Whole(nn.Module):
 
 
 class Rank:
+    """One rank: executes the driver's orders on its shards."""
+
     def __init__(self, start: Start) -> None:
         self._run, self._slab = start.settings.run, Slab(start.slab)
         self._objective = objectives.trainable(self._run.objective.name, self._run.objective.options)
@@ -117,7 +119,7 @@ class Rank:
         )
         with _in_turn(store, start):
             policy, lasting = _load(start.settings)
-            self._whole = _shard(Whole(policy), start, device)
+            self._whole = _shard(FsdpRoot(policy), start, device)
         self._warm_up()
         self._gauge = microbatch.PeakMemory(device)
         self.entries = tuple(entry for entry, _ in lasting)
@@ -131,7 +133,8 @@ class Rank:
             {piece.entry.name: nn.Parameter(piece.local) for piece in self._trained}, self._run.optimizer
         )
 
-    def obey(self, order: Order) -> Answer:
+    def execute(self, order: Order) -> Answer:
+        """Execute one order, in lockstep with the other ranks."""
         match order:
             case Learn():
                 return self._learn(order)
@@ -287,7 +290,7 @@ def _layout(model: nn.Module) -> list[tuple[Entry, Tensor]]:
     return found
 
 
-def _shard(whole: Whole, start: Start, device: torch.device) -> Any:
+def _shard(whole: FsdpRoot, start: Start, device: torch.device) -> Any:
     """Each of the model's layers is gathered when it computes; what is around them (embeddings, norm, head)
     with the whole.
 
@@ -377,7 +380,7 @@ def main() -> NoReturn:
                 rank = Rank(order)
                 answer: Answer = Started(entries=rank.entries)
             else:
-                answer = rank.obey(order)
+                answer = rank.execute(order)
         except Exception as error:  # the driver is told, whatever it is, and ends all ranks
             traceback.print_exc()
             where = traceback.extract_tb(error.__traceback__)[-1]

@@ -12,7 +12,7 @@ from swarm.config import Model, Optimizer, Run, TaskSettings
 from swarm.config_loading import load
 from swarm.learn import tiny
 from swarm.learn.learner import Learner
-from swarm.learn.rates import Unknown, rate, settled
+from swarm.learn.learning_rates import UnknownRate, known_rate, with_learning_rate
 from swarm.learn.tabular import Tabular
 
 QWEN = 596_049_920
@@ -36,9 +36,9 @@ def run(name: str = "embedded", training: str = "full", task: str = "digit-sums"
 def test_a_kind_of_which_something_is_known_has_a_rate_with_its_source(
     what: Run, parameters: float, lr: float, source: str
 ) -> None:
-    known = rate(what, parameters)
+    known = known_rate(what, parameters)
     assert known.lr == lr and source in known.source
-    pinned, said = settled(what, parameters)
+    pinned, said = with_learning_rate(what, parameters)
     assert (
         pinned.optimizer.lr == lr
         and f"learning rate {lr:g}" in said
@@ -66,13 +66,13 @@ def test_a_kind_of_which_something_is_known_has_a_rate_with_its_source(
 def test_a_kind_of_which_nothing_is_known_is_refused_with_what_to_try(
     what: Run, parameters: float, says: str
 ) -> None:
-    with pytest.raises(Unknown, match=says):
-        rate(what, parameters)
+    with pytest.raises(UnknownRate, match=says):
+        known_rate(what, parameters)
 
 
 def test_a_rate_of_the_runs_own_is_left_alone_and_needs_no_word() -> None:
     mine = Run(model=Model(name="./mine"), optimizer=Optimizer(lr=3e-7))
-    assert settled(mine, 1.0) == (mine, "")
+    assert with_learning_rate(mine, 1.0) == (mine, "")
 
 
 def test_a_learner_is_not_made_with_a_rate_that_nobody_settled() -> None:
@@ -107,4 +107,4 @@ def test_parameters_are_counted_from_the_files_headers(tmp_path: Path) -> None:
     "path", sorted((Path(__file__).parents[2] / "configs").glob("*.toml")), ids=lambda path: path.name
 )
 def test_every_config_has_a_rate_or_is_of_a_kind_that_is_known(path: Path) -> None:
-    assert settled(load(path).config.run, 0)[0].optimizer.lr > 0
+    assert with_learning_rate(load(path).config.run, 0)[0].optimizer.lr > 0

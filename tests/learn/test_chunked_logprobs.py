@@ -20,8 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from swarm.learn.chunked_logprobs import linear_head, token_logprobs
 from swarm.learn.policy import LanguageModel, TokenScores
-from swarm.learn.scoring import linear_head, score
 
 SIZES = {
     "vocab_size": 61,
@@ -75,7 +75,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
     dtype: torch.dtype, close: float, rows: int | None
 ) -> None:
     leaves, chosen = inputs(dtype)
-    ours = score(*leaves, chosen, 0.7, rows)
+    ours = token_logprobs(*leaves, chosen, 0.7, rows)
     theirs = naive(*(leaf.float() for leaf in leaves), chosen, 0.7)
     grad = torch.randn(10)
     for a, b in zip(ours, theirs, strict=True):
@@ -89,11 +89,13 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
 
 def test_the_gradient_is_the_slope_of_finite_differences() -> None:
     leaves, chosen = inputs()
-    found = torch.autograd.grad(score(*leaves, chosen, 1.3, 4)[0].sum(), leaves)
+    found = torch.autograd.grad(token_logprobs(*leaves, chosen, 1.3, 4)[0].sum(), leaves)
     for i, slope in enumerate(found):
         step = torch.randn(slope.shape) * 1e-2
         ends = [
-            score(*[x + s * step if i == j else x for j, x in enumerate(leaves)], chosen, 1.3, 4)[0].sum()
+            token_logprobs(*[x + s * step if i == j else x for j, x in enumerate(leaves)], chosen, 1.3, 4)[
+                0
+            ].sum()
             for s in (1, -1)
         ]
         assert float((ends[0] - ends[1]).detach() / 2) == pytest.approx(
@@ -115,14 +117,14 @@ class Largest(TorchDispatchMode):
 def test_no_more_logits_than_a_chunk_are_ever_made() -> None:
     hidden, weight = torch.randn(64, 4, requires_grad=True), torch.randn(300, 4, requires_grad=True)
     with Largest() as seen:
-        score(hidden, weight, None, torch.zeros(64, dtype=torch.long), 1.0, 5)[0].sum().backward()
+        token_logprobs(hidden, weight, None, torch.zeros(64, dtype=torch.long), 1.0, 5)[0].sum().backward()
     assert seen.numel == 5 * 300
 
 
 def test_tokens_that_cannot_come_leave_the_entropy_finite() -> None:
     leaves, _ = inputs()
     bias = torch.zeros(50).index_fill(0, torch.tensor([7]), -torch.inf)
-    logp, entropy = score(leaves[0], leaves[1], bias, torch.full((10,), 3), 1.0, 4)
+    logp, entropy = token_logprobs(leaves[0], leaves[1], bias, torch.full((10,), 3), 1.0, 4)
     logp.sum().backward()
     assert entropy.isfinite().all() and leaves[0].grad.isfinite().all()
 
@@ -130,7 +132,7 @@ def test_tokens_that_cannot_come_leave_the_entropy_finite() -> None:
 def test_a_chunk_of_nothing_is_refused() -> None:
     leaves, chosen = inputs()
     with pytest.raises(ValueError, match="at least 1"):
-        score(*leaves, chosen, 1.0, 0)
+        token_logprobs(*leaves, chosen, 1.0, 0)
 
 
 @pytest.mark.parametrize(

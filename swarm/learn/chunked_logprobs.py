@@ -1,12 +1,12 @@
-"""Log-probabilities of chosen tokens from hidden states, without the logits of a whole batch.
+"""Log-probabilities of given tokens from hidden states, chunk by chunk, without the logits of a whole batch.
 
     hidden (N, H), weight (V, H), bias (V,), chosen (N,)
-        --score--> logp (N,) with gradient, entropy (N,) without
+        --token_logprobs--> logp (N,) with gradient, entropy (N,) without
 
-No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward makes each chunk's
-logits again. Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at the end.
-`linear_head` tells whether a model's logits are such a product at all. Not handled here: second derivatives,
-heads split over devices.
+No more than rows x V logits exist at a time: forward keeps one log-sum-exp a row, backward computes each
+chunk's logits again. Arithmetic is in float32 whatever the model's dtype; gradients are cast back once, at
+the end. `linear_head` tells whether a model's logits are such a product at all. Not handled here: second
+derivatives, heads split over devices.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LOGITS = 1 << 24
-"""A chunk's logits are 64 MiB in float32: 110 rows at a vocabulary of 151,936, enough for a matrix product to
-be one, and small beside the weight and its gradient there. A small vocabulary is one chunk and pays for no
-loop."""
+"""A chunk's logits are 64 MiB in float32: 110 rows at a vocabulary of 151,936, enough for an efficient matrix
+product, and small beside the weight and its gradient there. With a small vocabulary one chunk holds all
+rows."""
 
 LARGE = 1000.0
 """Magnitude of the logits at which a head is probed: far above any soft cap, which is nearly the identity on
 small logits."""
 
 
-def score(
+def token_logprobs(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -35,17 +35,16 @@ def score(
     temperature: float,
     rows: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Score `hidden` (N, H) against `weight` (V, H), `bias` (V,) and `chosen` (N,) token ids: (N,)
-    natural-log probabilities of `chosen` and (N,) entropies in nats of softmax((hidden @ weight.T + bias) /
-    temperature).
+    """Natural-log probabilities (N,) of the token ids `chosen` (N,), and entropies (N,) in nats, of
+    softmax((hidden @ weight.T + bias) / temperature). `hidden` is (N, H), `weight` (V, H), `bias` (V,).
 
-    `rows` is the chunk; by default as many as make LOGITS logits. Both results are float32. Raises ValueError
-    for rows < 1.
+    Both results are float32; only the first has a gradient. `rows`: rows of a chunk, by default as many as
+    make LOGITS logits. Raises ValueError for rows < 1.
     """
     rows = max(1, LOGITS // len(weight)) if rows is None else rows
     if rows < 1:
         raise ValueError(f"a chunk of {rows} rows scores nothing: give at least 1")
-    logp, entropy = _Score.apply(hidden, weight, bias, chosen, temperature, rows)
+    logp, entropy = _TokenLogprobs.apply(hidden, weight, bias, chosen, temperature, rows)
     return logp, entropy
 
 
@@ -53,8 +52,8 @@ def linear_head(model: Any) -> nn.Linear | None:
     """The output embedding of a transformers model, or None when its logits are not exactly hidden @ W^T (+
     bias).
 
-    Found by trial: large hidden states are put in place of the base's on one token, and the model's logits
-    compared with the product. This finds soft caps and scales, whatever a config calls them.
+    Found by a trial on one token: the hidden states of the base are replaced by large ones, and the model's
+    logits are compared with the product. This finds soft caps and scales, whatever a config calls them.
     """
     head, base = model.get_output_embeddings(), model.base_model
     if type(head) is not nn.Linear or base is model:
@@ -88,7 +87,7 @@ def linear_head(model: Any) -> nn.Linear | None:
     return head if alike and float(wanted.abs().max()) > LARGE / 2 else None
 
 
-class _Score(torch.autograd.Function):
+class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
