@@ -22,7 +22,7 @@ from msgspec import inspect
 from nouns import beat
 
 from peers.build.spec_transfer import FileRequest
-from peers.roles.learner_inbox import LAGS_TOLD, Tally
+from peers.roles.learner_inbox import LAGS_PER_EVENT, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
 from peers.runtime.frames import Frames
@@ -300,13 +300,13 @@ def test_the_largest_group_of_a_run_fits_its_limit(completions: int, tokens: int
 
 def test_a_count_of_many_lags_is_told_in_parts_and_none_is_lost() -> None:
     tally = Tally()
-    for lag in range(3 * LAGS_TOLD + 1):
+    for lag in range(3 * LAGS_PER_EVENT + 1):
         tally.trained(lag, 1.0)
     told = []
     while tally.versions:
         told.append(tally.drain()["versions"])
-        assert len(told[-1]) <= LAGS_TOLD
-    assert sorted(int(lag) for part in told for lag in part) == list(range(3 * LAGS_TOLD + 1))
+        assert len(told[-1]) <= LAGS_PER_EVENT
+    assert sorted(int(lag) for part in told for lag in part) == list(range(3 * LAGS_PER_EVENT + 1))
 
 
 def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:

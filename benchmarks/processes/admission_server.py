@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
 from swarm.protocol import Service
@@ -53,11 +53,11 @@ REPLY = struct.Struct(">BI")
 def main() -> int:
     setup = opened()
     return run_until_signalled(
-        lambda departure: _serve(Path(setup["folder"]), Path(setup["model"]), departure)
+        lambda on_signal: _serve(Path(setup["folder"]), Path(setup["model"]), on_signal)
     )
 
 
-async def _serve(folder: Path, model: Path, _: Departure) -> None:
+async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -78,14 +78,14 @@ async def _serve(folder: Path, model: Path, _: Departure) -> None:
     learner, released = _learner(node, keyring, config, model, folder), time.time()
     learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
     taking = asyncio.create_task(_take(learner))
-    await node.mail.serve(Service.GROUPS, learner.intake.receive)
+    await node.mail.serve(Service.GROUPS, learner.inbox.receive)
     await node.mail.serve("acknowledge", _acknowledge)
     server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
     async def count(_: Answer) -> Answer:
-        verdicts, learner.intake.tally.verdicts = (
-            dict(learner.intake.tally.verdicts),
-            type(learner.intake.tally.verdicts)(),
+        verdicts, learner.inbox.tally.verdicts = (
+            dict(learner.inbox.tally.verdicts),
+            type(learner.inbox.tally.verdicts)(),
         )
         return {"verdicts": verdicts}
 
@@ -132,8 +132,8 @@ def release_of(publisher: PeerId, released: float) -> Release:
 async def _take(learner: Any) -> None:
     while True:
         await asyncio.sleep(TAKE_EVERY)
-        while len(learner.intake.batcher):
-            learner.intake.batcher.take(1, 0, time.time())
+        while len(learner.inbox.batcher):
+            learner.inbox.batcher.take(1, 0, time.time())
 
 
 async def _acknowledge(sender: Any, frame: bytes) -> bytes:

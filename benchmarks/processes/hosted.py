@@ -14,7 +14,7 @@ from swarm.types import Digest
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
     """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with
     this peer as its owner."""
-    from peers.build.assembly import Nobody
+    from peers.build.assembly import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo
     from swarm import events
@@ -29,7 +29,7 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
         board=node.board,
         gossip=node.gossip,
         mail=node.mail,
-        averager=Nobody(),
+        averager=NoAverager(),
         work=node.work,
         keyring=keyring,
         addresses=node.addresses,

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, SIZE, release_of
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
@@ -151,7 +151,7 @@ class LoadSenders:
         return exchange
 
 
-async def _program(setup: dict[str, Any], _: Departure) -> None:
+async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -165,7 +165,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
 
 def main() -> int:
     setup = opened()
-    return run_until_signalled(lambda departure: _program(setup, departure))
+    return run_until_signalled(lambda on_signal: _program(setup, on_signal))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Averaging, Listen
 from swarm.types import Digest, PeerId
 
@@ -82,7 +82,7 @@ class Member:
             self.averager = self.tensor = None
 
 
-async def _program(setup: dict[str, Any], _: Departure) -> None:
+async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -111,7 +111,7 @@ async def _program(setup: dict[str, Any], _: Departure) -> None:
 
 def main() -> int:
     setup = opened()
-    return run_until_signalled(lambda departure: _program(setup, departure))
+    return run_until_signalled(lambda on_signal: _program(setup, on_signal))
 
 
 if __name__ == "__main__":

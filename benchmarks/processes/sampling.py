@@ -29,7 +29,7 @@ import msgspec
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import baseline_engine as plain
 from benchmarks.processes import hosted
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config_loading
 from swarm.config import Config
 from swarm.protocol import PHASES, Kind, Phase, Role
@@ -262,7 +262,7 @@ def parts(setup: Answer, config: Config) -> tuple[Engine, Any]:
     return engine, Rendered(tasks.source(run.task, run.seed), factory.load_tokenization(model, run).render)
 
 
-async def _program(setup: Answer, _: Departure) -> None:
+async def _program(setup: Answer, _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -291,7 +291,7 @@ async def _program(setup: Answer, _: Departure) -> None:
 
 def main() -> int:
     setup = opened()
-    return run_until_signalled(lambda departure: _program(setup, departure))
+    return run_until_signalled(lambda on_signal: _program(setup, on_signal))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import wire
 from swarm.config import Listen
 from swarm.protocol import Service, Topic
@@ -25,7 +25,7 @@ CREDIT = 1_000_000
 RECEIPT = wire.encode(Receipt(verdict=Verdict.ADMIT, detail="", version=0, credit=CREDIT))
 
 
-async def _program(setup: dict[str, Any], _: Departure) -> None:
+async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -71,7 +71,7 @@ async def _nothing(_: Answer) -> Answer:
 
 def main() -> int:
     setup = opened()
-    return run_until_signalled(lambda departure: _program(setup, departure))
+    return run_until_signalled(lambda on_signal: _program(setup, on_signal))
 
 
 if __name__ == "__main__":

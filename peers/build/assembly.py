@@ -37,8 +37,8 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
-from peers.runtime.signals import Departure, run_until_signalled
-from peers.runtime.status_line import living
+from peers.runtime.signals import SignalHandler, run_until_signalled
+from peers.runtime.status_line import live_line
 from swarm import events
 from swarm.config import Config, Listen, Page, Run
 from swarm.config_loading import LoadedConfig, from_run_dict
@@ -64,7 +64,7 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     path = run_folder.prepared(folder or run_folder.default_path(config.run.name))
     one_thread()
     run = run_folder.opened(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
-    return run_until_signalled(lambda departure: _seed(run, config, paged, departure))
+    return run_until_signalled(lambda on_signal: _seed(run, config, paged, on_signal))
 
 
 def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None) -> int:
@@ -78,7 +78,7 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
         )
     machine = hardware.machine() if role is None else None
     return run_until_signalled(
-        lambda departure: _join(invite, chosen, loaded.config, path, departure, machine)
+        lambda on_signal: _join(invite, chosen, loaded.config, path, on_signal, machine)
     )
 
 
@@ -102,7 +102,7 @@ def observe(
     invite = run_folder.entry(word, folder, time.time())
     path = _folder_of(invite, folder)
 
-    async def program(departure: Departure) -> None:
+    async def program(on_signal: SignalHandler) -> None:
         with place_of(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
             async with node_of(
                 place, invite.run, Listen(dial_only=True), invite.addresses, light=True
@@ -114,17 +114,17 @@ def observe(
                     Role.OBSERVER,
                     config,
                     node,
-                    Nobody(),
+                    NoAverager(),
                     _membership(invite, Role.OBSERVER, run, place),
                 )
                 watch, leaving = Observer(host, place.folder), asyncio.Event()
-                departure.leave = leaving.set
+                on_signal.leave = leaving.set
 
                 async def role() -> None:
                     told = await watch.catch_up(_peers_of(invite))
                     await look(WatchedSwarm(watch, invite, host.config.run, told, leaving))
 
-                async with watch.kept(), MembershipRenewal(host, place.folder).kept():
+                async with watch.running(), MembershipRenewal(host, place.folder).running():
                     await host.run(role)
 
     return run_until_signalled(program)
@@ -212,20 +212,22 @@ def _trust(run: RunFolder) -> Trust:
     return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)
 
 
-async def _seed(run: RunFolder, config: Config, paged: bool, departure: Departure) -> None:
+async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHandler) -> None:
     with place_of(run.peer_folder(Role.SEED)) as place:
         async with node_of(place, run.digest, config.peer.listen, ()) as node:
-            host = _host(place, run, Role.SEED, config, node, Nobody(), run.member(place.keyring, Role.SEED))
+            host = _host(
+                place, run, Role.SEED, config, node, NoAverager(), run.member(place.keyring, Role.SEED)
+            )
             for damage in await spec_transfer.serve(node.mail, run):
                 print(damage, file=sys.stderr, flush=True)
                 host.emit(events.Noted, level="error", text=damage)
-            departure.leave = host.leave
+            on_signal.leave = host.leave
             watch, settings = Observer(host, place.folder), config.peer.page
             renewal = MembershipRenewal(host, place.folder, renewer(run.owner(), run.name))
             shown = (
                 _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
             )
-            async with watch.kept(), renewal.kept(), shown:
+            async with watch.running(), renewal.running(), shown:
                 _print_invites(place, run, node.addresses())
                 await host.run(Seed(host, _genesis(run, host), place.folder).run)
 
@@ -277,7 +279,7 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
 
 
 async def _join(
-    invite: Invite, role: Role, config: Config, path: Path, departure: Departure, machine: Machine | None
+    invite: Invite, role: Role, config: Config, path: Path, on_signal: SignalHandler, machine: Machine | None
 ) -> None:
     """`machine` is given where the role and its precision are what fits it."""
     with place_of(peer_folder.free_peer_folder(path, role)) as place:
@@ -291,7 +293,7 @@ async def _join(
             who = f"{role.value} {human_name(place.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
             print(f"joined {what} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
-            await _act(place, run, role, config, node, membership, departure)
+            await _act(place, run, role, config, node, membership, on_signal)
 
 
 def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
@@ -318,7 +320,7 @@ async def _act(
     config: Config,
     node: Node,
     membership: Membership | None,
-    departure: Departure,
+    on_signal: SignalHandler,
 ) -> None:
     """Build the role's engine or learner, and run it."""
     from peers.build import factory
@@ -327,18 +329,18 @@ async def _act(
     if ROLES[role].policy is Policy.TRAINED:
         async with averager_of(place, run, node) as averager:
             host = _host(place, run, role, config, node, averager, membership)
-            departure.leave = host.leave
+            on_signal.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                async with living(host), MembershipRenewal(host, place.folder).kept():
+                async with live_line(host), MembershipRenewal(host, place.folder).running():
                     await host.run(
                         program(host, learner, source, tokenization, place.folder / "checkpoint").run
                     )
         return
-    host = _host(place, run, role, config, node, Nobody(), membership)
-    departure.leave = host.leave
+    host = _host(place, run, role, config, node, NoAverager(), membership)
+    on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with living(host), MembershipRenewal(host, place.folder).kept():
+        async with live_line(host), MembershipRenewal(host, place.folder).running():
             await host.run(program(host, engine, source).run)
 
 
@@ -372,7 +374,7 @@ async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskS
         source.close()
 
 
-class Nobody:
+class NoAverager:
     """The Averager port of a peer that is no learner."""
 
     async def average(

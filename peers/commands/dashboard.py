@@ -18,7 +18,7 @@ from dashboard.views import InviteView
 from peers.build import assembly, run_folder
 from peers.build.page_server import page, public_invite
 from peers.errors import WrongUsage
-from peers.runtime.signals import Departure, run_until_signalled
+from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Config, Page, Run
 from swarm.config_loading import from_run_dict
 from swarm.journal import from_line
@@ -66,9 +66,9 @@ def replay(path: Path, config: Config, speed: float) -> int:
     if source.span.last == 0.0:
         raise WrongUsage(f"{journal} is no journal: it has no whole line")
 
-    async def program(departure: Departure) -> None:
+    async def program(on_signal: SignalHandler) -> None:
         leaving = asyncio.Event()
-        departure.leave = leaving.set
+        on_signal.leave = leaving.set
         async with page(source, config.peer.page, None, f"?speed={speed:g}"):
             await leaving.wait()
 

@@ -1,1 +1,1 @@
-"""What a peer of each role does, over the ports and the runtime that all have in common."""
+"""The roles: sampler, learner, evaluator, seed, observer, and the parts they are made of."""

@@ -1,7 +1,7 @@
-"""Takes the swarm's release into a learner that is behind it or differs from it.
+"""Loads the swarm's release into a learner that is behind it or differs from it.
 
-    a better release of my version -> its publisher's whole state (peers.roles.state_transfer), now and then
-    else                           -> its weights (peers.roles.next_release), into the learner
+    a better release of my version -> its publisher's full state (peers.roles.state_transfer)
+    else, or without that state    -> its weights (peers.roles.next_release)
 
 Not handled here: when a release is better, what the round does next (peers.roles.own_release, .learner).
 """
@@ -21,12 +21,12 @@ from swarm.protocol import Kind
 from swarm.types import Release
 
 RETRY = 0.5
-"""Seconds after a release could not be taken: a rank that was lost is started again by then."""
+"""Seconds of pause after a release could not be loaded: a lost rank process has restarted by then."""
 
 STATE_PAUSE = 20.0
-"""Times the seconds that a state took in vain until one is asked for again: so long the release alone will
-do. A twentieth of the time may be lost for it, while the others wait for this learner and then go on without
-it."""
+"""After a state came too late, the next request waits this many times as long as the transfer took; releases
+alone are loaded until then. So at most a twentieth of the time is lost, in which the others wait for this
+learner and then go on without it."""
 
 
 class CatchUp:
@@ -36,28 +36,28 @@ class CatchUp:
         self._host, self._learner, self._transfer = host, learner, transfer
         self._own_release = own_release
         self._no_state_before = -math.inf
-        """Until then no state is asked for."""
+        """The time until which no state is asked for."""
 
     async def take(self) -> Release | None:
-        """Become the better release. None when none could be taken; the learner is as before then."""
+        """Load the better release. None when that failed; the learner is unchanged then."""
         return await self._take_state() or await self._load()
 
     async def _take_state(self) -> Release | None:
-        """A better release of my own version, with its publisher's whole state; None when that is not to be
-        had."""
+        """Load a better release of my own version with its publisher's full state; None when there is no such
+        release, or no state."""
         own, start = self._own_release, self._host.now()
         release = own.next.awaited(own.above())
         if release is None or release.version != self._learner.version or start < self._no_state_before:
             return None
         taken = await self._transfer.take(release)
-        # whoever is behind again makes other bytes than its publisher does by now
+        # when the swarm is ahead again, this state is too old: the next step makes other bytes
         if not taken or own.is_ahead():
             self._no_state_before = self._host.now() + STATE_PAUSE * (self._host.now() - start)
         return release if taken else None
 
     async def _load(self) -> Release | None:
-        """The better release whose bytes are here, or come while they are worth waiting for; None when none
-        came."""
+        """Load the weights of the better release, once its bytes are here; None when they did not come while
+        they were worth waiting for."""
         host = self._host
         if (arrived := await self._own_release.next.wait()) is None:
             return None
@@ -68,7 +68,7 @@ class CatchUp:
             host.emit(
                 events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"
             )
-            # nobody can use such bytes; a rank that is lost says nothing of them
+            # a ValueError is a defect of the bytes; a lost rank process is not
             if isinstance(error, ValueError):
                 host.releases.refuse(release)
             await host.ports.clock.sleep(RETRY)

@@ -1,6 +1,6 @@
-"""A learner's checkpoints: what it goes on from after a restart.
+"""Writes a learner's checkpoints and restores the learner from one after a restart.
 
-Not handled here: the files themselves (swarm.learn.checkpoint), what the learner makes of its old version.
+Not handled here: the files themselves (swarm.learn.checkpoint), what the learner does with an old version.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Checkpoints:
     def __init__(
         self, host: Host, learner: Learner | ShardedLearner, admission: Admission, folder: Path | None
     ) -> None:
-        """`folder` is where they live; None keeps none."""
+        """Checkpoints are written to `folder`; None writes none."""
         self._host, self._learner, self._admission, self._folder = host, learner, admission, folder
 
     def resume(self) -> Digest | None:
-        """Go on from the checkpoint; says the parent of its version, None when there is none.
+        """Restore the learner. Returns the parent of the restored version, None when there is no checkpoint.
 
-        One that cannot be used costs the optimizer's moments, not the learner.
+        A checkpoint that cannot be used costs the optimizer's moments only.
         """
         if self._folder is None or not self._folder.exists():
             return None
@@ -51,7 +51,7 @@ class Checkpoints:
         return held.parent
 
     async def save(self, parent: Digest) -> None:
-        """Write one; a disk that is full costs the checkpoint, not the training."""
+        """Write a checkpoint; a full disk costs the checkpoint, training goes on."""
         host, learner = self._host, self._learner
         if self._folder is None or learner.version < 0:
             return

@@ -4,8 +4,8 @@
                       -> EngineError -> Faulted, raised -> the role waits 1, 2, 4 ... 30 s -> its next turn
                          the first call of its kind that works after it -> Recovered
 
-However often it fails, the peer goes on trying: what is missing (memory, a server) may come back, and it says
-each minute that it has not. Not handled here: restarts, which are the engine's own.
+The peer goes on trying however often a call fails, since missing memory or a missing server may come back; a
+Faulted event repeats each minute until it does. Not handled here: restarts, which are the engine's own.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from swarm.sample.base import EngineError
 T = TypeVar("T")
 
 WAIT, LONGEST = 1.0, 30.0
-"""Seconds before the next try, doubled each time: a process starts again in seconds, a server is started by a
-person."""
+"""Seconds before the next try, doubled each time: a process restarts in seconds, a server when a person
+starts it."""
 
 
-class EngineWithRetry:
+class EngineCalls:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._wait = WAIT
         self._fault = FaultReport(host, Part.ENGINE)
         self._kind: Kind | None = None
-        """Of the call that failed last. That a release loads does not mean that it can be sampled."""
+        """Kind of the call that failed last. A successful load does not prove that sampling works again."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
-        """`function(*args)` on the Work port. Raises EngineError, told."""
+        """Call `function(*args)` on the Work port. Raises EngineError, after a Faulted event."""
         try:
             result = await self.host.ports.work.run(kind, function, *args)
         except EngineError as error:
             self._kind = kind
-            self._fault.tell(str(error))
+            self._fault.failed(str(error))
             raise
         if self._kind == kind:
-            self._fault.over()
+            self._fault.recovered()
             self._kind, self._wait = None, WAIT
         return result
 
     async def wait(self) -> None:
-        """After a failure; not longer than until the peer is asked to stop."""
+        """Wait after a failure; ends early when the peer is asked to stop."""
         host, end = self.host, self.host.now() + self._wait
         host.status.phase = Phase.NO_ENGINE
         self._wait = min(2 * self._wait, LONGEST)

@@ -1,8 +1,8 @@
 """The evaluator: greedy accuracy on held-out tasks, for version 0 and then every `evaluation.every` versions.
 
-It always takes the newest release that can be had, so that a slow evaluator skips versions instead of falling
-behind. Answers whose rewards cannot be computed are left out of the accuracy, with an event; when none can,
-there is no accuracy of that version.
+It always takes the newest release that it can fetch, so a slow evaluator skips versions instead of falling
+behind. Answers whose rewards cannot be computed are left out of the accuracy, with an event; a version
+without any reward has no accuracy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from peers.roles.engine_calls import EngineWithRetry
+from peers.roles.engine_calls import EngineCalls
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events
@@ -20,19 +20,19 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
 
 GIVE_UP = 8
-"""Failures in a row after which the rest is not scored either: each may take the whole of
+"""Failures in a row after which the other answers are not scored: each failure may take the whole of
 `run.task.timeout`."""
 
 
 class Evaluator:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
-        self.scorer = RewardCalls(host, source)
-        self.engine_calls = EngineWithRetry(host)
+        self.reward_calls = RewardCalls(host, source)
+        self.engine_calls = EngineCalls(host)
         self._last: int | None = None
 
     async def run(self) -> None:
-        """Until the host is asked to stop; then once more for the last release, so that the run's final
+        """Evaluate releases until the host is asked to stop, then the last one, so that the run's final
         accuracy is known."""
         while not self.host.stop.is_set():
             try:
@@ -41,10 +41,12 @@ class Evaluator:
                     await self.host.changed(self.host.config.run.pace.beat)
             except EngineError:
                 await self.engine_calls.wait()
-        with contextlib.suppress(EngineError):  # told; there is no time to wait for it
+        with contextlib.suppress(EngineError):  # an event reports it; there is no time to wait for the engine
             await self._turn(1)
 
     async def _turn(self, every: int) -> bool:
+        """Fetch, load and evaluate a release at least `every` versions after the last one. False when there
+        is none."""
         host, evaluation = self.host, self.host.config.run.evaluation
         if (found := await host.releases.obtain(() if self._last is None else (self._last + every,))) is None:
             return False
@@ -68,7 +70,7 @@ class Evaluator:
                 age=round(now - newest.released, 3),
             )
             try:
-                tasks = await self.scorer.held_out(evaluation.tasks)
+                tasks = await self.reward_calls.held_out(evaluation.tasks)
             except RewardError as error:
                 self._note("warning", f"version {newest.version} has no accuracy: {error}")
                 self._last = newest.version
@@ -89,12 +91,12 @@ class Evaluator:
         return True
 
     async def _score(self, tasks: Sequence[Task], answers: Sequence[str], version: int) -> list[float]:
-        """Rewards of those answers that can be scored; says how many cannot."""
+        """Rewards of the answers that can be scored; a note says how many cannot."""
         rewards: list[float] = []
         why, in_a_row = "", 0
         for task, text in zip(tasks, answers, strict=True):
             try:
-                rewards += await self.scorer.rewards(task, [text])
+                rewards += await self.reward_calls.rewards(task, [text])
                 in_a_row = 0
             except RewardError as error:
                 why, in_a_row = str(error), in_a_row + 1

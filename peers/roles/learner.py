@@ -1,15 +1,16 @@
-"""The learner: groups in, new policies out, in rounds with whoever else is there.
+"""The learner: trains on groups and releases new policies, in rounds with the other learners.
 
     peers.roles.learner_inbox: stream "groups" -> batches                         beside the loop
     peers.roles.next_release: a better release than mine -> its bytes, here       beside the loop
-    loop: the round's table commands, one coroutine each runs it, what came of it is the next cause
+    loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
         gather -> learn -> average -> step -> (publish) -> gather ...
         fetch: the swarm is ahead, take its release
 
 Invariants: the released weights are the truth: after every version this learner's digest is the release's, or
-it snaps to it. Groups of a batch that was overtaken go back to the batcher: nothing is lost, nothing trained
-twice. Not handled here: what the gradient is (swarm.learn), how members find each other (the Averager port).
+it loads the release ("snaps"). When a release overtakes a batch, its groups go back to the batcher: no group
+is lost, and none is trained twice. Not handled here: what the gradient is (swarm.learn), how members find
+each other (the Averager port).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peers.roles.batch_closing import BatchClosing
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints
 from peers.roles.learner_inbox import Decoder, LearnerInbox
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
+from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
 from peers.runtime.faults import FaultReports
@@ -43,11 +44,11 @@ from swarm.tasks.base import TaskSource
 from swarm.types import PeerId
 
 BREAKS = 3
-"""Averagings of one version that may break before a learner goes on alone: each costs at most the round's
+"""Rounds of one version that may break before a learner steps alone: each costs at most the round's
 deadline."""
 
 SETTLE = 2.0
-"""Seconds a learner waits at its start to hear of a release newer than its own checkpoint."""
+"""Seconds that a learner waits at its start for news of a release newer than its own checkpoint."""
 
 
 class LearnerPeer:
@@ -59,43 +60,45 @@ class LearnerPeer:
         decoder: Decoder,
         folder: Path | None,
     ) -> None:
-        """`folder` is where checkpoints live; None keeps none."""
+        """Checkpoints are written to `folder`; None writes none."""
         run = host.config.run
         self.host, self.learner = host, learner
         self.learner.version = -1
         self.round = Round()
-        self.company = OtherLearners(host, lambda: learner.version)
+        self.other_learners = OtherLearners(host, lambda: learner.version)
         self._window = run.window
-        self.intake = LearnerInbox(host, source, decoder, lambda: learner.version, self.company.learners)
+        self.inbox = LearnerInbox(
+            host, source, decoder, lambda: learner.version, self.other_learners.round_size
+        )
         self.transfer = StateTransfer(host, learner)
-        self.checkpoints = Checkpoints(host, learner, self.intake.admission, folder)
+        self.checkpoints = Checkpoints(host, learner, self.inbox.admission, folder)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
         self._checks: dict[str, ClaimCheck] = {}
-        """Of the batch's groups, by id."""
-        self.closing = BatchClosing(host, self.company.others)
+        """Group id -> check, for the groups of the batch."""
+        self.round_totals = RoundTotals(host, self.other_learners.ready)
         self._members: frozenset[PeerId] = frozenset()
         self._breaks = 0
         self.own_release = OwnRelease(
-            host, learner, self.company, lambda: self.round.state is State.GATHERING
+            host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
         )
         self._catch_up = CatchUp(host, learner, self.own_release, self.transfer)
-        self._report = StepReport(host, self.intake)
+        self._report = StepReport(host, self.inbox)
         self._faults = FaultReports(host)
 
     async def run(self) -> None:
-        """Take the swarm's policy, then go round until the host is asked to stop."""
-        await self.intake.serve()
+        """Take the swarm's policy, then run rounds until the host is asked to stop."""
+        await self.inbox.serve()
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self.own_release.next.run())
             await self._begin()
-            await self._go_round()
+            await self._run_rounds()
             refresh.cancel()
         await self.checkpoints.save(self.own_release.parent)
-        self.intake.report()
+        self.inbox.report()
 
-    async def _go_round(self) -> None:
+    async def _run_rounds(self) -> None:
         command = Command.GATHER
         act: dict[Command, Callable[[], Awaitable[Cause]]] = {
             Command.GATHER: self.gather,
@@ -110,9 +113,9 @@ class LearnerPeer:
             try:
                 cause = await act[command]()
             except RankLost as error:
-                cause = self._without_policy(error)
+                cause = self._policy_lost(error)
             command = self.round.advance(cause)
-            self.company.enter(self.round.state)
+            self.other_learners.set_state(self.round.state)
             self.host.emit(
                 events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value
             )
@@ -121,7 +124,7 @@ class LearnerPeer:
         if (parent := self.checkpoints.resume()) is not None:
             self.own_release.parent = parent
             await self.own_release.prepare(len(self._members))
-            # A crash may have come between a checkpoint and its release: then it is for me to release it.
+            # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
@@ -142,24 +145,24 @@ class LearnerPeer:
             if settled and self._fill(now):
                 self._report.seconds = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
-            self.intake.credit()
-            # who refuses all groups makes no step that would tell
-            self.intake.report(after=2 * self.host.config.run.pace.beat)
+            self.inbox.credit()
+            # a step reports, too, but a learner that refuses all groups takes no step
+            self.inbox.report(after=2 * self.host.config.run.pace.beat)
             await self.host.changed(self._idle_time(settled, now))
 
     async def wait(self) -> Cause:
-        """Wait until my version is released by the one whose turn it is, or it is mine."""
+        """Wait until the member whose turn it is has released my version, or until it is my turn."""
         while True:
             now, settled = self.host.now(), self.own_release.is_settled()
             if (cause := self._interrupted(settled, now)) is not None:
                 return cause
             if settled:
                 return Cause.PUBLISHED
-            self.intake.credit()
+            self.inbox.credit()
             await self.host.changed(self._idle_time(settled, now))
 
     def _interrupted(self, settled: bool, now: float) -> Cause | None:
-        """What ends any waiting."""
+        """The cause that ends any wait, if there is one now."""
         if self.host.stop.is_set() or (settled and self._complete()):
             return Cause.STOP
         if self.own_release.is_overtaken():
@@ -168,30 +171,30 @@ class LearnerPeer:
         return Cause.PUBLISHER_SILENT if due is not None and now >= due else None
 
     def _idle_time(self, settled: bool, now: float) -> float:
-        """Seconds until something is due by the clock alone; what others do wakes me earlier."""
+        """Seconds until something is due by the clock alone; changes in the host end the wait earlier."""
         waits = [self.host.config.run.pace.beat]
         if self.own_release.due is not None:
             waits.append(self.own_release.due - now)
         if self._batch:
-            waits.append(self.company.turns.wait(now))
-        elif settled and (closes := self.intake.closes(now)):
+            waits.append(self.other_learners.turns.wait(now))
+        elif settled and (closes := self.inbox.closes(now)):
             waits.append(closes)
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Is there a batch to learn on? One whose gradient was kept is one when it is its turn, or company is
-        there."""
+        """Is there a batch to learn on? A batch whose gradient was kept counts when it is this learner's
+        turn, or when other learners are ready."""
         if self._batch and any(
             staleness(item.group, self._window, self.learner.version, now) for item in self._batch
         ):
-            self.intake.batcher.give_back(self._batch)  # its gradient was kept until it was too old
+            self.inbox.batcher.give_back(self._batch)  # some of it became too old while its gradient was kept
             self._forget_batch()
         if self._batch:
-            return self.company.turns.ready(bool(self.company.others()), now)
-        closes = self.intake.closes(now)
-        if closes is None or (closes > 0.0 and not self.company.called()):
+            return self.other_learners.turns.ready(bool(self.other_learners.ready()), now)
+        closes = self.inbox.closes(now)
+        if closes is None or (closes > 0.0 and not self.other_learners.batch_closed_elsewhere()):
             return False
-        self._batch = self.intake.take(now)
+        self._batch = self.inbox.take(now)
         return bool(self._batch)
 
     def _complete(self) -> bool:
@@ -200,15 +203,17 @@ class LearnerPeer:
 
     async def learn(self) -> Cause:
         host, began, groups = self.host, self.host.now(), [item.group for item in self._batch]
-        exercises = [self.intake.exercise(group) for group in groups]
-        prompts, rewards = [e.task.prompt for e in exercises], [e.rewards for e in exercises]
-        self.closing.tell(groups, rewards)
-        # Who waited for its turn steps by what it has.
-        others_changed = not self.company.turns.waited and await self.closing.hear(self.learner.version)
+        scored = [self.inbox.task_and_rewards(group) for group in groups]
+        prompts, rewards = [e.task.prompt for e in scored], [e.rewards for e in scored]
+        self.round_totals.announce(groups, rewards)
+        # A learner that waited for its turn steps with the gradient it has.
+        others_changed = not self.other_learners.turns.waited and await self.round_totals.collect(
+            self.learner.version
+        )
         start = host.now()
         self._report.add("gather", start - began)
         if self._gradient is None or others_changed:
-            room = self._room()
+            room = self._memory_use()
             try:
                 with host.status.computing(host.now):
                     self._gradient = await host.ports.work.run(
@@ -218,26 +223,26 @@ class LearnerPeer:
                         prompts,
                         rewards,
                         start,
-                        tuple(self.closing.heard.values()),
+                        tuple(self.round_totals.collected.values()),
                     )
             except OutOfMemory as error:
                 return self._out_of_memory(error)
-            if not self._believed():
+            if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
-            if room != (now := self._room()):
+            if room != (now := self._memory_use()):
                 host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
         self._report.seconds["learn"] = host.now() - start
         self._breaks = 0
         return Cause.GRADIENT_READY
 
-    def _believed(self) -> bool:
-        """Leave what is not believed out of the batch, as it is left out of the gradient. False when nothing
-        is left of it."""
+    def _drop_unbelieved(self) -> bool:
+        """Remove groups that are not believed from the batch; the gradient leaves them out already. False
+        when no group is left."""
         assert self._gradient is not None
         self._checks = {
             item.group.id: check for item, check in zip(self._batch, self._gradient.checks, strict=True)
         }
-        self._batch = self.intake.doubt(self._batch, self._gradient.checks)
+        self._batch = self.inbox.drop_unbelieved(self._batch, self._gradient.checks)
         if not self._batch:
             self.host.emit(
                 events.Noted, level="warning", text="a batch is dropped: none of its groups is believed"
@@ -246,20 +251,20 @@ class LearnerPeer:
         return bool(self._batch)
 
     async def average(self) -> Cause:
-        """The mean gradient over whoever came, each with its weight; mine alone when nobody is there, or it
-        is my turn."""
+        """Average the gradient over the learners that take part, each with its weight. Mine alone counts when
+        no other learner is ready, or when it is my turn to step alone."""
         host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
-        others = self.company.others()
-        # a gradient of other weights than the release's is of no use to the others
+        others = self.other_learners.ready()
+        # the others cannot use a gradient of weights that are not the release's
         if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
         self._members = frozenset([host.ports.me])
         if not others:
             self._report.seconds["average"] = 0.0
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
-        self.company.turns.begin(self.company.abreast())
-        if self._breaks > BREAKS or self.company.turns.waited:
+        self.other_learners.turns.begin(self.other_learners.at_my_version())
+        if self._breaks > BREAKS or self.other_learners.turns.waited:
             return await self._without_round()
         try:
             outcome = await host.ports.averager.average(
@@ -288,9 +293,9 @@ class LearnerPeer:
         return Cause.AVERAGED
 
     async def _without_round(self) -> Cause:
-        """Others are there, and no round came about: one of us steps alone, the others keep their
+        """Other learners are ready and no round succeeded: one steps alone, the others keep their
         gradient."""
-        mine = not self.own_release.is_overtaken() and await self.company.my_turn()
+        mine = not self.own_release.is_overtaken() and await self.other_learners.my_turn()
         if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
         return Cause.ALONE if mine else Cause.NOBODY_CAME
@@ -298,8 +303,8 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient = self.host, self._gradient
         assert gradient is not None
-        await self.company.give_way(self._members, self.own_release.is_ahead)
-        # a second release of one version would be of no use
+        await self.other_learners.give_way(self._members, self.own_release.is_ahead)
+        # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(self._members):
             return Cause.AHEAD_SEEN
         start, self.own_release.parent = host.now(), self.own_release.weights
@@ -313,48 +318,48 @@ class LearnerPeer:
             except OutOfMemory as error:
                 return self._out_of_memory(error)
         groups = len(self._batch) * len(self._members)
-        self._account(gradient, metrics, start)
+        self._record_step(gradient, metrics, start)
         await self.own_release.prepare(len(self._members), groups)
         if self.own_release.take_turn(self._members) == 0:
             return Cause.STEPPED_AS_PUBLISHER
         await self._save_in_turn()
         return Cause.STEPPED
 
-    def _without_policy(self, error: RankLost) -> Cause:
-        """The version is -1 until the newest release is taken again; the batch is given back then."""
-        self._faults.tell(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
+    def _policy_lost(self, error: RankLost) -> Cause:
+        """A rank process was lost, and the policy with it: the version is -1 until the newest release is
+        loaded, and `fetch` gives the batch back."""
+        self._faults.failed(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _out_of_memory(self, error: OutOfMemory) -> Cause:
-        """The batch is dropped, another one may be smaller. A policy that was lost on the way is fetched
-        again."""
-        self._faults.tell(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
+        """Drop the batch; another one may be smaller. A policy that was lost with it is fetched again."""
+        self._faults.failed(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
         self._drop_batch()
         return Cause.OUT_OF_MEMORY
 
-    def _room(self) -> str:
-        """What memory lets through at a time, in words."""
-        told = self.learner.statistics()
-        kept = "activations recomputed" if told.get("recomputed") else "activations kept"
-        return f"at most {told.get('micro', 0):g} groups at a time, {kept}"
+    def _memory_use(self) -> str:
+        """The size of a microbatch and what is kept of it, as text."""
+        statistics = self.learner.statistics()
+        kept = "activations recomputed" if statistics.get("recomputed") else "activations kept"
+        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}"
 
-    def _account(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
-        """Events and tallies of a step that was taken."""
+    def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
+        """Emit the events of a step, count its groups, and drop its batch."""
         version = self.learner.version
-        self._faults.over()
-        self._report.tell(self._batch, self._checks, gradient, metrics, version, len(self._members), start)
-        self.closing.note(version, self._members)
+        self._faults.recovered()
+        self._report.emit(self._batch, self._checks, gradient, metrics, version, len(self._members), start)
+        self.round_totals.report_mismatch(version, self._members)
         self._drop_batch()
-        self.intake.report()
+        self.inbox.report()
 
     def _drop_batch(self) -> None:
-        self.intake.consumed(self._batch)
+        self.inbox.consumed(self._batch)
         self._forget_batch()
 
     def _forget_batch(self) -> None:
         self._batch, self._gradient = [], None
-        self.company.turns.forget()
-        self.closing.forget()
+        self.other_learners.turns.forget()
+        self.round_totals.clear()
 
     async def publish(self) -> Cause:
         cause = await self.own_release.publish()
@@ -363,15 +368,15 @@ class LearnerPeer:
         return cause
 
     async def _save_in_turn(self) -> None:
-        """A checkpoint of every `release.checkpoint_every` versions."""
+        """Write a checkpoint at every `release.checkpoint_every`-th version."""
         if self.learner.version % self.host.config.run.release.checkpoint_every == 0:
             await self.checkpoints.save(self.own_release.parent)
 
     async def fetch(self) -> Cause:
-        """Take the swarm's release: I am behind it, or differ from it."""
+        """Load the swarm's release, which is ahead of this learner or differs from it."""
         host, mine, had = self.host, self.own_release.weights, self.learner.version
         behind = await self._catch_up.take()
-        self.intake.batcher.give_back(self._batch)
+        self.inbox.batcher.give_back(self._batch)
         self._forget_batch()
         if behind is None:
             return Cause.FETCH_FAILED

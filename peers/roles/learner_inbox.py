@@ -1,16 +1,16 @@
-"""A learner's intake: frames of samplers come in, batches of groups that may be trained on come out.
+"""A learner's inbox: judges each delivered group and packs admitted groups into batches.
 
     stream "groups" -> unseal -> trust -> admission -> task and rewards regenerated -> batcher -> take()
                                  |  its sampler is asked     off the loop where rewards are slow
                                  +- for a release that is not known here
 
-Every delivery gets one verdict, told to the sampler in a receipt with the learner's version and the sampler's
-part of the credit. Nothing a sampler claims is used: the task follows from its index, the rewards from the
-tokens; a group whose rewards cannot be computed here is `unscored` and gone. Groups that are being scored
-take room as those that wait do: others are judged meanwhile. What the learner's own log-probabilities
-contradict is found out with the gradient: such a group is gone, too, and a sampler that goes on like that is
-not believed for a while. The Tally counts verdicts and the ages of trained groups for everybody's page. Not
-handled here: rounds, gradients.
+Every delivery gets one verdict; the sampler gets it in a receipt, with the learner's version and the
+sampler's share of the credit. No claim of a sampler is used: the task follows from its index, the rewards
+from the tokens; a group whose rewards cannot be computed here is `unscored` and dropped. Groups that are
+being scored take room in the buffer as waiting ones do, and other groups are judged meanwhile. Whether a
+group's log-probabilities agree with the learner's own is known with the gradient: a group that disagrees is
+dropped, and a sampler that sends several such groups is not believed for a while. The Tally counts verdicts
+and the ages of trained groups for the page. Not handled here: rounds, gradients.
 """
 
 from __future__ import annotations
@@ -34,46 +34,45 @@ from swarm.protocol import Role, Service
 from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Group, PeerId, Receipt, Task, Verdict
 
-SCORED = 32
-"""Groups that are scored at once, where rewards are slow: each holds a call of mail, of which strangers have
-twice as many."""
+SCORING_AT_ONCE = 32
+"""Groups that are scored at once, where rewards are slow: each occupies a mail call, and strangers have twice
+as many of those."""
 
-TOLD = 24
-"""Samplers whose verdicts fit into one gossiped event beside the rest of it (4 KiB); the others are told in
-the next."""
+SAMPLERS_PER_EVENT = 24
+"""Samplers whose verdicts fit into one gossiped event of 4 KiB beside its other fields; the next event has
+the rest."""
 
-LAGS_TOLD = 96
-"""Distinct lags in versions in one event, five bytes each; the others are told in the next."""
+LAGS_PER_EVENT = 96
+"""Distinct lags in versions in one event, five bytes each; the next event has the rest."""
 
-SHOWN = 16
-"""Completions of a group that are shown: a person reads no more of them, and each costs 30 bytes before its
-text."""
+SHOWN_COMPLETIONS = 16
+"""Completions in a Shown event: a person reads no more of them, and each costs 30 bytes beside its text."""
 
 SHOWN_TEXT = 2900
-"""Bytes of prompt, answer, completions and their figures: 4 KiB less names, envelope and membership, which
-need a thousand."""
+"""Bytes of prompt, answer, completions and their figures: 4 KiB less about a thousand for names, envelope and
+membership."""
 
-SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION = 600, 300, 400
+SHOWN_PROMPT, SHOWN_ANSWER, SHOWN_COMPLETION_TEXT = 600, 300, 400
 """Bytes of each text at most: some lines on a page."""
 
 SHOWN_EVERY = 1.0
-"""Seconds between two groups that are shown, and a heartbeat at least: nobody reads faster."""
+"""Seconds between two Shown events; one heartbeat where that is longer. Nobody reads faster."""
 
 
 class Decoder(Protocol):
-    """What a learner's inbox needs of the run's tokenization; a tabular policy has letters instead."""
+    """The part of the run's tokenization that an inbox needs; a tabular policy has letters instead."""
 
     @property
     def vocabulary(self) -> int:
-        """Every token is below."""
+        """Number of tokens; every token is below it."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
 
 @dataclass(frozen=True)
-class Exercise:
-    """A group with what the learner regenerated itself."""
+class TaskAndRewards:
+    """A group's task and rewards, both computed by the learner itself."""
 
     task: Task
     rewards: tuple[float, ...]
@@ -97,20 +96,20 @@ class Tally:
         self.seconds[str(1 << max(0, int(seconds)).bit_length())] += 1
 
     def drain(self) -> dict[str, dict[str, int]]:
-        """The fields of a Counted event; what does not fit stays for the next."""
-        versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_TOLD]}
+        """Return the fields of a Counted event and reset them; what does not fit stays for the next event."""
+        versions = {lag: self.versions.pop(lag) for lag in list(self.versions)[:LAGS_PER_EVENT]}
         counts = {"verdicts": dict(self.verdicts), "versions": versions, "seconds": dict(self.seconds)}
         for counter in (self.verdicts, self.seconds):
             counter.clear()
         return counts
 
     def drain_samplers(self) -> dict[str, dict[str, int]]:
-        now = list(self.samplers)[:TOLD]
+        now = list(self.samplers)[:SAMPLERS_PER_EVENT]
         return {sampler: dict(self.samplers.pop(sampler)) for sampler in now}
 
 
 class LearnerInbox:
-    """`version` and `learners` ask the round for the learner's version (-1: no policy yet) and how many
+    """`version()` is this learner's version (-1: no policy yet), `learners()` the number of learners that
     average together."""
 
     def __init__(
@@ -123,20 +122,20 @@ class LearnerInbox:
     ) -> None:
         run = host.config.run
         self.host, self.source, self.decoder = host, source, decoder
-        self.scorer = RewardCalls(host, source)
+        self.reward_calls = RewardCalls(host, source)
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
         self.admission = Admission(run.window, run.sampling, decoder.vocabulary, host.releases.known)
         self.batcher = Batcher(run.batch, run.window)
         self.sampler_evidence = SamplerEvidence()
         self.tally = Tally()
         self._version, self._learners = version, learners
-        self._exercises: dict[str, Exercise] = {}
+        self._tasks: dict[str, TaskAndRewards] = {}
         self._senders: dict[PeerId, float] = {}
-        """When each sampler was last heard: credit is shared among them."""
+        """Sampler -> when its last group came; credit is shared among these."""
         self._shown: float | None = None
-        """When a group was last shown."""
-        self._told = 0.0
-        """When verdicts were last told."""
+        """When the last Shown event was emitted."""
+        self._reported = 0.0
+        """When the last Counted event was emitted."""
 
     async def serve(self) -> None:
         await self.host.ports.mail.serve(Service.GROUPS, self.receive)
@@ -153,8 +152,8 @@ class LearnerInbox:
             return self._receipt(sender, Verdict.MALFORMED, str(error))
         judgement = self._judge(opened, sender, group, now)
         if judgement.release_unknown:
-            # It sampled from that release, so it can show it, signed by its publisher; gossip may have passed
-            # me by.
+            # The sampler has that release, signed by its publisher; gossip of it may not have reached this
+            # learner.
             await host.releases.ask_release(sender, group.version, group.weights, group.times.released)
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
@@ -181,14 +180,14 @@ class LearnerInbox:
         return self._receipt(sender, judgement.verdict, judgement.detail)
 
     def credit(self) -> int:
-        """What samplers are told that I can use; told at once when it opens again."""
+        """Groups that this learner can use. A heartbeat says so at once when it rises above 0."""
         return self._credit(self.host.now(), self._learners())
 
     def _credit(self, now: float, learners: int) -> int:
         status, patience = self.host.status, self.host.config.run.pace.patience
         self._senders = {peer: last for peer, last in self._senders.items() if now - last < patience}
         credit = (
-            min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORED // 2)))
+            min(self.batcher.credit(learners), max(0, self._scored_at_most(SCORING_AT_ONCE // 2)))
             if self._open()
             else 0
         )
@@ -199,20 +198,20 @@ class LearnerInbox:
         return credit
 
     def closes(self, now: float) -> float | None:
-        """Seconds until a batch closes; None while there is nothing to close."""
+        """Seconds until a batch closes; None while no batch can close."""
         return self.batcher.due(self._learners(), now)
 
     def take(self, now: float) -> list[Waiting]:
-        """A batch; groups that outgrew the window are counted as expired and gone."""
+        """Take a batch from the batcher. Groups older than the window are counted as expired and dropped."""
         batch, expired = self.batcher.take(self._learners(), self._version(), now)
         for item in expired:
             self.tally.judged(item.group.sampler, "expired")
-            self._exercises.pop(item.group.id, None)
+            self._tasks.pop(item.group.id, None)
         return batch
 
-    def doubt(self, batch: Sequence[Waiting], checks: Sequence[ClaimCheck]) -> list[Waiting]:
-        """What of a batch is believed, by each group's check; the rest has no part in its gradient, is told
-        of and gone."""
+    def drop_unbelieved(self, batch: Sequence[Waiting], checks: Sequence[ClaimCheck]) -> list[Waiting]:
+        """Return the groups of a batch whose check passes. The others take no part in its gradient: each
+        is counted as untrusted, dropped, and named in a Rejected event."""
         believed: list[Waiting] = []
         refused: dict[PeerId, list[tuple[Waiting, ClaimCheck, str]]] = {}
         for item, each in zip(batch, checks, strict=True):
@@ -229,11 +228,12 @@ class LearnerInbox:
             self.host.status.refused += len(its)
             for _, each, _ in its:
                 self.tally.judged(sampler, Verdict.UNTRUSTED)
-                self.weigh(sampler, each)
+                self.add_evidence(sampler, each)
         return believed
 
-    def weigh(self, sampler: PeerId, check: ClaimCheck) -> None:
-        """A group of it will not be learned on again: what its check says of its sampler counts, once."""
+    def add_evidence(self, sampler: PeerId, check: ClaimCheck) -> None:
+        """Count a group's check as evidence about its sampler. Call it once a group, when the group is
+        done."""
         now = self.host.now()
         if self.sampler_evidence.add(sampler, check.evidence, now):
             self.host.emit(
@@ -243,16 +243,16 @@ class LearnerInbox:
                 reason=str(self.sampler_evidence.objection(sampler, now)),
             )
 
-    def exercise(self, group: Group) -> Exercise:
-        return self._exercises[group.id]
+    def task_and_rewards(self, group: Group) -> TaskAndRewards:
+        return self._tasks[group.id]
 
     def consumed(self, batch: Sequence[Waiting]) -> None:
-        """These groups were trained on, or never will be."""
+        """Forget the tasks of groups that were trained on, or never will be."""
         for item in batch:
-            self._exercises.pop(item.group.id, None)
+            self._tasks.pop(item.group.id, None)
 
     def texts(self, group: Group) -> list[str]:
-        """(G,) completions as text."""
+        """The group's completions as text, one string each."""
         tokens = memoryview(group.tokens.data).cast("i").tolist()
         starts = [sum(group.lengths[:i]) for i in range(len(group.lengths))]
         return [
@@ -261,16 +261,16 @@ class LearnerInbox:
         ]
 
     def show(self, group: Group, advantages: Sequence[float], weights: Sequence[float]) -> None:
-        """Tell a trained group for reading, as much of it as an event holds; not more often than anybody
-        reads."""
+        """Emit a trained group as a Shown event for people to read, as much of it as an event holds; at most
+        one event each SHOWN_EVERY seconds."""
         host, now = self.host, self.host.now()
         if self._shown is not None and now - self._shown < max(SHOWN_EVERY, host.config.run.pace.beat):
             return
         self._shown = now
-        exercise, texts = self.exercise(group), self.texts(group)[:SHOWN]
-        prompt, answer = cut(exercise.task.prompt, SHOWN_PROMPT), cut(exercise.task.answer, SHOWN_ANSWER)
+        scored, texts = self.task_and_rewards(group), self.texts(group)[:SHOWN_COMPLETIONS]
+        prompt, answer = cut(scored.task.prompt, SHOWN_PROMPT), cut(scored.task.answer, SHOWN_ANSWER)
         room = (SHOWN_TEXT - len(prompt.encode()) - len(answer.encode())) // len(texts) - 30
-        told = all(map(math.isfinite, (*advantages, *weights)))
+        finite = all(map(math.isfinite, (*advantages, *weights)))
         host.emit(
             events.Shown,
             group=group.id,
@@ -278,19 +278,19 @@ class LearnerInbox:
             version=group.version,
             prompt=prompt,
             answer=answer,
-            completions=tuple(cut(text, min(room, SHOWN_COMPLETION)) for text in texts),
-            rewards=exercise.rewards[:SHOWN],
-            advantages=tuple(round(value, 4) for value in advantages[:SHOWN]) if told else (),
-            weights=tuple(round(value, 4) for value in weights[:SHOWN]) if told else (),
+            completions=tuple(cut(text, min(room, SHOWN_COMPLETION_TEXT)) for text in texts),
+            rewards=scored.rewards[:SHOWN_COMPLETIONS],
+            advantages=tuple(round(value, 4) for value in advantages[:SHOWN_COMPLETIONS]) if finite else (),
+            weights=tuple(round(value, 4) for value in weights[:SHOWN_COMPLETIONS]) if finite else (),
         )
 
     def report(self, after: float = 0.0) -> None:
-        """Tell what was counted since the last time, if that was `after` seconds ago and there is something
-        to tell."""
+        """Emit what was counted since the last Counted event, unless that was less than `after` seconds ago
+        or nothing was counted."""
         now = self.host.now()
-        if now - self._told < after or not (self.tally.samplers or self.tally.versions):
+        if now - self._reported < after or not (self.tally.samplers or self.tally.versions):
             return
-        self._told = now
+        self._reported = now
         self.host.emit(events.Counted, **self.tally.drain(), samplers=self.tally.drain_samplers())
 
     def _judge(self, opened: wire.Opened, sender: PeerId, group: Group, now: float) -> Judgement:
@@ -305,11 +305,11 @@ class LearnerInbox:
         return self.admission.judge(group, version=self._version(), full=full, distrust=distrust, now=now)
 
     async def _scored(self, group: Group, judgement: Judgement) -> Judgement:
-        """What becomes of an admitted group once its rewards are known. Its id is known from before: it is
-        not scored twice."""
+        """Compute an admitted group's rewards; return the verdict with them in view. Admission remembers the
+        id, so no group is scored twice."""
         self.batcher.scoring[group.sampler] += 1
         try:
-            exercise = Exercise(*await self.scorer.exercise(group.task, self.texts(group)))
+            task = TaskAndRewards(*await self.reward_calls.task_and_rewards(group.task, self.texts(group)))
         except RewardError as error:
             return replace(
                 judgement,
@@ -318,23 +318,24 @@ class LearnerInbox:
             )
         finally:
             self.batcher.scoring[group.sampler] -= 1
-        if any(
-            abs(mine - claimed) > 1e-6 for mine, claimed in zip(exercise.rewards, group.rewards, strict=True)
-        ):
-            detail = f"claims rewards {list(group.rewards)}, they are {list(exercise.rewards)}"
+        if any(abs(mine - claimed) > 1e-6 for mine, claimed in zip(task.rewards, group.rewards, strict=True)):
+            detail = f"claims rewards {list(group.rewards)}, they are {list(task.rewards)}"
             return replace(judgement, verdict=Verdict.UNTRUSTED, detail=detail)
-        self._exercises[group.id] = exercise
+        self._tasks[group.id] = task
         return judgement
 
     def _room(self, sampler: PeerId, learners: int, now: float) -> Room:
-        """For how many more groups of one sampler."""
+        """Room for more groups of one sampler."""
         if not self._open():
             return Room(0, "this learner takes no groups now: another one may")
-        scored = Room(self._scored_at_most(SCORED), f"{SCORED} groups are being scored: send more later")
+        scored = Room(
+            self._scored_at_most(SCORING_AT_ONCE),
+            f"{SCORING_AT_ONCE} groups are being scored: send more later",
+        )
         return min(self.batcher.room(sampler, learners, now), scored)
 
     def _scored_at_most(self, most: int) -> int:
-        """For how many more groups, of which `most` are scored at once where rewards are slow."""
+        """Groups that may still be scored where rewards are slow, with `most` at once; no limit elsewhere."""
         return most - self.batcher.scoring.total() if self.source.slow else sys.maxsize
 
     def _open(self) -> bool:

@@ -4,9 +4,8 @@
            while the round waits for it, or has nothing to do
     wait   the round, until they are ready or not worth waiting for
 
-A release that is announced is waited for as long as swarm.core.releases says. Then the learner goes on from
-what it has, and is told by `better` when the bytes are here after all. Not handled here: what the learner
-makes of them.
+A learner waits for an announced release as long as swarm.core.releases says, then goes on from its own
+version; `better` is true when the bytes arrive later. Not handled here: what the learner does with them.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from swarm.weights import Weights
 
 class NextRelease:
     def __init__(self, host: Host, above: Callable[[], tuple[Any, ...]], idle: Callable[[], bool]) -> None:
-        """`above` tells what a release must rank above to be taken, `idle` that the round has nothing to
-        do."""
+        """`above()` is the rank that a release must exceed, `idle()` whether the round has nothing to do."""
         self._host, self._above, self._idle = host, above, idle
         self._ready: tuple[Release, Weights] | None = None
         self._waited = False
 
     def better(self, above: tuple[Any, ...]) -> bool:
-        """A release that ranks above is here, or worth waiting for."""
+        """A release that ranks above is here, or is worth waiting for."""
         ready = self._ready is not None and rank(self._ready[0]) > above
         return ready or self.awaited(above) is not None
 
     def awaited(self, above: tuple[Any, ...]) -> Release | None:
+        """The release that ranks above and is worth waiting for, if there is one."""
         return self._host.releases.awaited(above)
 
     async def run(self) -> None:
-        """For ever, beside the round: what the round waits for, or anything better than mine while there is
+        """Fetch, until cancelled: the release that the round waits for, or any better one while the round has
         nothing to do."""
         host = self._host
         while True:
             above, pause = self._above(), host.config.run.pace.beat
             if self._ready is not None and rank(self._ready[0]) <= above:
-                self._ready = None  # the learner is beyond it by now
+                self._ready = None  # the learner has a better one by now
             if self._ready is None and (self._waited or (self._idle() and self.awaited(above) is None)):
                 if (found := await host.releases.obtain(above)) is not None:
                     self._ready = found
@@ -52,8 +51,8 @@ class NextRelease:
             await host.changed(pause)
 
     async def wait(self) -> tuple[Release, Weights] | None:
-        """A better release and its bytes; None when none is worth waiting for any more, or the learner is
-        asked to stop."""
+        """Wait for a better release and its bytes. None when none is worth waiting for any more, or when the
+        learner is asked to stop."""
         host, above, self._waited = self._host, self._above(), True
         host.move()
         while not host.stop.is_set() and self._ready is None and self.awaited(above) is not None:

@@ -1,15 +1,15 @@
-"""What a peer that observes keeps of the swarm: a State over its bus, kept over restarts and told to windows
-that come late.
+"""The observer: folds all events into the dashboard's State, saves it, and serves it to observers that join
+late.
 
     bus -> Feed over State -> page, terminal
              ^       |
              |       +-> folder/history, every `history.save` seconds and at the end
-             |       +-> service `history` -> a window that joined late
-    own file, or a seed's snapshot when that knows more
+             |       +-> service `history` -> an observer that joined late
+    own file, or a seed's snapshot when that is newer
 
-`catch_up` asks before anybody reads the feed; what the bus brought meanwhile is folded after the snapshot. A
-file or a snapshot that cannot be read is a warning and a State without it, a disk that takes no more costs
-the history and not the window. Not handled here: how a State is folded, written and read (dashboard).
+`catch_up` asks before anybody reads the feed; events that arrive meanwhile are folded after the snapshot.
+When a file or a snapshot cannot be read, a warning says so and the State begins without it; when the disk is
+full, only the saved history is lost. Not handled here: how a State is folded, written and read (dashboard).
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from swarm.net.ports import NetError, Refused
 from swarm.protocol import FRAME_LIMIT, Kind, Role, Service
 from swarm.types import Finite, PeerId, Struct
 
-ANSWER = 3670016
+ANSWER_LIMIT = 3670016
 """Bytes, 3.5 MiB: a frame of mail is 4 MiB, and a private run wraps it."""
 
-FRESH = 2.0
-"""Seconds that one dump answers for: a crowd of windows costs what one costs, and none misses more than
-this."""
+DUMP_LIFETIME = 2.0
+"""Seconds for which one dump is reused: many observers that join at once cost one dump, and none misses more
+than this."""
 
-JOINED = 1.2
-"""Seconds until gossip of others arrives: GossipSub makes its mesh once a second. Whoever asks earlier has a
-gap after the answer."""
+GOSSIP_DELAY = 1.2
+"""Seconds until gossip of others arrives: GossipSub makes its mesh once a second. An observer that asks
+earlier misses events after the answer."""
 
 PATIENCE = 5.0
-"""Seconds in which somebody has to have answered: a page without a past is better than no page."""
+"""Seconds in which a peer must answer: a page without history is better than no page."""
 
-SHARE = 1.5
-"""Of them, for each but the last who is asked: a silent one leaves time for another."""
+PATIENCE_EACH = 1.5
+"""Seconds of these for each peer but the last: a silent one leaves time for another."""
 
-HELD = 10_000
-"""Events that wait for the answer: a thousand peers say less in these seconds."""
+HELD_EVENTS = 10_000
+"""Events that are held until the answer: a thousand peers send fewer in these seconds."""
 
 
 class Past(Struct):
-    """An answer of `history`."""
+    """The answer of service `history`."""
 
     age: Finite
-    """Seconds since the snapshot was made: no two clocks are compared."""
+    """Seconds since the snapshot was made: an age, because clocks of two peers differ."""
     state: Annotated[bytes, Meta(max_length=FRAME_LIMIT)]
 
 
-class Told(NamedTuple):
+class ReceivedHistory(NamedTuple):
     state: State
     made: float
-    """When, by the clock of whoever was told."""
+    """When it was made, by the receiver's clock."""
 
 
 class Observer:
-    """Made before the host runs; `catch_up` once it runs; `kept` around all of that."""
+    """Construct it before the host runs; enter `running`; call `catch_up` once the host runs."""
 
     def __init__(self, host: Host, peer_folder: Path) -> None:
         self._host, self._file = host, peer_folder / "history"
@@ -76,9 +76,9 @@ class Observer:
         self._saved = 0
         self._full = False
         self._held: list[tuple[float, events.Event]] | None = None
-        state, complaint = self._remembered()
+        state, complaint = self._load_file()
         self.feed = Feed(state, host.now)
-        host.bus.add(self._take)
+        host.bus.add(self._on_event)
         if complaint:
             self._warn(complaint)
 
@@ -87,8 +87,8 @@ class Observer:
         return self.feed.state
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Saves, and answers those who come late."""
+    async def running(self) -> AsyncIterator[None]:
+        """Save the State and answer service `history` while the body runs."""
         await self._host.ports.mail.serve(Service.HISTORY, self._answer)
         async with asyncio.TaskGroup() as tasks:
             saving = tasks.create_task(self._save_forever(), name="history")
@@ -99,36 +99,36 @@ class Observer:
         await self._save()
 
     async def catch_up(self, sources: Sequence[PeerId]) -> bool:
-        """Take over what a seed knows of the time before, unless this window knows more. False when none
-        told."""
+        """Take over a seed's State, unless this one is newer. False when no seed answered."""
         self._held = []
         theirs = None
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._host.ports.clock.sleep(JOINED)
+                await self._host.ports.clock.sleep(GOSSIP_DELAY)
                 theirs = await self._ask(sources)
         except TimeoutError:
-            self._warn("no seed told what happened before: the history begins now")
+            self._warn("no seed sent the history: it begins now")
         finally:
             held, self._held = self._held, None
-            since = self._settle(theirs)
+            since = self._choose_state(theirs)
             for heard, event in held:
-                # Of what came before the snapshot was made, it has what peers said; heartbeats have numbers
-                # and count once.
+                # The snapshot has what other peers sent before it was made, but not this peer's own events;
+                # a heartbeat has a number, and folding it twice counts it once.
                 if heard > since or event.peer == self._host.ports.me or isinstance(event, events.Heard):
                     self.feed(event)
         return theirs is not None
 
-    def _take(self, event: events.Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         if self._held is None:
             self.feed(event)
-        elif len(self._held) < HELD:
+        elif len(self._held) < HELD_EVENTS:
             self._held.append((self._host.now(), event))
 
-    def _settle(self, theirs: Told | None) -> float:
-        """Choose between their State and mine. -> when the chosen one was made, by this peer's clock"""
+    def _choose_state(self, theirs: ReceivedHistory | None) -> float:
+        """Choose between a seed's State and mine. Returns when the chosen one was made, by this peer's
+        clock."""
         mine, now = self.state, self._host.now()
-        # A seed that lost its own history has news and no past.
+        # A seed that lost its own history has recent events only.
         if (
             theirs is None
             or theirs.state.last <= mine.last
@@ -138,46 +138,46 @@ class Observer:
         self.feed.state = theirs.state
         return theirs.made
 
-    # --- what others tell -----------------------------------------------------------------------------------
+    # --- service `history` ----------------------------------------------------------------------------------
 
-    async def _ask(self, sources: Sequence[PeerId]) -> Told | None:
+    async def _ask(self, sources: Sequence[PeerId]) -> ReceivedHistory | None:
         host = self._host
         seeds = [peer for peer, beat in host.roster if beat.role is Role.SEED]
         asked = [peer for peer in dict.fromkeys([*sources, *seeds]) if peer != host.ports.me]
         asked.sort(key=lambda peer: peer not in host.roster)  # an invite may name peers that are gone
         for place, peer in enumerate(asked, 1):
-            patience = PATIENCE if place == len(asked) else SHARE
+            patience = PATIENCE if place == len(asked) else PATIENCE_EACH
             try:
                 answer = wire.decode(
                     await host.ports.mail.send(peer, Service.HISTORY, b"", timeout=patience), Past
                 )
-                made = host.now() - min(max(answer.age, 0.0), FRESH)
+                made = host.now() - min(max(answer.age, 0.0), DUMP_LIFETIME)
                 run, history = host.config.run, host.config.peer.history
-                return Told(
+                return ReceivedHistory(
                     await host.ports.work.run(
                         Kind.HISTORY, snapshot.load, answer.state, run, history, host.now()
                     ),
                     made,
                 )
             except NetError as error:
-                self._warn(f"{peer} did not tell what happened before: {error}")
+                self._warn(f"{peer} did not send the history: {error}")
             except (wire.WireError, snapshot.SnapshotError) as error:
                 host.emit(events.Rejected, sender=peer, kind=Service.HISTORY, reason=str(error))
         return None
 
     async def _answer(self, sender: PeerId, _: bytes) -> bytes:
         now = self._host.now()
-        if self._dumped is None or not 0 <= now - self._dumped[0] < FRESH:
+        if self._dumped is None or not 0 <= now - self._dumped[0] < DUMP_LIFETIME:
             try:
-                self._dumped = now, snapshot.dump(self.state, ANSWER)
+                self._dumped = now, snapshot.dump(self.state, ANSWER_LIMIT)
             except snapshot.SnapshotError as error:
                 raise Refused(str(error)) from error
         return wire.encode(Past(age=now - self._dumped[0], state=self._dumped[1]))
 
     # --- the disk -------------------------------------------------------------------------------------------
 
-    def _remembered(self) -> tuple[State, str]:
-        """What the file says, or a State without a past and why it is that."""
+    def _load_file(self) -> tuple[State, str]:
+        """The saved State, or an empty one and the reason for it."""
         run, history = self._host.config.run, self._host.config.peer.history
         try:
             return snapshot.load(self._file.read_bytes(), run, history, self._host.now()), ""

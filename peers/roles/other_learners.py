@@ -1,8 +1,8 @@
-"""The other learners by their heartbeats: who can take part in a round, whose turn it is without one.
+"""The other learners by their heartbeats: who can take part in a round, and whose turn it is to step alone.
 
-A heartbeat that names a release may be here before the release is announced: nobody makes a second one of
-that version meanwhile. Not handled here: how members of a round find each other (the Averager port), the
-order of turns (swarm.core.solo_turns).
+A heartbeat that names a release may arrive before the announcement of the release; while such a heartbeat is
+known, this learner makes no second release of that version. Not handled here: how members of a round find
+each other (the Averager port), the order of turns (swarm.core.solo_turns).
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from swarm.core.solo_turns import HEARD, SoloTurns
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
-TOLD = (State.LEARNING, State.MATCHING)
-"""States that the other learners hear of at once: they close their batches too, and know who may step
-alone."""
+ANNOUNCED = (State.LEARNING, State.MATCHING)
+"""States that are announced by a heartbeat at once: the other learners close their batches too, and know who
+may step alone."""
 
-LONG = 0.2
-"""Seconds of a step from which they hear of it, too. Most steps are over by then, and the release says it."""
+LONG_STEP = 0.2
+"""Seconds after which a step is announced, too. Most steps end earlier, and the release announces them."""
 
-UNDER_WAY = (Phase.LEARNING, Phase.MATCHING)
-"""Phases of who has closed its batch and is to be met in a round."""
+IN_ROUND = (Phase.LEARNING, Phase.MATCHING)
+"""Phases of a learner that has closed its batch and waits for a round."""
 
 
 class OtherLearners:
     def __init__(self, host: Host, version: Callable[[], int]) -> None:
-        """`version` is mine."""
+        """`version()` is this learner's version."""
         self._host, self._version = host, version
         run, me = host.config.run, (host.who.incarnation, host.ports.me)
         self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
-        self._later: asyncio.TimerHandle | None = None
-        """Tells of a step that takes long."""
+        self._long_step: asyncio.TimerHandle | None = None
+        """Announces a step that takes long."""
 
-    def others(self) -> list[PeerId]:
-        """Learners that can take part in a round now."""
+    def ready(self) -> list[PeerId]:
+        """Other learners that can take part in a round now."""
         found = (
             (peer, self._host.roster.beat(peer))
             for peer in self._host.roster.learners()
@@ -45,22 +45,23 @@ class OtherLearners:
         )
         return [peer for peer, beat in found if beat is not None and beat.version >= 0]
 
-    def learners(self) -> int:
-        return 1 + len(self.others())
+    def round_size(self) -> int:
+        """Learners of a round that everybody takes part in, this one included."""
+        return 1 + len(self.ready())
 
-    def abreast(self) -> dict[PeerId, Beat]:
-        """Those at my version."""
-        beats = ((peer, self._host.roster.beat(peer)) for peer in self.others())
+    def at_my_version(self) -> dict[PeerId, Beat]:
+        """Heartbeats of the other learners that are at my version."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
         return {peer: beat for peer, beat in beats if beat is not None and beat.version == self._version()}
 
-    def called(self) -> bool:
-        """Another learner has closed its batch for my version: a smaller batch in the common round beats a
-        whole one alone."""
-        return any(beat.phase in UNDER_WAY for beat in self.abreast().values())
+    def batch_closed_elsewhere(self) -> bool:
+        """Another learner at my version has closed its batch: then a smaller batch in the common round is
+        better than a whole one alone."""
+        return any(beat.phase in IN_ROUND for beat in self.at_my_version().values())
 
-    def coming(self, version: int) -> set[PeerId]:
-        """Whose heartbeat names a release of `version`, or a later one, that I have not heard of."""
-        beats = ((peer, self._host.roster.beat(peer)) for peer in self.others())
+    def with_unheard_release(self, version: int) -> set[PeerId]:
+        """Learners whose heartbeat names a release of `version` or later that has not been announced here."""
+        beats = ((peer, self._host.roster.beat(peer)) for peer in self.ready())
         return {
             peer
             for peer, beat in beats
@@ -68,6 +69,7 @@ class OtherLearners:
         }
 
     def incarnation(self, peer: PeerId) -> int:
+        """When a learner started, in milliseconds; an unknown one counts as the youngest."""
         beat = self._host.roster.beat(peer)
         return (
             self._host.who.incarnation
@@ -75,41 +77,41 @@ class OtherLearners:
             else (beat.incarnation if beat else 1 << 62)
         )
 
-    def enter(self, state: State) -> None:
-        """I am in this state now."""
+    def set_state(self, state: State) -> None:
+        """Publish my round's state as my phase."""
         phase = Phase(state.value)
         news = phase is not self._host.status.phase
         self._host.status.phase = phase
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        if news and state in TOLD:
+        if self._long_step is not None:
+            self._long_step.cancel()
+            self._long_step = None
+        if news and state in ANNOUNCED:
             self._host.beat_now()
         elif news and state is State.STEPPING:
-            self._later = asyncio.get_running_loop().call_later(LONG, self._host.beat_now)
+            self._long_step = asyncio.get_running_loop().call_later(LONG_STEP, self._host.beat_now)
 
     async def my_turn(self) -> bool:
-        """No round came about: do I step alone? If not, `turns` says when to ask again."""
+        """Whether I step alone after a round failed. If not, `turns` says when to ask again."""
         host = self._host
-        if not self.turns.ask(self.abreast(), host.now(), self._next()):
+        if not self.turns.ask(self.at_my_version(), host.now(), self._next()):
             return False
-        if not self.turns.contested(self.abreast()):
+        if not self.turns.contested(self.at_my_version()):
             return True
-        self.enter(State.STEPPING)
+        self.set_state(State.STEPPING)
         host.beat_now()
         await host.ports.clock.sleep(HEARD)
-        mine = self.turns.claim(self.abreast(), host.now(), self._next())
+        mine = self.turns.claim(self.at_my_version(), host.now(), self._next())
         if not mine:
-            self.enter(State.MATCHING)  # whoever gives way to me goes on
+            self.set_state(State.MATCHING)  # learners that gave way to me go on
         return mine
 
     async def give_way(self, members: Collection[PeerId], ahead: Callable[[], bool]) -> None:
-        """My round succeeded, but somebody outside of it may step already: let its release come first, for
-        one time-out."""
+        """Let a learner outside of my successful round that may be stepping already release first, for one
+        time-out."""
         host = self._host
         until = host.now() + host.config.run.release.timeout
         while (
-            self.turns.steps(self.abreast()).union(self._next()).difference(members)
+            self.turns.steps(self.at_my_version()).union(self._next()).difference(members)
             and not ahead()
             and not host.stop.is_set()
         ):
@@ -118,4 +120,4 @@ class OtherLearners:
             await host.changed(left)
 
     def _next(self) -> set[PeerId]:
-        return self.coming(self._version() + 1)
+        return self.with_unheard_release(self._version() + 1)

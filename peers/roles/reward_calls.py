@@ -1,9 +1,8 @@
 """Calls of a task source: tasks and rewards, slow ones off the loop, with fault events.
 
-In come a task and the texts of one group, out come its rewards, or RewardError: the group is lost and the
-role goes on. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered
-one. A quick source is scored without giving way to anybody, so that a simulation's journal does not depend on
-it.
+A task and the texts of one group come in, its rewards go out, or RewardError: the group is lost and the role
+goes on. The first failure is a Faulted event (part `rewards`), the first success after it a Recovered event.
+A quick source is called in the event loop itself, so that a simulation's journal does not depend on it.
 """
 
 from __future__ import annotations
@@ -26,26 +25,27 @@ class RewardCalls:
         self._fault = FaultReport(host, Part.REWARDS)
 
     async def tasks(self, indices: Sequence[int]) -> list[Task]:
-        """Training tasks to sample. Raises RewardError when a source that makes them elsewhere cannot."""
+        """Training tasks to sample. Raises RewardError when a source that makes them in another process
+        fails."""
         return await self._made(Kind.DRAW, lambda: [self.source.task(index) for index in indices])
 
-    async def exercise(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
-        """A training task that somebody else sampled, and what its completions are worth. Raises RewardError.
+    async def task_and_rewards(self, index: int, texts: Sequence[str]) -> tuple[Task, tuple[float, ...]]:
+        """A training task by its index, and the rewards of another peer's completions. Raises RewardError.
 
-        One piece of work, of the kind that does not wait for what a learner computes.
+        One call of kind SCORE, which does not wait until a learner has finished a computation.
         """
         task, rewards = await self._made(Kind.SCORE, self._regenerated, index, texts)
-        self._fault.over()
+        self._fault.recovered()
         return task, tuple(rewards)
 
     async def held_out(self, n: int) -> list[Task]:
-        """Raises RewardError as `tasks` does."""
+        """The first `n` held-out tasks. Raises RewardError as `tasks` does."""
         return await self._made(Kind.DRAW, self.source.held_out, n)
 
     async def rewards(self, task: Task, texts: Sequence[str]) -> tuple[float, ...]:
-        """One for each text. Raises RewardError."""
+        """One reward for each text. Raises RewardError."""
         rewards = await self._made(Kind.SCORE, self.source.rewards, task, texts)
-        self._fault.over()
+        self._fault.recovered()
         return tuple(rewards)
 
     def _regenerated(self, index: int, texts: Sequence[str]) -> tuple[Task, list[float]]:
@@ -58,5 +58,5 @@ class RewardCalls:
                 await self.host.ports.work.run(kind, function, *args) if self.source.slow else function(*args)
             )
         except (RewardError, TaskError) as error:
-            self._fault.tell(str(error))
+            self._fault.failed(str(error))
             raise RewardError(str(error)) from error

@@ -6,10 +6,10 @@
     score     rewards -> groups                                          slow ones beside the rest, in order
     deliver   (injected delay) -> learner -> receipt                     many at once, bounded
 
-Invariant: all completions of a group come from one version. What becomes of a group after each try to deliver
-it is a table (swarm.core.deliveries); a learner that does not take what is sent is left alone for a while. A
-group that outgrew the window is dropped, and so is one whose rewards cannot be computed. Not handled here:
-what learners make of it.
+Invariant: all completions of a group come from one version. A table (swarm.core.deliveries) says what happens
+to a group after each try to deliver it; a learner that refuses gets nothing more for a while. A group that is
+older than the window is dropped, and so is one whose rewards cannot be computed. Not handled here: what
+learners do with a group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from peers.roles.engine_calls import EngineWithRetry
+from peers.roles.engine_calls import EngineCalls
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
@@ -38,26 +38,26 @@ from swarm.types import Array, Group, PeerId, Receipt, Release, Task, Times, Ver
 from swarm.weights import Weights
 
 OUTBOX = 1024
-"""Groups on their way at once: 1800 s of delay at one group every two seconds; beyond it the sampler
-waits."""
+"""Groups in delivery at once: 1800 s of delay at one group every two seconds; the sampler waits when there
+are more."""
 
-LEAVE = 5.0
-"""Seconds for deliveries to end after the sampler was asked to stop: a person who pressed Ctrl-C waits this
-long."""
+LEAVE_TIMEOUT = 5.0
+"""Seconds in which deliveries may end after the sampler is asked to stop: a person who pressed Ctrl-C waits
+this long."""
 
 
-class Damaged(NetError):
-    """An answer that is no receipt."""
+class BadReceipt(NetError):
+    """The learner's answer cannot be decoded as a receipt."""
 
 
 LOSSES: dict[type[NetError], DeliveryLoss] = {
     Refused: DeliveryLoss.REFUSED,
     Busy: DeliveryLoss.REFUSED,
     Silent: DeliveryLoss.SILENT,
-    Damaged: DeliveryLoss.DAMAGED,
+    BadReceipt: DeliveryLoss.DAMAGED,
 }
-"""What a failed message means for the group in it; Unreachable, and whatever else: nobody knows where it
-is."""
+"""Error of a message -> loss of the group in it. Unreachable and all other errors: nobody knows whether the
+group arrived."""
 
 
 class Drawn(NamedTuple):
@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
     seed: int
     completions: Completions
     policy: tuple[Release, float]
-    """And when its bytes were here."""
+    """The release, and when its bytes had arrived."""
     used: float
     """When sampling began."""
 
@@ -75,20 +75,24 @@ class Drawn(NamedTuple):
 class Sampler:
     def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
         self.host, self.engine, self.source = host, engine, source
-        self.scorer = RewardCalls(host, source)
-        self.engine_calls = EngineWithRetry(host)
+        self.reward_calls = RewardCalls(host, source)
+        self.engine_calls = EngineCalls(host)
         self.curriculum = Curriculum(host.config.run.seed, host.ports.me, host.who.incarnation)
         self._ready: tuple[Release, Weights, float] | None = None
+        """The release to adopt next, its bytes, and when they had arrived."""
         self._policy: tuple[Release, float] | None = None
+        """The release that the engine samples from, and when its bytes had arrived."""
         self._outbox = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._scoring = 0
-        """Groups to be: sampled and not yet scored."""
+        """Groups that are sampled and not yet scored."""
         self._queue = asyncio.Lock()
-        """Groups that no learner has room for: they leave one by one, before new ones are drawn."""
+        """Held by a group that waits for a learner with credit: such groups leave one by one, and no new
+        ones are drawn meanwhile."""
 
     async def run(self) -> None:
-        """Until the host is asked to stop; groups at hand are delivered first, for LEAVE seconds at most."""
+        """Run until the host is asked to stop; then deliver what is sampled, for at most LEAVE_TIMEOUT
+        seconds."""
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self._refresh())
             while not self.host.stop.is_set():
@@ -98,14 +102,14 @@ class Sampler:
                     await self.engine_calls.wait()
             refresh.cancel()
             if self._deliveries:
-                _, late = await asyncio.wait(self._deliveries, timeout=LEAVE)
+                _, late = await asyncio.wait(self._deliveries, timeout=LEAVE_TIMEOUT)
                 for delivery in late:
                     delivery.cancel()
 
     # --- adopt ----------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
-        """Bring the best release here whenever it is better than mine, late by the injected delay."""
+        """Fetch every release that is better than mine; it is ready after the injected delay."""
         host = self.host
         while True:
             above = self._above()
@@ -117,25 +121,26 @@ class Sampler:
             host.move()
 
     def _above(self) -> tuple[Any, ...]:
-        """The rank of the release that I have, or will have next."""
+        """The rank that a release must exceed: that of the release I have, or will adopt next."""
         mine = self._ready or self._policy
         return rank(mine[0]) if mine is not None else ()
 
     async def _adopt(self) -> None:
-        """Raises EngineError; the release, or a newer one, is tried again before anything is sampled."""
+        """Load the ready release into the engine. Raises EngineError; then this release, or a newer one, is
+        loaded again before anything is sampled."""
         assert self._ready is not None
         ready, start = self._ready, self.host.now()
         release, weights, fetched = ready
         try:
             await self.engine_calls.run(Kind.LOAD, self.engine.load, weights)
         except ValueError as error:
-            self._done_with(ready)
+            self._clear_ready(ready)
             self.host.releases.refuse(release)
             self.host.emit(
                 events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}"
             )
             return
-        self._done_with(ready)
+        self._clear_ready(ready)
         now = self.host.now()
         self._policy = (release, fetched)
         self.host.status.version, self.host.status.weights = release.version, release.weights
@@ -149,15 +154,15 @@ class Sampler:
             age=round(now - release.released, 3),
         )
 
-    def _done_with(self, ready: tuple[Release, Weights, float]) -> None:
-        if self._ready is ready:  # else a newer one came meanwhile
+    def _clear_ready(self, ready: tuple[Release, Weights, float]) -> None:
+        if self._ready is ready:  # else a newer one has arrived
             self._ready = None
 
     # --- draw, sample, score, seal --------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> None:
-        """Decide (adopt? who has credit?), sample, hand over. Nothing is promised to a learner before it is
-        sampled."""
+        """Adopt a ready release, draw as many tasks as there is credit, sample them, start their deliveries.
+        A learner is chosen after sampling."""
         host = self.host
         if self._ready is not None:
             await self._adopt()
@@ -170,17 +175,17 @@ class Sampler:
         host.status.phase = Phase.SAMPLING
         draws = [self.curriculum.next() for _ in range(count)]
         try:
-            exercises = await self.scorer.tasks([draw.task for draw in draws])
+            to_sample = await self.reward_calls.tasks([draw.task for draw in draws])
         except RewardError:
             return await self._idle(Phase.NO_TASKS)
-        for drawn in await self._sample(exercises, draws[0].seed):
+        for drawn in await self._sample(to_sample, draws[0].seed):
             if self.source.slow:
                 self._scoring += 1
-                await self._send_off(tasks, self._score_and_deliver(drawn))
+                await self._start_delivery(tasks, self._score_and_deliver(drawn))
             elif (group := await self._seal(drawn)) is not None:
-                await self._send_off(tasks, self._deliver(group))
+                await self._start_delivery(tasks, self._deliver(group))
 
-    async def _send_off(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+    async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         await self._outbox.acquire()
         delivery = tasks.create_task(work)
         self._deliveries.add(delivery)
@@ -212,10 +217,10 @@ class Sampler:
         return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
 
     async def _seal(self, drawn: Drawn) -> Group | None:
-        """Score it and make a group of it; None when its rewards cannot be computed."""
+        """Score completions and make a group of them; None when the rewards cannot be computed."""
         host, task, (release, fetched) = self.host, drawn.task, drawn.policy
         try:
-            rewards = await self.scorer.rewards(task, drawn.completions.texts)
+            rewards = await self.reward_calls.rewards(task, drawn.completions.texts)
         except RewardError:
             return None
         now = host.now()
@@ -268,24 +273,24 @@ class Sampler:
         host.status.refused += 1
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
-        """Where the group goes, as soon as it may: to `bound`, who may have it already, while it lives; else
-        to a learner with credit. None: the group became too old meanwhile, or there is no such learner and
-        the sampler was asked to stop.
+        """Wait for the learner that the group is sent to: `bound`, which may have it already, while it is
+        alive; else a learner with credit. None when the group is too old by then, or when the sampler is
+        asked to stop while no learner has credit.
         """
         host = self.host
         while bound is not None and bound in host.roster:
             if host.roster.sent(bound, host.now()):
                 return bound
-            if not await self._outlasted(group):
+            if not await self._wait_unless_late(group):
                 return None
         async with self._queue:
             while (learner := host.roster.choose(host.now())) is None:
-                if host.stop.is_set() or not await self._outlasted(group):
+                if host.stop.is_set() or not await self._wait_unless_late(group):
                     return None
             return learner
 
-    async def _outlasted(self, group: Group) -> bool:
-        """Wait for something to move; False when the group is too old then."""
+    async def _wait_unless_late(self, group: Group) -> bool:
+        """Wait for a change in the host. False when the group is too old by then."""
         await self.host.changed(min(self.host.config.run.pace.beat, self.host.roster.wait(self.host.now())))
         return not self._late(group)
 
@@ -295,7 +300,7 @@ class Sampler:
         return staleness(group, self.host.config.run.window, version, self.host.now()) is not None
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
-        """What came of it, and why."""
+        """Send the group to a learner, once. Returns the outcome and the reason for it."""
         host, receipt = self.host, None
         times = msgspec.structs.replace(group.times, sent=host.now())
         try:
@@ -315,7 +320,7 @@ class Sampler:
             host.move()
         host.status.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
-            host.status.lags(inbox=beat.lag.inbox)  # nobody tells of each group how long it waited there
+            host.status.lags(inbox=beat.lag.inbox)  # a receipt does not say how long the group will wait
         return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:
@@ -325,11 +330,11 @@ class Sampler:
 
 
 def _receipt(answer: bytes) -> Receipt:
-    """Raises Damaged."""
+    """Decode a learner's answer. Raises BadReceipt."""
     try:
         return wire.decode(answer, Receipt)
     except wire.WireError as error:
-        raise Damaged(str(error)) from error
+        raise BadReceipt(str(error)) from error
 
 
 def make_group(
@@ -341,8 +346,8 @@ def make_group(
     rewards: Sequence[float],
     times: Times,
 ) -> Group:
-    """Seal the facts: the id is a hash of what was sampled, so that every delivery of a group has the
-    same."""
+    """Make a group; its id is a hash of what was sampled, so that every delivery of the group has the same
+    id."""
     tokens, logprobs = completions.tokens.tobytes(), completions.logprobs.tobytes()
     total = len(completions.tokens)
     return Group(

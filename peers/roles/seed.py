@@ -1,9 +1,9 @@
-"""The seed: where others find the run, and what remembers it.
+"""The seed: the peer that others connect to first, which keeps releases and history.
 
-It publishes version 0 and holds the newest releases for everybody, on disk: their bytes in `blobs`, and in
-`releases` each one as its publisher signed it, so that a swarm whose peers all died goes on from the last
-released version, or from the one before where its bytes are damaged. It observes: its journal has every event
-of the swarm. It also says when the run is complete.
+It publishes version 0 and keeps the newest releases on disk: their bytes in `blobs`, and in `releases` each
+one as its publisher signed it. A swarm whose peers all died goes on from the last released version, or from
+the one before if its bytes are damaged. The seed observes: its journal has every event of the swarm. It also
+announces that the run is complete.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from swarm.protocol import Part, Phase
 from swarm.types import Digest, Release
 from swarm.weights import Weights
 
-FAREWELL = 5.0
-"""Seconds that a complete run's seed stays, so that every peer hears it say so."""
+COMPLETE_FOR = 5.0
+"""Seconds that the seed stays after the run is complete, so that every peer hears its heartbeat."""
 
 
 class Seed:
     def __init__(self, host: Host, genesis: Weights | None, folder: Path | None) -> None:
-        """`genesis` is version 0 as a release's bytes, where the run was started; `folder` keeps what
-        publishers signed."""
+        """`genesis` is version 0 as a release's bytes, None where the run was not started here; `folder`
+        keeps releases as publishers signed them."""
         self.host, self._genesis, self.folder = host, genesis, folder
         self._held = -1
         self._accuracy = 0.0
@@ -48,28 +48,28 @@ class Seed:
                 )
 
     async def _begin(self) -> None:
-        """Offer the best release that is whole on the disk, or version 0."""
+        """Offer the best release whose bytes are on the disk, or version 0."""
         host = self.host
-        self._remember()
+        self._load_kept()
         if (held := host.releases.held) is not None:
-            self._settle(held)
+            self._set_status(held)
         elif self._genesis is not None:
             release = await host.releases.publish(self._genesis)
             self._keep(release)
-            self._settle(release)
+            self._set_status(release)
         self._genesis = None
-        self._tell_what_is_missing()
+        self._report_missing()
 
-    def _remember(self) -> None:
-        """Hear of the releases that the disk has the word of; a word that is damaged is told and gone."""
+    def _load_kept(self) -> None:
+        """Read the signed releases from the disk; a damaged one is reported and deleted."""
         for path in sorted((self.folder / RELEASES).glob("*")) if self.folder is not None else ():
             if not self.host.releases.remember(path.read_bytes()):
                 self._warn(
-                    f"{path} is damaged: its release is left out until a peer that holds it tells of it"
+                    f"{path} is damaged: its release is left out until a peer that holds it announces it"
                 )
                 path.unlink()
 
-    def _tell_what_is_missing(self) -> None:
+    def _report_missing(self) -> None:
         host, held = self.host, self.host.releases.held
         lost = host.releases.awaited(rank(held) if held is not None else ())
         offered = f"version {held.version} is offered" if held is not None else "nothing can be offered"
@@ -82,25 +82,24 @@ class Seed:
             self._warn(f"no release is whole on this disk: {offered} until a peer that holds one is heard")
 
     async def _hold(self) -> bool:
-        """Fetch a better release for others. False when there is none to be had now."""
+        """Fetch a better release, to hold it for others. False when there is none now."""
         host = self.host
         held = host.releases.held
         if (found := await host.releases.obtain(rank(held) if held is not None else ())) is None:
             return False
         release, _ = found
         self._keep(release)
-        self._settle(release)
+        self._set_status(release)
         return True
 
     def _keep(self, release: Release) -> None:
-        """The word of its publisher beside its bytes; words of releases whose bytes are not here any more
-        go."""
+        """Write the release as its publisher signed it; delete those whose bytes are not held any more."""
         if self.folder is None:
             return
-        host, words = self.host, self.folder / RELEASES
+        host, folder = self.host, self.folder / RELEASES
         try:
-            write_durably(words / release.manifest, host.releases.sealed(release))
-            for path in words.iterdir():
+            write_durably(folder / release.manifest, host.releases.sealed(release))
+            for path in folder.iterdir():
                 if not host.releases.has_manifest(Digest(path.name)):
                     path.unlink()
         except OSError as error:
@@ -113,7 +112,7 @@ class Seed:
     def _warn(self, text: str) -> None:
         self.host.emit(events.Noted, level="warning", text=text)
 
-    def _settle(self, release: Release) -> None:
+    def _set_status(self, release: Release) -> None:
         self._held = release.version
         self.host.status.version, self.host.status.weights = release.version, release.weights
         self.host.status.finished(1, 0, self.host.now())
@@ -129,4 +128,4 @@ class Seed:
     async def _end(self) -> None:
         self.host.emit(events.Noted, level="info", text="the run is complete")
         self.host.beat_now()
-        await self.host.ports.clock.sleep(FAREWELL)
+        await self.host.ports.clock.sleep(COMPLETE_FOR)

@@ -1,16 +1,17 @@
 """Copies fp32 weights and optimizer state from a release's publisher, so that next steps are bit-identical.
 
 A release has bf16 weights; the next step also depends on the fp32 master copy and the optimizer's moments. A
-learner that only loads releases would differ from the others in every version and snap every time. So, once
-after it fell in with a round, it asks the publisher for the state behind the release (service `state`),
-checks that its bf16 weights are exactly the release's, and from then on makes the same bytes itself. When the
-publisher has moved on, the release alone will do until the next time.
+learner that only loads releases would differ from the others in every version, and would load every release
+again. So it asks the publisher once, after it joined the rounds, for the state behind the release (service
+`state`), checks that its bf16 weights are exactly the release's, and makes the same bytes itself from then
+on. When the publisher is at a later version by then, the release alone is loaded, and the state is asked for
+again later.
 
-    asks   state --> copy of the state, between steps -> hashed and cut, beside them --> offer
-           states --> chunks, from a store of one entry, dropped when nobody asks for its chunks any more
+    service state  --> copy of the state, between steps -> hashed and cut, beside them --> offer
+    service states --> chunks, from a store of one entry, dropped when nobody asks for its chunks any more
 
-Only learners are served: a state is six times as large as a release, and moments cannot be checked against
-anything. Whoever asks waits by size, and no longer: a learner that waits does not learn. Not handled: a state
+Only learners are served: a state is six times as large as a release, and nothing can verify its moments. The
+time-out follows from the state's size, since a learner does not learn while it waits. Not handled: one state
 from several learners.
 """
 
@@ -28,27 +29,27 @@ from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Kind, Service
 from swarm.types import Digest, PeerId, Release, Struct
 
-TIMES = 16
-"""Bytes of a state at most for each of its release's: fp32 weights and two moments are 6, the largest
+STATE_PER_RELEASE = 16
+"""Most bytes of a state for each byte of its release: fp32 weights and two moments are 6, the largest
 optimizers below 12."""
 
-SMALL = 1 << 20
-"""Bytes of a state beside that: names, settings, counts."""
+STATE_BASE = 1 << 20
+"""Bytes of a state beside these: names, settings, counts."""
 
 PATIENCE = 30.0
-"""Seconds that any state may take: the publisher may be in the middle of a batch."""
+"""Seconds that the smallest state may take: the publisher may be in the middle of a batch."""
 
-MADE, CARRIED = 50e6, 12.5e6
-"""Bytes a second at which a state is copied, hashed and cut at least, an eighth of what one core does; and at
-which it travels, 100 Mbit/s: over a slower line it would come when the swarm is many versions further, and
-the release alone will do."""
+PACKED_PER_SECOND, SENT_PER_SECOND = 50e6, 12.5e6
+"""Lowest rates in bytes a second. A state is copied, hashed and cut at an eighth of what one core does. It is
+sent at 100 Mbit/s: over a slower line it would arrive many versions too late, and the release alone is
+loaded."""
 
-HELD = 60.0
-"""Seconds for which a state is held after somebody asked for a part of it."""
+HELD_FOR = 60.0
+"""Seconds for which a state is held after the last request for a chunk of it."""
 
-TAKEN = 15.0
-"""Seconds without a question for a part of it after which nobody takes it any more: a fetch asks every few
-seconds."""
+TAKER_SILENT = 15.0
+"""Seconds without a request for a chunk after which another learner may replace the state: a fetch asks every
+few seconds."""
 
 
 class Offer(Struct):
@@ -64,7 +65,7 @@ class StateTransfer:
         self._host, self._learner = host, learner
         self._states = self._store()
         self._offered: tuple[str, Offer, PeerId] | None = None
-        """Of which weights the state is held, how it is offered, and who asked for it last."""
+        """(weights' digest of the state's release, its offer, the learner that asked for it last)."""
         self._one = asyncio.Lock()
 
     async def serve(self) -> None:
@@ -82,30 +83,30 @@ class StateTransfer:
     async def _offer(self, sender: PeerId, request: bytes) -> bytes:
         """`request` is the weights' digest of the release whose state is wanted."""
         if sender not in self._host.roster.learners():
-            raise Refused("only learners of this run are given a learner's state")
+            raise Refused("only learners of this run get a learner's state")
         wanted, loop = request.decode(errors="replace"), asyncio.get_running_loop()
         async with self._one:
             held = self._offered
             if held is not None and held[0] == wanted:
                 offer = held[1]
-            elif held is not None and held[2] != sender and loop.time() < self._states.asked + TAKEN:
-                raise Busy("another learner takes an earlier state over: try later")
+            elif held is not None and held[2] != sender and loop.time() < self._states.asked + TAKER_SILENT:
+                raise Busy("another learner is fetching an earlier state: try later")
             else:
                 offer = await self._make(wanted)
                 if self._offered is None:
-                    loop.call_later(HELD, self._expire)
+                    loop.call_later(HELD_FOR, self._expire)
             self._offered, self._states.asked = (wanted, offer, sender), loop.time()
             return wire.encode(offer)
 
     async def _make(self, wanted: str) -> Offer:
-        """The state of now in the store, in place of the last one."""
+        """Put the current state into the store, in place of the last one."""
         work = self._host.ports.work
         try:
             version, state = await work.run(Kind.PACK, self._snapshot, wanted)
         except RankLost as error:
             raise Refused(f"this learner has no state now: {error}") from error
         if state is None:
-            raise Refused(f"this learner is at version {version} by now")
+            raise Refused(f"this learner is at version {version} by now, not at the release's")
         parts = await work.run(Kind.CUT, cut, state, version)
         self._states.clear()
         manifest, address = self._states.hold(parts)
@@ -117,18 +118,18 @@ class StateTransfer:
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() < self._states.asked + HELD:
-            loop.call_at(self._states.asked + HELD, self._expire)
+        if loop.time() < self._states.asked + HELD_FOR:
+            loop.call_at(self._states.asked + HELD_FOR, self._expire)
         else:
             self._states.clear()
             self._offered = None
 
     async def take(self, release: Release) -> bool:
-        """Become its publisher's twin. False when that was not to be had in time; the learner is as before
-        then."""
+        """Load the full state of a release's publisher. False when it did not come in time; the learner is
+        unchanged then."""
         host = self._host
-        most = TIMES * release.size + SMALL
-        waits = PATIENCE + most / MADE
+        most = STATE_PER_RELEASE * release.size + STATE_BASE
+        waits = PATIENCE + most / PACKED_PER_SECOND
         try:
             answer = await host.ports.mail.send(
                 release.publisher, Service.STATE, release.weights.encode(), waits
@@ -138,15 +139,15 @@ class StateTransfer:
                 raise ValueError(
                     f"a state of {offer.size} bytes is offered behind a release of {release.size}"
                 )
-            async with asyncio.timeout(PATIENCE + offer.size / CARRIED):
+            async with asyncio.timeout(PATIENCE + offer.size / SENT_PER_SECOND):
                 state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
-            await host.ports.work.run(Kind.LOAD, self._load, state, release)
+            await host.ports.work.run(Kind.LOAD, self._load_state, state, release)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return False
         return True
 
-    def _load(self, state: bytes, release: Release) -> None:
-        """Raises ValueError, with the old state back, when the state is not that of the release."""
+    def _load_state(self, state: bytes, release: Release) -> None:
+        """Load a state. Raises ValueError, with the old state restored, when it is not the release's."""
         before = self._learner.state()
         self._learner.load_state(state)
         if self._learner.version != release.version or self._learner.weights().digest != release.weights:

@@ -1,6 +1,6 @@
-"""Reports a learner's step: counts and lags of its groups, a group to read, metrics and seconds.
+"""Reports a learner's step in events: counts and lags of its groups, one group to read, metrics, seconds.
 
-Times are added up phase by phase while the round goes and go out with the step's event.
+The round adds the seconds of each phase; `emit` sends them with the step's event.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class StepReport:
     def __init__(self, host: Host, inbox: LearnerInbox) -> None:
         self._host, self._inbox = host, inbox
         self.seconds: dict[str, float] = {}
-        """By phase of the round: gather, learn, average."""
+        """Phase of the round (gather, learn, average) -> seconds."""
 
     def add(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
-    def tell(
+    def emit(
         self,
         batch: Sequence[Waiting],
         checks: Mapping[str, ClaimCheck],
@@ -35,11 +35,11 @@ class StepReport:
         members: int,
         start: float,
     ) -> None:
-        """The step to `version` began at `start`; `checks` are those of the batch's groups, by id."""
+        """Emit the events of the step to `version`, which began at `start`. `checks`: group id -> check."""
         host, inbox = self._host, self._inbox
         for item in batch:
             inbox.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
-            inbox.weigh(item.group.sampler, checks[item.group.id])
+            inbox.add_evidence(item.group.sampler, checks[item.group.id])
         inbox.show(batch[0].group, gradient.advantages, gradient.weights)
         host.status.finished(len(batch), sum(sum(item.group.lengths) for item in batch), host.now())
         host.status.lags(

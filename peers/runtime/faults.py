@@ -1,7 +1,7 @@
-"""Emits Faulted at first and each 60 s while a part fails, Recovered when it works.
+"""Emits Faulted events while a part of a peer fails, and Recovered when it works again.
 
-FaultReport    one part that fails again and again: Faulted at first and each minute, Recovered when it works
-FaultReports   of a learner: Faulted each time, one Recovered a part when a step is taken again
+FaultReport    one part: Faulted at the first failure and each 60 s while it fails, Recovered when it works
+FaultReports   a learner's parts: Faulted at each failure, one Recovered for each part at the next step
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.protocol import Part
 
-AGAIN = 60.0
-"""Seconds after which a failure that goes on is told again, with its newest reason: windows that came later
-hear of it, too."""
+REPEAT_AFTER = 60.0
+"""Seconds after which a lasting failure is reported again, with its newest reason: observers that joined
+later hear of it, too."""
 
 
 class FaultReport:
     def __init__(self, host: Host, part: Part) -> None:
         self._host, self._part = host, part
         self._failing: tuple[float, float] | None = None
-        """Since when, and when it was last told."""
+        """(since when it fails, when it was last reported)."""
 
-    def tell(self, detail: str) -> None:
+    def failed(self, detail: str) -> None:
         now = self._host.now()
-        since, told = self._failing or (now, now - AGAIN)
-        if now - told >= AGAIN:
+        since, reported = self._failing or (now, now - REPEAT_AFTER)
+        if now - reported >= REPEAT_AFTER:
             self._host.emit(events.Faulted, part=self._part, detail=detail)
-            told = now
-        self._failing = (since, told)
+            reported = now
+        self._failing = (since, reported)
 
-    def over(self) -> None:
-        """It works, again or as before."""
+    def recovered(self) -> None:
+        """The part works. Call it after every success."""
         if self._failing is not None:
             self._host.emit(
                 events.Recovered, part=self._part, seconds=round(self._host.now() - self._failing[0], 2)
@@ -42,14 +42,14 @@ class FaultReports:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._since: dict[Part, float] = {}
-        """By part, the first time since the last step."""
+        """Part -> its first failure since the last step."""
 
-    def tell(self, part: Part, detail: str) -> None:
+    def failed(self, part: Part, detail: str) -> None:
         self._since.setdefault(part, self._host.now())
         self._host.emit(events.Faulted, part=part, detail=detail)
 
-    def over(self) -> None:
-        """A step was taken."""
+    def recovered(self) -> None:
+        """All parts work: a step was taken."""
         for part, began in self._since.items():
             self._host.emit(events.Recovered, part=part, seconds=round(self._host.now() - began, 2))
         self._since = {}

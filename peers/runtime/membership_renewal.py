@@ -61,7 +61,7 @@ class MembershipRenewal:
         self._fault = FaultReport(host, Part.MEMBERSHIP)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """Renew, and answer others, while the body runs."""
         if self._renews is not None:
             await self._host.ports.mail.serve(Service.RENEW, self._answer)
@@ -85,10 +85,10 @@ class MembershipRenewal:
             new = await self._ask(old)
         except (NetError, wire.WireError) as error:
             if (left := old.delegation.expires - host.now()) < WARN:
-                self._fault.tell(f"{_end(left)}: {error}")
+                self._fault.failed(f"{_end(left)}: {error}")
             return
         host.frames.membership = new
-        self._fault.over()
+        self._fault.recovered()
         host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))

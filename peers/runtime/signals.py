@@ -44,7 +44,7 @@ def interrupt() -> None:
             signal.signal(number, leave)
 
 
-class Departure:
+class SignalHandler:
     """A signal that asks to leave: the first asks `leave`, the second cancels the program."""
 
     def __init__(self) -> None:
@@ -64,24 +64,24 @@ class Departure:
         say("leaving: finishing what is at hand (again to leave now)")
 
 
-def run_until_signalled(program: Callable[[Departure], Coroutine[Any, Any, None]]) -> int:
+def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, None]]) -> int:
     """Run a program to its end: 0. Raises Interrupted after a signal, however far the program came."""
     _follow_parent()
-    departure = Departure()
+    on_signal = SignalHandler()
 
     async def main() -> None:
         task = asyncio.current_task()
         assert task is not None
-        departure.install(task)
-        await program(departure)
+        on_signal.install(task)
+        await program(on_signal)
 
     try:
         asyncio.run(main())
     except asyncio.CancelledError:
-        if departure.signal is None:
+        if on_signal.signal is None:
             raise
-    if departure.signal is not None:
-        raise Interrupted(departure.signal)
+    if on_signal.signal is not None:
+        raise Interrupted(on_signal.signal)
     return 0
 
 

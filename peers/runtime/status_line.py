@@ -50,7 +50,7 @@ def sentence(status: PeerStatus, role: Role, now: float) -> str:
 
 
 @asynccontextmanager
-async def living(host: Host) -> AsyncIterator[None]:
+async def live_line(host: Host) -> AsyncIterator[None]:
     """Show the line on stderr while the body runs."""
     async with asyncio.TaskGroup() as tasks:
         showing = tasks.create_task(_show(host))

@@ -108,7 +108,7 @@ class Watched:
 
     def held(self) -> list[str]:
         return [
-            item.group.id for peer in self._peers for item in (*peer._batch, *peer.intake.batcher._waiting)
+            item.group.id for peer in self._peers for item in (*peer._batch, *peer.inbox.batcher._waiting)
         ]
 
 

@@ -105,8 +105,8 @@ def months(
             seed = Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed")
             learner = Peer(network, LEARNER, Role.LEARNER, lasts, tmp_path / "learner", final)
             learner.hears(SEED)
-            async with learner.renewal.kept():
-                async with seed.renewal.kept():
+            async with learner.renewal.running():
+                async with seed.renewal.running():
                     await learner.host.ports.clock.sleep(seed_for * DAY)
                 network.crash(SEED)
                 await learner.host.ports.clock.sleep((days - seed_for) * DAY)
@@ -139,9 +139,9 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
     async def scene() -> Peer:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
             learner = Peer(network, LEARNER, Role.LEARNER, 5 * DAY, tmp_path / "learner")
-            async with learner.renewal.kept():
+            async with learner.renewal.running():
                 await learner.host.ports.clock.sleep(DAY)
-                async with Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed").renewal.kept():
+                async with Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed").renewal.running():
                     learner.hears(SEED)
                     await learner.host.ports.clock.sleep(DAY)
             return learner
@@ -175,7 +175,7 @@ def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> No
             sampler = invite.admit(
                 invite.delegate(invite.keyring(bytes(32)), "lab", Role.SAMPLER, int(EPOCH + DAY)), thief.me
             )
-            async with seed.renewal.kept():
+            async with seed.renewal.running():
                 for what in (wire.encode(good), wire.encode(stranger), wire.encode(sampler), b"junk"):
                     try:
                         await thief.mail.send(SEED, "renew", what)

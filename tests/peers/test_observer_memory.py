@@ -16,7 +16,7 @@ import pytest
 from dashboard import snapshot
 from dashboard.state import State, fold
 from peers.roles import observer as module
-from peers.roles.observer import ANSWER, Observer
+from peers.roles.observer import ANSWER_LIMIT, Observer
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
@@ -58,7 +58,7 @@ class World:
         trust = Trust("watch", b"owner", False, lambda key, data, signature: True)
         host = Host(who, CONFIG, ports, Frames(RUN, ports.keyring, membership, False), bus, trust)
         watch = Observer(host, self.folder / name)
-        async with watch.kept(), asyncio.TaskGroup() as tasks:
+        async with watch.running(), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(host.run(host.stop.wait))
             try:
                 yield host, watch
@@ -349,7 +349,7 @@ def test_many_windows_that_come_at_once_cost_one_dump(
             monkeypatch.setattr(snapshot, "dump", counted)
             answers = await asyncio.gather(*(host.ports.mail.send(SEED, "history", b"") for _ in range(40)))
             assert len(set(answers)) == 1
-            assert dumps == [ANSWER]
+            assert dumps == [ANSWER_LIMIT]
             monkeypatch.undo()
 
     in_world(tmp_path, body)
@@ -364,4 +364,4 @@ def test_an_answer_fits_a_frame_whatever_the_swarm_said(tmp_path: Path) -> None:
                 at=EPOCH + number, peer=LEARNER, level="info", text=random.Random(number).randbytes(300).hex()
             ),
         )
-    assert len(snapshot.dump(state, ANSWER)) <= ANSWER
+    assert len(snapshot.dump(state, ANSWER_LIMIT)) <= ANSWER_LIMIT

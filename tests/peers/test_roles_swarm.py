@@ -470,10 +470,10 @@ def test_a_learner_remembers_only_the_exercises_it_still_holds(monkeypatch: pyte
     assert told.verdicts()["stale"] > 0
     for peer in kept:
         held = {item.group.id for item in peer._batch} | {
-            item.group.id for item in peer.intake.batcher._waiting
+            item.group.id for item in peer.inbox.batcher._waiting
         }
-        assert set(peer.intake._exercises) == held
-        assert len(peer.intake._senders) <= 4
+        assert set(peer.inbox._tasks) == held
+        assert len(peer.inbox._senders) <= 4
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peers.commands import sim
-from peers.roles.batch_closing import BatchClosing, closed_of
+from peers.roles.round_totals import RoundTotals, closed_of
 from swarm.config import (
     Averaging,
     BatchSize,
@@ -119,14 +119,14 @@ def test_two_unequal_learners_step_as_one_learner_on_the_union(
 def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tell = BatchClosing.tell
+    tell = RoundTotals.tell
 
-    def mute(closing: BatchClosing, *batch: Any) -> None:
+    def mute(closing: RoundTotals, *batch: Any) -> None:
         if closing.host.ports.me == "learner-1":
             return
         tell(closing, *batch)
 
-    monkeypatch.setattr(BatchClosing, "tell", mute)
+    monkeypatch.setattr(RoundTotals, "tell", mute)
     watched = Watched(monkeypatch, "ppo_clip")
     assert len([event for event in watched.of(Trained) if event.members == 2]) > 10
     noted = [event for event in watched.of(Noted) if "averaged over 2 learners" in event.text]

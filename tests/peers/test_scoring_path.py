@@ -17,7 +17,7 @@ from peers.roles.evaluator import GIVE_UP
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import RewardCalls
-from peers.runtime.faults import AGAIN
+from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
@@ -143,11 +143,11 @@ def test_a_group_that_a_learner_cannot_score_is_unscored_and_the_rest_is_trained
     }
     counted = sum(event.verdicts.get("unscored", 0) for event in told.of(events.Counted))
     assert 0 < counted <= len(unscored) and len(told.of(events.Trained)) > 12
-    intake = told.learners[0].intake
+    inbox = told.learners[0].inbox
     held = {item.group.id for item in told.learners[0]._batch} | {
-        item.group.id for item in intake.batcher._waiting
+        item.group.id for item in inbox.batcher._waiting
     }
-    assert set(intake._exercises) == held and intake.batcher.scoring.total() <= 1
+    assert set(inbox._tasks) == held and inbox.batcher.scoring.total() <= 1
 
 
 def test_slow_rewards_do_not_keep_the_engine_waiting() -> None:
@@ -191,7 +191,7 @@ def test_an_evaluator_that_can_score_nothing_tells_no_accuracy() -> None:
     assert len(asked) == GIVE_UP * len(notes), "a hanging reward would cost a timeout for each"
 
 
-# --- one intake ---------------------------------------------------------------------------------------------
+# --- one inbox ---------------------------------------------------------------------------------------------
 
 ME, SAMPLER = PeerId("learner-0"), PeerId("sampler-0")
 
@@ -218,10 +218,10 @@ def group_of(number: int, source: Toy) -> Group:
 
 
 class Desk:
-    """A learner's intake and all around it."""
+    """A learner's inbox and all around it."""
 
-    def __init__(self, host: Host, intake: LearnerInbox, sampler: Frames) -> None:
-        self.host, self.intake, self.sampler = host, intake, sampler
+    def __init__(self, host: Host, inbox: LearnerInbox, sampler: Frames) -> None:
+        self.host, self.inbox, self.sampler = host, inbox, sampler
         self.told: list[events.Event] = []
         host.bus.add(self.told.append)
 
@@ -230,11 +230,11 @@ class Desk:
         return asyncio.create_task(self._deliver(self.sampler.seal(group)))
 
     async def _deliver(self, frame: bytes) -> Verdict:
-        return wire.decode(await self.intake.receive(SAMPLER, frame), Receipt).verdict
+        return wire.decode(await self.inbox.receive(SAMPLER, frame), Receipt).verdict
 
 
 def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -> None:
-    """Play with a learner's intake in virtual time; scoring a group costs `price` seconds."""
+    """Play with a learner's inbox in virtual time; scoring a group costs `price` seconds."""
 
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
@@ -276,20 +276,20 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
 
 def test_groups_that_are_being_scored_take_room_and_hold_nobody_up() -> None:
     async def play(desk: Desk) -> None:
-        intake = desk.intake
-        room, credit = intake.batcher.room(SAMPLER, 1, desk.host.now()).groups, intake.credit()
+        inbox = desk.inbox
+        room, credit = inbox.batcher.room(SAMPLER, 1, desk.host.now()).groups, inbox.credit()
         deliveries = [desk.deliver(group_of(i, source)) for i in range(room + 5)]
         await asyncio.sleep(0.5)  # not one is scored: a group costs a second
         assert [delivery.result() for delivery in deliveries if delivery.done()] == [Verdict.OVER_QUOTA] * 5
         assert (
-            intake.batcher.scoring.total() == room
-            and len(intake.batcher) == 0
-            and intake.credit() == max(0, credit - room)
+            inbox.batcher.scoring.total() == room
+            and len(inbox.batcher) == 0
+            and inbox.credit() == max(0, credit - room)
         )
         assert await desk.deliver(group_of(0, source)) is Verdict.DUPLICATE, "it is being scored: not twice"
         await asyncio.sleep(room + 1.0)
         assert [delivery.result() for delivery in deliveries[:room]] == [Verdict.ADMIT] * room
-        assert len(intake.batcher) == room and intake.batcher.scoring.total() == 0
+        assert len(inbox.batcher) == room and inbox.batcher.scoring.total() == 0
 
     source = Flawed(never, slow=True)
     at_a_desk(play, source, price=1.0)
@@ -299,12 +299,12 @@ def test_room_comes_back_when_scoring_fails() -> None:
     honest = Flawed(never)
 
     async def play(desk: Desk) -> None:
-        intake = desk.intake
-        room = intake.batcher.room(SAMPLER, 1, desk.host.now()).groups
+        inbox = desk.inbox
+        room = inbox.batcher.room(SAMPLER, 1, desk.host.now()).groups
         for start in (0, room):
             verdicts = await asyncio.gather(*(desk.deliver(group_of(start + i, honest)) for i in range(room)))
             assert set(verdicts) == {Verdict.UNSCORED}
-        assert intake.batcher.scoring.total() == 0 == len(intake.batcher) and not intake._exercises
+        assert inbox.batcher.scoring.total() == 0 == len(inbox.batcher) and not inbox._tasks
 
     at_a_desk(play, Flawed(always, slow=True), price=0.1)
 
@@ -316,13 +316,13 @@ def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
         for _ in range(30):
             with pytest.raises(RewardError):
                 await scorer.rewards(source.task(1), ["a"])
-            await host.ports.clock.sleep(AGAIN / 10)
+            await host.ports.clock.sleep(REPEAT_AFTER / 10)
         assert len([event for event in told if isinstance(event, events.Faulted)]) == 3
         source.flaw(never)
         await scorer.rewards(source.task(1), ["a"])
         await scorer.rewards(source.task(1), ["a"])
         (back,) = (event for event in told if isinstance(event, events.Recovered))
-        assert back.part == "rewards" and back.seconds == pytest.approx(3 * AGAIN)
+        assert back.part == "rewards" and back.seconds == pytest.approx(3 * REPEAT_AFTER)
 
     class Mending(Flawed):
         def flaw(self, fails: Callable[[Task], bool]) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peers.roles.learner_inbox import Exercise, LearnerInbox
+from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
@@ -67,12 +67,14 @@ def showing(
             who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
             host = Host(who, config, ports, frames, bus, Trust("demo", b"owner", False, lambda *_: True))
             source = tasks.source(config.run.task, 1)
-            intake = LearnerInbox(
+            inbox = LearnerInbox(
                 host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1
             )
             group = group_of(size)
-            exercise = Exercise(Task(environment="toy", index=1, prompt=prompt, answer=prompt), group.rewards)
-            intake._exercises[group.id] = exercise
+            exercise = TaskAndRewards(
+                Task(environment="toy", index=1, prompt=prompt, answer=prompt), group.rewards
+            )
+            inbox._tasks[group.id] = exercise
 
             def keep(event: events.Event) -> None:
                 if isinstance(event, events.Shown):
@@ -82,7 +84,7 @@ def showing(
 
             bus.add(keep)
             for _ in range(30):
-                play(intake, group)
+                play(inbox, group)
                 await asyncio.sleep(0.1)
 
     run(main())
@@ -93,9 +95,7 @@ def showing(
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_a_group_of_any_size_and_script_fits_an_event(text: str, size: int) -> None:
     figures = [0.123456789 * k - 1.0 for k in range(size)]
-    event = showing(text, "なぜ？" * 1000, lambda intake, group: intake.show(group, figures, figures), size)[
-        0
-    ]
+    event = showing(text, "なぜ？" * 1000, lambda inbox, group: inbox.show(group, figures, figures), size)[0]
     shown = len(event.completions)
     assert shown == len(event.rewards) == len(event.advantages) == len(event.weights) == min(size, 16)
     assert event.advantages[:2] == tuple(round(figure, 4) for figure in figures[:2])
@@ -105,13 +105,13 @@ def test_a_group_of_any_size_and_script_fits_an_event(text: str, size: int) -> N
 
 def test_a_fast_learner_shows_one_group_a_second_and_a_slow_one_a_heartbeat() -> None:
     def often(beat: float) -> int:
-        return len(showing("x", "y", lambda intake, group: intake.show(group, (0.0,), (1.0,)), 1, beat))
+        return len(showing("x", "y", lambda inbox, group: inbox.show(group, (0.0,), (1.0,)), 1, beat))
 
     assert (often(0.5), often(1.0), often(2.0)) == (3, 3, 2)
 
 
 def test_figures_that_are_no_numbers_are_not_told() -> None:
-    event = showing("x", "y", lambda intake, group: intake.show(group, (float("nan"),), (1.0,)), 1)[0]
+    event = showing("x", "y", lambda inbox, group: inbox.show(group, (float("nan"),), (1.0,)), 1)[0]
     assert event.advantages == event.weights == () and event.completions == ("x",)
     assert from_line(to_line(event)) == event == msgspec.structs.replace(event)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peers.roles import state_transfer
-from peers.roles.state_transfer import HELD, StateTransfer
+from peers.roles.state_transfer import HELD_FOR, StateTransfer
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
@@ -170,7 +170,7 @@ def test_a_state_is_not_on_the_releases_shelf_and_does_not_stay() -> None:
         assert await new.transfer.take(release)
         assert [peer.host.releases.blobs.statistics() for peer in (old, new)] == shelves
         assert old.transfer._states.statistics() == {"releases": 1, "blobs": 5}
-        await asyncio.sleep(2 * HELD)
+        await asyncio.sleep(2 * HELD_FOR)
         assert old.transfer._states.statistics() == {"releases": 0, "blobs": 0}
         assert await newer.transfer.take(release), "it is made anew"
 
@@ -199,7 +199,7 @@ def test_two_newcomers_take_one_copy_and_a_third_version_waits_for_them() -> Non
         assert not await new.transfer.take(old.release()), (
             "the other one may still be taking the earlier state"
         )
-        await asyncio.sleep(state_transfer.TAKEN)
+        await asyncio.sleep(state_transfer.TAKER_SILENT)
         assert await new.transfer.take(old.release())
 
     among(promise)

@@ -1,4 +1,4 @@
-"""The living line of `swarm join`: what a person at the terminal is told of a peer, and when a log is."""
+"""The live_line line of `swarm join`: what a person at the terminal is told of a peer, and when a log is."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ import pytest
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.status import PeerStatus
-from peers.runtime.status_line import REPEATED, living, sentence
+from peers.runtime.status_line import REPEATED, live_line, sentence
 from swarm import events
 from swarm.config import Config, DelayLaw
 from swarm.core.membership import Trust
@@ -88,7 +88,7 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
 ) -> None:
     async def scene() -> None:
         mine = host()
-        async with living(mine):
+        async with live_line(mine):
             mine.status.phase = Phase.NO_POLICY
             await mine.ports.clock.sleep(30.0)
             mine.status.version = 4
@@ -107,12 +107,12 @@ PROGRAM = """
 import asyncio, sys
 sys.path.insert(0, "tests/peers")
 from test_status_line import host
-from peers.runtime.status_line import living
+from peers.runtime.status_line import live_line
 from swarm.protocol import Phase
 
 async def main():
     mine = host()
-    async with living(mine):
+    async with live_line(mine):
         mine.status.phase = Phase.NO_POLICY
         await asyncio.sleep(1.5)
         mine.status.version, mine.status.phase = 12, Phase.SAMPLING
