@@ -204,7 +204,7 @@ def _host(
     )
     shelf = place.folder / "blobs" if role is Role.SEED else None
     host = Host(who, config, ports, frames, place.bus, trust, shelf, node.network.remember)
-    node.mail.prefer(host.regular)
+    node.mail.prefer(host.known_sender)
     return host
 
 

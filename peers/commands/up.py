@@ -32,7 +32,7 @@ from dashboard.terminal import render, summary
 from peers.build.run_folder import prepared, read
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
-from peers.runtime.signals import PARENT, endings
+from peers.runtime.signals import PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
@@ -162,7 +162,7 @@ class Children:
 
     def live(self) -> None:
         """Until the run is complete, or a signal."""
-        for which in endings():
+        for which in leave_signals():
             signal.signal(which, self._on_signal)
         self._add(Role.SEED, ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
         self._wait_for_invites()

@@ -1,8 +1,8 @@
-"""Seals and opens a run's frames, and encrypts them in a private run, which only the invited can read.
+"""Seals and opens a run's frames, and encrypts them in a private run, which only invited peers can read.
 
-The key of a private run follows from its digest, which only invites carry: peers that are merely connected
-see topic names with a part of it and ciphertext. Mail is asked and answered over libp2p's encrypted streams,
-but anybody may dial; MemberMail adds to every request the sender's membership and answers members alone.
+The key of a private run is derived from its digest, which only invites carry: other connected peers see
+ciphertext, and topic names with a part of the digest. Mail travels over libp2p's encrypted streams, but any
+peer may dial; MemberMail adds the sender's membership to every request, and answers members only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Frames:
     def __init__(self, run: Digest, keyring: Keyring, membership: Membership | None, private: bool) -> None:
         self._run, self._keyring = run, keyring
         self.membership = membership
-        """Goes with every frame from now on; a renewed one takes its place."""
+        """Sent with every frame; a renewed one replaces it."""
         key = hashlib.blake2b(bytes.fromhex(run), digest_size=32, person=b"swarm-frames").digest()
         self._cipher = ChaCha20Poly1305(key) if private else None
 
     def seal(self, noun: object, limit: Limit = MAIL_LIMIT) -> bytes:
-        """A noun -> bytes for the network. Raises WireError when they would be more than `limit`."""
+        """Encode and sign a noun, and encrypt it in a private run. Raises WireError beyond `limit` bytes."""
         if self._cipher is None:
             return wire.seal(noun, self._run, self._keyring, self.membership, limit)
         nonce = os.urandom(_NONCE)
@@ -47,7 +47,7 @@ class Frames:
         )
 
     def open(self, data: bytes, limit: Limit) -> wire.Opened:
-        """Raises WireError for everything that must not be believed."""
+        """Decrypt and verify a frame. Raises WireError when it is not a valid frame of this run."""
         if self._cipher is not None:
             if not OVERHEAD < len(data) <= limit.sealed:
                 raise wire.WireError(f"frame of {len(data)} bytes, limit {limit.sealed}")
@@ -59,7 +59,7 @@ class Frames:
 
 
 class MemberMail:
-    """The Mail of a private run: requests are frames, and only members' are answered."""
+    """The Mail port of a private run: requests are frames, and only those of members are answered."""
 
     def __init__(self, mail: Mail, frames: Frames, trust: Trust, clock: Clock) -> None:
         self._mail, self._frames, self._trust, self._clock = mail, frames, trust, clock

@@ -1,13 +1,13 @@
-"""What every peer of a run does whatever its role: send and hear heartbeats and events, exchange releases.
+"""The host of a role: sends and receives a peer's heartbeats and events, and exchanges releases.
 
          gossip beat, beat/sampler, release, event
     in   -> unseal -> trust -> Roster / ReleaseExchange / bus
     out  <- seal   <- PeerStatus, own events (bundled)
 
 A role is a coroutine over a Host; it reads `roster`, exchanges policies through `releases`, writes `status`,
-emits events, and waits with `changed(timeout)` for anything above to move. `stop` asks it to finish the group
-or step at hand and leave. Frames that cannot be believed become Rejected events; nothing a peer sends can end
-a loop here. Not handled here: releases (peers.runtime.releases).
+emits events, and waits with `changed(timeout)` until one of these changes. `stop` asks it to finish the
+current group or step and leave. A frame that is not valid becomes a Rejected event; no message of a peer can
+end a loop here. Not handled here: releases (peers.runtime.releases).
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ from swarm.protocol import (
 from swarm.types import Beat, Digest, Membership, PeerId
 
 BUNDLE_EVERY = 0.25
-"""Seconds between two bundles of events: four pictures a second is what a page can show."""
+"""Seconds between two bundles of events: a page shows four updates a second."""
 
 EVENTS_KEPT = 256
-"""Own events that wait for the next bundle; in a storm the oldest are dropped, the journal has them all."""
+"""Own events that wait for the next bundle; when there are more, the oldest are dropped from gossip. The
+journal has them all."""
 
-DELIVERED = 1024
-"""Peers whose groups were of use, the last ones: ten times the samplers that one learner serves."""
+DELIVERED_KEPT = 1024
+"""Peers that are remembered for a group that was admitted: ten times the samplers that one learner serves."""
 
 TRAFFIC_EVERY = 5
-"""Heartbeats between two looks at what passed: a picture of flows is a mean over seconds, and an event of it
-as long as two beats."""
+"""Heartbeats between two Transferred events: the page shows flows as a mean over seconds, and such an event
+is as long as two heartbeats."""
 
 Dialable = Callable[[PeerId, tuple[str, ...]], None]
-"""Where a peer can be dialled, as its heartbeat says: the node keeps it."""
+"""(peer, addresses in its heartbeat): the node remembers where the peer can be dialled."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class PeerInfo:
     hardware: str = ""
     membership: Membership | None = None
     observes: bool = False
-    """Hears all events and all heartbeats and journals them: seeds and dashboards."""
+    """Receives and journals all events and heartbeats: seeds and observers."""
     genesis: Digest | None = None
-    """The weights of version 0, by the run's specification; a simulation has none."""
+    """Digest of version 0's weights, from the run's specification; a simulation has none."""
 
 
 class Host:
@@ -93,7 +94,7 @@ class Host:
         shelf: Path | None = None,
         dialable: Dialable = lambda *_: None,
     ) -> None:
-        """Releases' bytes are held in the folder `shelf`, or in memory."""
+        """Releases' bytes are held in the folder `shelf`, or in memory when it is None."""
         self._dialable, self.frames = dialable, frames
         self.traffic = Traffic(ports.clock.now())
         self.ports = self.traffic.counted(ports)
@@ -116,8 +117,8 @@ class Host:
         return self.ports.clock.now()
 
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
-        told = {name: events.cut(value) if type(value) is str else value for name, value in fields.items()}
-        self.bus.emit(what(at=self.now(), peer=self.ports.me, **told))
+        cut = {name: events.cut(value) if type(value) is str else value for name, value in fields.items()}
+        self.bus.emit(what(at=self.now(), peer=self.ports.me, **cut))
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""
@@ -125,33 +126,32 @@ class Host:
         self._moved = asyncio.Event()
 
     async def changed(self, timeout: float) -> None:
-        """Until roster, releases, an inbox or `stop` moved, at most `timeout` seconds. Any number may
-        wait."""
+        """Wait until roster, releases, an inbox or `stop` changes, at most `timeout` seconds. Any number of
+        coroutines may wait."""
         moved = self._moved
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await moved.wait()
 
     def leave(self) -> None:
-        """Finish what is at hand, then end."""
+        """Ask the role to finish its current group or step, then to end."""
         self.stop.set()
         self.move()
 
     def beat_now(self) -> None:
-        """Something changed that others wait for (credit opened, a new version): do not wait for the next
-        beat."""
+        """Send a heartbeat at once: something changed that others wait for (credit, a new version)."""
         self._beat_now.set()
 
     def delivered(self, peer: PeerId) -> None:
-        """A group of this peer was of use."""
+        """Remember that a group of this peer was admitted."""
         self._delivered[peer] = None
         self._delivered.move_to_end(peer)
-        if len(self._delivered) > DELIVERED:
+        if len(self._delivered) > DELIVERED_KEPT:
             self._delivered.popitem(last=False)
 
-    def regular(self, peer: PeerId) -> bool:
-        """Strangers must not keep this peer's mail out: it delivered, or is heard in a role that only members
-        have."""
+    def known_sender(self, peer: PeerId) -> bool:
+        """Whether mail of this peer goes before that of strangers: a group of it was admitted, or it sends
+        heartbeats in a role that only members have."""
         beat = self.roster.beat(peer)
         return peer in self._delivered or (
             beat is not None and needs_membership(beat.role, self.config.run.private)
@@ -165,7 +165,8 @@ class Host:
         return self.trust.objection(opened.sender, role, opened.membership, self.now())
 
     def invited(self, opened: wire.Opened, role: Role) -> bool:
-        """Does this frame show that the run's owner vouches for its sender in `role`?"""
+        """Whether this frame has a membership, signed by the run's owner, that admits its sender to
+        `role`."""
         return self.trust.invited(opened.sender, role, opened.membership, self.now())
 
     def topic(self, name: Topic | Key) -> str:
@@ -177,7 +178,7 @@ class Host:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
         await self.releases.serve()
         async with asyncio.TaskGroup() as tasks:
-            self._tell_traffic()  # what passed before, if anything did: from here on it is told in even steps
+            self._emit_traffic()  # bytes from before; from here on events come at a fixed interval
             services = [tasks.create_task(service) for service in self._services()]
             self.emit(
                 events.Started,
@@ -189,7 +190,7 @@ class Host:
             try:
                 await role()
             finally:
-                self._tell_traffic()
+                self._emit_traffic()
                 self.status.phase = Phase.LEAVING
                 self.emit(
                     events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended"
@@ -214,13 +215,13 @@ class Host:
             self._bundle_forever,
             self.releases.ask_forever,
             self._post_forever,
-            self._tell_traffic_forever,
+            self._emit_traffic_forever,
             self.releases.look_for_holders_forever,
         )
         return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
 
     async def hear_samplers(self) -> None:
-        """Listen to samplers' heartbeats, which only observers do otherwise, until cancelled."""
+        """Listen to samplers' heartbeats until cancelled; otherwise only observers do."""
         await self._listen(Topic.BEAT_SAMPLER, self._hear_beat)
 
     async def _listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
@@ -235,7 +236,7 @@ class Host:
             self.emit(events.Rejected, sender=sender, kind=kind, reason=str(error))
 
     def open(self, data: bytes, limit: Limit) -> wire.Opened:
-        """A frame of this run; WireError for everything else."""
+        """Open a frame of this run. Raises WireError for everything else."""
         return self.frames.open(data, limit)
 
     def _hear_beat(self, data: bytes) -> None:
@@ -271,12 +272,12 @@ class Host:
                 self.bus.emit(event)
         self.move()
 
-    async def _tell_traffic_forever(self) -> None:
+    async def _emit_traffic_forever(self) -> None:
         while True:
             await self.ports.clock.sleep(self.config.run.pace.beat * TRAFFIC_EVERY)
-            self._tell_traffic()
+            self._emit_traffic()
 
-    def _tell_traffic(self) -> None:
+    def _emit_traffic(self) -> None:
         if passed := self.traffic.drain(self.now(), self.ports.relayed()):
             self.emit(events.Transferred, **passed)
 
@@ -351,8 +352,8 @@ class Host:
         await self.ports.gossip.publish(topic, self._seal_beat(beat))
 
     async def _post_forever(self) -> None:
-        """The board says who serves and what is newest, for those whom no gossip reaches yet: peers that
-        others depend on post it, and whoever knows no learner reads it."""
+        """Post to the board who serves and which release is newest, and read it. Peers that others depend on
+        post it; a peer that knows no learner, since no gossip reaches it yet, reads it."""
         while True:
             if ROLES[self.who.role].posts:
                 await self.ports.board.put(
@@ -367,7 +368,8 @@ class Host:
             await self.ports.clock.sleep(RECORD_SECONDS / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:
-        """With as many addresses as fit: a membership and two long ones together outgrow the limit."""
+        """Seal a heartbeat with as many addresses as fit: a membership and two long addresses exceed the
+        limit."""
         while beat.addresses:
             try:
                 return self.seal(beat, BEAT_LIMIT)

@@ -3,10 +3,10 @@
     member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
            <-- a new one, for invite.LIFE from now --   -> frames, folder/membership
 
-A member asks from RENEW seconds before the end on, every CHECK; what it gets is kept in its folder, so that
-it comes back with the word that it came with, though that has ended by then. Nobody renews what the owner
-gave as final (`swarm invite --expires`), nor what has ended. From WARN seconds before the end on, the page
-and the terminal say so. Not handled here: revoking.
+A member asks every CHECK seconds, from RENEW seconds before the end on. It keeps the answer in its folder, so
+that it can rejoin with its first invite after that has expired. A membership that the owner gave as final
+(`swarm invite --expires`) is not renewed, nor is one that has ended. From WARN seconds before the end on, the
+page and the terminal say so. Not handled here: revoking.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from swarm.types import Membership, PeerId
 DAY = 86400.0
 RENEW = 10 * DAY
 WARN = 7 * DAY
-"""Before the end: three days of a seed that is away cost no warning, and a week is time to find its owner."""
+"""Seconds before the end: a seed that is away for three days causes no warning, and a week is enough to find
+its owner."""
 
 CHECK = 3600.0
-"""Seconds between two looks, and two tries."""
+"""Seconds between two checks, and between two tries."""
 
 Renews = Callable[[PeerId, Membership, float], Membership]
-"""(member, its good membership, now) -> a new one. Raises Refused."""
+"""(member, its valid membership, now) -> a new one. Raises Refused."""
 
 
 def renewer(owner: Keyring, run_name: str) -> Renews:
-    """What the owner's machine answers with."""
+    """The function that renews memberships with the owner's key."""
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
         if old.delegation.final:
@@ -54,7 +55,7 @@ def renewer(owner: Keyring, run_name: str) -> Renews:
 
 
 class MembershipRenewal:
-    """One peer's membership, looked after. `renews` is given where the owner's key is."""
+    """Renews one peer's membership, and those of others where `renews` is given (the owner's machine)."""
 
     def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
@@ -62,17 +63,17 @@ class MembershipRenewal:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Renew, and answer others, while the body runs."""
+        """Renew this peer's membership and answer others while the body runs."""
         if self._renews is not None:
             await self._host.ports.mail.serve(Service.RENEW, self._answer)
         async with asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(self._look_forever())
+            renewing = tasks.create_task(self._renew_forever())
             try:
                 yield
             finally:
-                looking.cancel()
+                renewing.cancel()
 
-    async def _look_forever(self) -> None:
+    async def _renew_forever(self) -> None:
         host = self._host
         while host.frames.membership is not None:
             if host.frames.membership.delegation.expires - host.now() < RENEW:
@@ -100,11 +101,11 @@ class MembershipRenewal:
             )
 
     async def _ask(self, old: Membership) -> Membership:
-        """A good one that ends later. Raises NetError or WireError with why there is none."""
+        """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""
         host = self._host
         if self._renews is not None:
             return self._renews(host.ports.me, old, host.now())
-        why = "no seed is here that could renew it"
+        why = "no seed that could renew it is connected"
         for peer in [peer for peer, beat in host.roster if beat.role is Role.SEED]:
             try:
                 new = wire.decode(
@@ -116,7 +117,7 @@ class MembershipRenewal:
             objection = host.trust.objection(host.ports.me, host.who.role, new, host.now())
             if objection is None and new.delegation.expires > old.delegation.expires:
                 return new
-            why = f"what {peer} gave is no better: {objection or 'it ends no later'}"
+            why = f"the one that {peer} sent is no better: {objection or 'it ends no later'}"
         raise Refused(why)
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
@@ -127,7 +128,7 @@ class MembershipRenewal:
         except wire.WireError as error:
             raise Refused(str(error)) from error
         role = old.delegation.role
-        # and so nobody looks at its signatures either
+        # the role is checked first: signatures cost time, and such a membership is never needed
         if not needs_membership(role, host.config.run.private):
             raise Refused(f"a {role.value} needs no membership in this run")
         if (why := host.trust.objection(sender, role, old, host.now())) is not None:
@@ -136,7 +137,7 @@ class MembershipRenewal:
 
 
 def ending(membership: Membership | None, now: float) -> str:
-    """What to say of it beside everything else: nothing before the last week."""
+    """A warning for the status line in a membership's last week; empty before."""
     if membership is None or membership.delegation.expires - now >= WARN:
         return ""
     return (

@@ -1,8 +1,9 @@
-"""One peer's folder: held by one process at a time, it keeps who the peer is and what it goes on with.
+"""One peer's folder: its key, journal and files, locked by one process at a time.
 
     <run folder>/peers/<name>/   key, journal.jsonl, blobs/, releases/, checkpoint/, membership, history, pid
 
-Not handled here: what lies in it (each role's own file), the run's folder around it (peers.build.run_folder).
+Not handled here: the files' contents (each role's own module), the run's folder around it
+(peers.build.run_folder).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from swarm.protocol import Role
 from swarm.types import Membership
 
 MEMBERSHIP = "membership"
-"""In a peer's folder: its membership, once it is another one than its invite gave."""
+"""File in a peer's folder: its renewed membership."""
 
 RELEASES = "releases"
-"""In a seed's folder: the releases as their publishers signed them, each under the digest of its manifest."""
+"""Folder in a seed's folder: releases as their publishers signed them, each named by its manifest's
+digest."""
 
 
 class PeerFolder:
-    """A peer's own folder, held by one process at a time: `with folder:` locks it and leaves the pid for
-    others to read."""
+    """A peer's own folder. `with folder:` locks it and writes the process's pid into it for others to
+    read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,9 +60,8 @@ class PeerFolder:
         self.release()
 
     def release(self) -> None:
-        # The kernel frees the lock when the process is killed; forked children share it, hence the explicit
-        # unlock.
-        # the pid is for people to read; a disk that fails must not hide why the peer ends
+        # The kernel frees the lock of a killed process; forked children share it, so unlock explicitly.
+        # The pid is for people to read; a disk that fails must not hide why the peer ends.
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, 0)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -71,7 +72,8 @@ class PeerFolder:
 
 
 def free_peer_folder(path: Path, role: Role) -> PeerFolder:
-    """The first folder `<role>-<n>` that nobody uses: a peer that comes back is who it was."""
+    """Lock and return the first folder `<role>-<n>` that no process uses, so that a restarted peer keeps its
+    identity."""
     for number in itertools.count(1):
         peer_folder = PeerFolder(path / "peers" / f"{role.value}-{number}")
         if peer_folder.take():
@@ -81,7 +83,7 @@ def free_peer_folder(path: Path, role: Role) -> PeerFolder:
 
 
 def running(path: Path) -> dict[str, int]:
-    """Peers of this folder that run now: folder name -> pid."""
+    """Peers of this run folder that run now: folder name -> pid."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
         with open(file, "rb+") as lock:
@@ -93,8 +95,7 @@ def running(path: Path) -> dict[str, int]:
 
 
 def membership(peer_folder: Path) -> Membership | None:
-    """What the peer of this folder was given in an earlier life, good or not; None where nothing can be
-    read."""
+    """The membership that this peer kept in an earlier process, valid or not; None when none can be read."""
     try:
         return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
     except (OSError, wire.WireError):

@@ -1,8 +1,8 @@
-"""Ends a program on signals and with its parent.
+"""Ends a program on signals and when its parent dies.
 
-SIGINT, SIGTERM or SIGHUP (the terminal is closed) once asks the peer to finish the group or step at hand and
-leave; twice ends it now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the
-kernel when its parent dies, however it dies.
+SIGINT, SIGTERM or SIGHUP (a closed terminal) asks the peer to finish its current group or step and leave; a
+second one ends it now. Under `nohup` SIGHUP stays ignored. A child of `swarm up` gets SIGTERM from the kernel
+when its parent dies, even of SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from peers.errors import Interrupted, say
 from swarm.process import die_with_parent
 
 PARENT = "SWARM_PARENT"
-"""Environment variable: the process that this one must not outlive."""
+"""Environment variable: pid of the process that this one must not outlive."""
 
 
-def endings() -> list[signal.Signals]:
-    """Signals that ask a program to leave, without those that whoever started it has it ignore, as `nohup`
-    does."""
+def leave_signals() -> list[signal.Signals]:
+    """Signals that ask a program to leave, without SIGHUP where the program was started to ignore it, as
+    `nohup` does."""
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [
         number
@@ -33,26 +33,28 @@ def endings() -> list[signal.Signals]:
 
 
 def interrupt() -> None:
-    """Make an exception of every one of them, as Python does of SIGINT: what is at hand ends its processes on
-    the way out."""
+    """Raise Interrupted on SIGTERM and SIGHUP, as Python raises KeyboardInterrupt on SIGINT: code that
+    started processes ends them while the exception passes."""
 
     def leave(number: int, _: Any) -> None:
         raise Interrupted(number)
 
-    for number in endings():
+    for number in leave_signals():
         if number is not signal.SIGINT:
             signal.signal(number, leave)
 
 
 class SignalHandler:
-    """A signal that asks to leave: the first asks `leave`, the second cancels the program."""
+    """Handles the signals that ask to leave: the first calls `leave`, the second cancels the program."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        """The last signal received."""
         self.leave: Callable[[], None] | None = None
+        """Asks the program to end; None while there is nothing to finish, and the first signal cancels."""
 
     def install(self, program: asyncio.Task[None]) -> None:
-        for number in endings():
+        for number in leave_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number, program)
 
     def _on_signal(self, number: int, program: asyncio.Task[None]) -> None:
@@ -65,8 +67,9 @@ class SignalHandler:
 
 
 def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, None]]) -> int:
-    """Run a program to its end: 0. Raises Interrupted after a signal, however far the program came."""
-    _follow_parent()
+    """Run a program to its end and return 0. Raises Interrupted after a signal, even when the program
+    finished."""
+    _die_with_parent()
     on_signal = SignalHandler()
 
     async def main() -> None:
@@ -85,9 +88,9 @@ def run_until_signalled(program: Callable[[SignalHandler], Coroutine[Any, Any, N
     return 0
 
 
-def _follow_parent() -> None:
+def _die_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if parent is not None and sys.platform == "linux":
         die_with_parent(signal.SIGTERM)
-        if os.getppid() != int(parent):  # it died before the kernel knew of us
+        if os.getppid() != int(parent):  # the parent died before the kernel was asked
             raise Interrupted(signal.SIGTERM)

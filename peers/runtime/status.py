@@ -1,4 +1,4 @@
-"""A peer's status: what its heartbeat says besides who it is. Roles write it, the heartbeat reads it."""
+"""A peer's status: phase, version, credit, rates and lags. Roles write it, the heartbeat reads it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class PeerStatus:
     inbox: int = 0
     done: int = 0
     admitted: int = 0
-    """Groups of mine that learners took (sampler), groups that I took (learner); told on this machine
-    alone."""
+    """Groups that learners admitted (sampler), groups that I admitted (learner); shown on this machine only,
+    not in the heartbeat."""
     refused: int = 0
     closed: BatchRewards | None = None
     groups: Meter = field(default_factory=Meter)

@@ -24,14 +24,14 @@ from peers.runtime.status import PeerStatus
 from swarm.protocol import PHASES, Role
 
 EVERY = 1.0
-"""Seconds between two looks: a person sees it live, and a line costs nothing."""
+"""Seconds between two updates of the line on a terminal."""
 
 REPEATED = 60.0
-"""Seconds between two lines of a log."""
+"""Seconds between two lines in a log."""
 
 
 def sentence(status: PeerStatus, role: Role, now: float) -> str:
-    """Version, what it has given so far, how far behind it is, how fast; then what it does, or why it is
+    """One sentence: version, work done, versions behind, tokens a second; then the phase and why it is
     idle."""
     done = {
         Role.SAMPLER: (
@@ -40,13 +40,13 @@ def sentence(status: PeerStatus, role: Role, now: float) -> str:
         ),
         Role.LEARNER: f"{status.admitted:,} groups admitted, {status.done:,} trained",
     }.get(role, f"{status.done:,} versions evaluated")
-    told = [f"version {status.version}" if status.version >= 0 else "no policy yet", done]
+    parts = [f"version {status.version}" if status.version >= 0 else "no policy yet", done]
     if status.lag.versions > 0:
-        told.append(f"{status.lag.versions:.1f} versions behind")
+        parts.append(f"{status.lag.versions:.1f} versions behind")
     if rate := status.tokens.rate(now):
-        told.append(f"{rate:,.0f} tokens/s")
+        parts.append(f"{rate:,.0f} tokens/s")
     doing = PHASES[status.phase]
-    return f"{', '.join(told)}; {doing.text}" + (f": {doing.why}" if doing.why else "")
+    return f"{', '.join(parts)}; {doing.text}" + (f": {doing.why}" if doing.why else "")
 
 
 @asynccontextmanager
@@ -73,14 +73,14 @@ async def _show(host: Host) -> None:
 
 
 def _line(host: Host) -> str:
-    told = (sentence(host.status, host.who.role, host.now()), ending(host.frames.membership, host.now()))
-    return "; ".join(filter(None, told))
+    parts = (sentence(host.status, host.who.role, host.now()), ending(host.frames.membership, host.now()))
+    return "; ".join(filter(None, parts))
 
 
 async def _print(host: Host) -> None:
     had, at = None, 0.0
     while True:
-        # Not at every change: a sampler is idle and busy by turns many times a minute.
+        # A line at every change of phase would be many a minute.
         has, now = host.status.version >= 0, host.now()
         if has is not had or now - at >= REPEATED:
             say(_line(host))

@@ -3,11 +3,11 @@ alike in both worlds.
 
     mail, gossip, averaging -> Traffic -> drain(): the fields of a Transferred event, every few heartbeats
 
-What is asked and what is answered have a purpose each, so that a purpose flows one way: `rollouts` to
-learners, `weights` from whoever holds them, `gradients` between learners (averaging, and the state of one
-that another takes over). Gossip has no sender in this sense: its signer is seldom the neighbour that it came
-from. Bytes are those of messages as roles hand them over. Not handled: what libp2p, GossipSub's copies, the
-DHT and encryption add, what breaks off, and what passed before the host was there (the run's specification).
+Requests and answers have a purpose each, so that a purpose flows one way: `rollouts` to learners, `weights`
+from the peers that hold them, `gradients` between learners (averaging, and state transfers). Gossip is
+counted without a sender: its signer is seldom the neighbour that delivered it. Bytes are those of messages as
+roles send them. Not counted: what libp2p, GossipSub's copies, the DHT and encryption add, messages that break
+off, and what passed before the host existed (the run's specification).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from swarm.net.turns import AnswerTurns
 from swarm.protocol import SERVICES
 from swarm.types import Link, PeerId
 
-LINKS = 12
+LINKS_PER_EVENT = 12
 """Peers named in one event: about 160 bytes each, so that the rest of its 4 KiB holds envelope and
 membership."""
 
-KNOWN = 4096
-"""Peers counted one by one between two events; whoever dials as the next one is in the sums alone."""
+COUNTED_PEERS = 4096
+"""Peers that are counted one by one between two events; further ones are in the sums only."""
 
-SMALL = 16 << 10
-"""Bytes of a message and of its answer up to which their time is the way's and not their size's: 16 KiB take
-0.1 s at 1 Mbit/s."""
+TIMED_UP_TO = 16 << 10
+"""Bytes of a request and of its answer up to which their time counts as a round trip: 16 KiB take 0.1 s at 1
+Mbit/s."""
 
-LATELY = 60.0
-"""Seconds in which an answer counts as the fastest: a way that became slower shows soon."""
+RTT_SPAN = 60.0
+"""Seconds over which the fastest answer is taken: a path that becomes slower shows within a minute."""
 
 ASKED = {service: row.asked for service, row in SERVICES.items()}
 ANSWERED = {service: row.answered for service, row in SERVICES.items()}
 OTHER = "other"
-"""Of services in no table."""
+"""Purpose of services that are in no table."""
 
 
 class Traffic:
@@ -49,18 +49,18 @@ class Traffic:
 
     def __init__(self, now: float) -> None:
         self.heard = 0
-        """Bytes of gossip: one addition a message, since there are so many."""
+        """Bytes of gossip received; a plain sum, since gossip has the most messages."""
         self._since = now
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._from: dict[PeerId, Counter[str]] = {}
         self._fastest: dict[PeerId, float] = {}
-        """Since the last `drain`."""
-        self._lately: dict[PeerId, deque[tuple[float, float]]] = {}
-        """(when it was drained, fastest) of the last minute."""
+        """Peer -> seconds of its fastest answer since the last `drain`."""
+        self._history: dict[PeerId, deque[tuple[float, float]]] = {}
+        """Peer -> (when it was drained, fastest answer) of the last RTT_SPAN seconds."""
 
     def counted(self, ports: Ports) -> Ports:
-        """These ports, with what passes through them counted here."""
+        """The same ports, with their mail and gossip counted."""
         return replace(ports, mail=CountedMail(ports.mail, self), gossip=CountedGossip(ports.gossip, self))
 
     def sent(self, purpose: str, size: int) -> None:
@@ -68,11 +68,11 @@ class Traffic:
 
     def received(self, purpose: str, size: int, peer: PeerId | None = None) -> None:
         self._received[purpose] += size
-        if peer is not None and (peer in self._from or len(self._from) < KNOWN):
+        if peer is not None and (peer in self._from or len(self._from) < COUNTED_PEERS):
             self._from.setdefault(peer, Counter())[purpose] += size
 
     def averaged(self, exchanged: Mapping[PeerId, int]) -> None:
-        """A round passed so many bytes to and from each other member."""
+        """Count a round's bytes; as many were sent to each member as came from it."""
         for peer, size in exchanged.items():
             self.sent("gradients", size)
             self.received("gradients", size, peer)
@@ -81,9 +81,9 @@ class Traffic:
         self._fastest[peer] = min(seconds, self._fastest.get(peer, seconds))
 
     def drain(self, now: float, relayed: Collection[PeerId]) -> dict[str, Any] | None:
-        """What passed since the last time, as the fields of an event; None when nothing did."""
+        """The bytes since the last call, as the fields of a Transferred event; None when there are none."""
         seconds, self._since = max(now - self._since, 0.0), now
-        fastest = self._fastest_lately(now)
+        fastest = self._fastest_of_span(now)
         self._received["gossip"] += self.heard
         sent, received = (
             {name: size for name, size in sums.items() if size} for sums in (self._sent, self._received)
@@ -92,7 +92,7 @@ class Traffic:
         self._sent, self._received, self._from, self.heard = Counter(), Counter(), {}, 0
         if not sent and not received:
             return None
-        most = sorted(links, key=lambda peer: (-sum(links[peer].values()), peer))[:LINKS]
+        most = sorted(links, key=lambda peer: (-sum(links[peer].values()), peer))[:LINKS_PER_EVENT]
         return {
             "seconds": round(seconds, 3),
             "sent": sent,
@@ -105,17 +105,17 @@ class Traffic:
             },
         }
 
-    def _fastest_lately(self, now: float) -> dict[PeerId, float]:
-        """Fastest answer of each peer that gave one in the last minute."""
+    def _fastest_of_span(self, now: float) -> dict[PeerId, float]:
+        """Peer -> seconds of its fastest answer of the last RTT_SPAN seconds."""
         for peer, seconds in self._fastest.items():
-            self._lately.setdefault(peer, deque()).append((now, seconds))
+            self._history.setdefault(peer, deque()).append((now, seconds))
         self._fastest = {}
-        for peer, told in list(self._lately.items()):
-            while told and told[0][0] < now - LATELY:
-                told.popleft()
-            if not told:
-                del self._lately[peer]
-        return {peer: min(seconds for _, seconds in told) for peer, told in self._lately.items()}
+        for peer, marks in list(self._history.items()):
+            while marks and marks[0][0] < now - RTT_SPAN:
+                marks.popleft()
+            if not marks:
+                del self._history[peer]
+        return {peer: min(seconds for _, seconds in marks) for peer, marks in self._history.items()}
 
 
 class CountedMail:
@@ -136,7 +136,7 @@ class CountedMail:
             raise
         traffic.sent(ASKED.get(service, OTHER), len(data))
         traffic.received(ANSWERED.get(service, OTHER), len(answer), to)
-        if len(data) <= SMALL and len(answer) <= SMALL:
+        if len(data) <= TIMED_UP_TO and len(answer) <= TIMED_UP_TO:
             traffic.answered(to, loop.time() - began)
         return answer
 
@@ -151,7 +151,7 @@ class CountedMail:
 
 
 class CountedGossip:
-    """The Gossip port, counted: each message once, however many copies of it there are."""
+    """The Gossip port, counted: each message once, however many copies arrive."""
 
     def __init__(self, gossip: Gossip, traffic: Traffic) -> None:
         self._gossip, self._traffic = gossip, traffic

@@ -438,7 +438,7 @@ def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pyt
     class Liar(Sampler):
         async def _send(self, group: Group, learner: Any) -> Any:
             peers = ("seed-0", "learner-0", "sampler-0", "sampler-1", "stranger")
-            seen.append([learners[0].host.regular(PeerId(peer)) for peer in peers])
+            seen.append([learners[0].host.known_sender(PeerId(peer)) for peer in peers])
             return await super()._send(
                 lie("reward", group) if self.host.ports.me == "sampler-0" else group, learner
             )

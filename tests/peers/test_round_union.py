@@ -119,14 +119,14 @@ def test_two_unequal_learners_step_as_one_learner_on_the_union(
 def test_a_learner_that_tells_nothing_holds_nobody_up_and_the_journal_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tell = RoundTotals.tell
+    announce = RoundTotals.announce
 
-    def mute(closing: RoundTotals, *batch: Any) -> None:
-        if closing.host.ports.me == "learner-1":
+    def mute(totals: RoundTotals, *batch: Any) -> None:
+        if totals.host.ports.me == "learner-1":
             return
-        tell(closing, *batch)
+        announce(totals, *batch)
 
-    monkeypatch.setattr(RoundTotals, "tell", mute)
+    monkeypatch.setattr(RoundTotals, "announce", mute)
     watched = Watched(monkeypatch, "ppo_clip")
     assert len([event for event in watched.of(Trained) if event.members == 2]) > 10
     noted = [event for event in watched.of(Noted) if "averaged over 2 learners" in event.text]

@@ -13,7 +13,7 @@ import pytest
 
 from peers.commands import sim
 from peers.runtime.frames import Frames
-from peers.runtime.traffic import ANSWERED, LATELY, LINKS, SMALL, CountedMail, Traffic
+from peers.runtime.traffic import ANSWERED, LINKS_PER_EVENT, RTT_SPAN, TIMED_UP_TO, CountedMail, Traffic
 from swarm import events, wire
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
 from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
@@ -104,7 +104,7 @@ def test_what_was_refused_went_out_and_what_reached_nobody_did_not() -> None:
 def test_the_fastest_small_answer_of_the_last_minute_is_told() -> None:
     async def promise(one: Ports, mine: Traffic, two: Ports, theirs: Traffic) -> None:
         await two.mail.serve("newest", answers(10))
-        await two.mail.serve("blobs", answers(SMALL + 1))
+        await two.mail.serve("blobs", answers(TIMED_UP_TO + 1))
 
         async def fastest(*services: str) -> Any:
             for service in services:
@@ -117,9 +117,9 @@ def test_the_fastest_small_answer_of_the_last_minute_is_told() -> None:
         assert await fastest("newest", "blobs") == pytest.approx(2 * SECONDS, abs=1e-3)
         mine.answered(two.me, 0.02)
         assert await fastest("newest") == 0.02
-        await asyncio.sleep(LATELY / 2)
+        await asyncio.sleep(RTT_SPAN / 2)
         assert await fastest("newest") == 0.02
-        await asyncio.sleep(LATELY)
+        await asyncio.sleep(RTT_SPAN)
         assert await fastest("newest") == pytest.approx(2 * SECONDS, abs=1e-3)
 
     between_two(promise)
@@ -145,9 +145,10 @@ def test_a_dozen_links_with_every_purpose_fit_a_members_gossip_message() -> None
         traffic.answered(PeerId("12D3KooW" + f"{k:044}"), 0.123456789 + k)
     traffic.heard = 1 << 45
     told = traffic.drain(1_750_000_000.123, ())
-    assert told is not None and len(told["links"]) == LINKS
+    assert told is not None and len(told["links"]) == LINKS_PER_EVENT
     assert all(
-        peer.endswith(f"{k:02}") for peer, k in zip(told["links"], range(39, 39 - LINKS, -1), strict=True)
+        peer.endswith(f"{k:02}")
+        for peer, k in zip(told["links"], range(39, 39 - LINKS_PER_EVENT, -1), strict=True)
     )
     event = events.Transferred(at=1_750_000_000.123, peer=me, **told)
     delegation = Delegation(
