@@ -1,6 +1,8 @@
 """The house stands as the design draws it: who imports whom, how light the command is, and that files say
 what is there."""
 
+import ast
+import dataclasses
 import fnmatch
 import os
 import re
@@ -11,12 +13,15 @@ import tomllib
 from pathlib import Path
 
 import grimp
+import msgspec
 import pytest
 from importlinter.application.use_cases import lint_imports
 from importlinter.configuration import configure
 
 from swarm import config_loading
 from swarm.sim import scenario
+from swarm.types import Array, Group
+from swarm.weights import Weights
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -61,6 +66,21 @@ def test_no_source_file_is_longer_than_one_concern() -> None:
         for path in (ROOT / package).rglob("*.py")
     }
     assert not {path: lines for path, lines in lengths.items() if lines > LINES}
+
+
+def test_no_role_touches_the_bytes_of_weights() -> None:
+    """What a role reads as `data` is an array of a group; the bytes of weights are for whoever decodes or
+    sends them."""
+    assert "data" in {field.name for field in dataclasses.fields(Weights)}
+    arrays = {field.name for field in msgspec.structs.fields(Group) if field.type is Array}
+    read = [
+        f"{path.name} line {node.lineno}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "peers" / "roles").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "data"
+        if not (isinstance(node.value, ast.Attribute) and node.value.attr in arrays)
+    ]
+    assert not read
 
 
 def test_help_imports_neither_torch_nor_hivemind() -> None:

@@ -20,16 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 from nouns import beat
+from still_host import still_host
 
 from peers.build.spec_transfer import FileRequest
 from peers.roles.learner_inbox import LAGS_PER_EVENT, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
-from swarm.config import Config, DelayLaw, Sampling
-from swarm.core.membership import Trust
+from swarm.config import DelayLaw, Sampling
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
@@ -316,13 +315,10 @@ def test_a_fault_with_a_long_story_is_cut_and_reaches_the_others() -> None:
         async with MemoryNetwork(
             Random(1), SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(2))
         ) as network:
-            hosts = []
-            for name, role in (("a", Role.LEARNER), ("b", Role.OBSERVER)):
-                ports = network.ports(PeerId(name), lambda kind: 0.0)
-                who = PeerInfo(name=name, role=role, run=RUN, incarnation=1, observes=role is Role.OBSERVER)
-                trust = Trust("demo", b"owner", False, lambda *_: True)
-                frames = Frames(RUN, ports.keyring, None, private=False)
-                hosts.append(Host(who, Config(), ports, frames, events.Bus(), trust))
+            hosts = [
+                still_host(network, "a", Role.LEARNER),
+                still_host(network, "b", Role.OBSERVER, observes=True),
+            ]
             hosts[1].bus.add(heard.append)
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(host.run(host.stop.wait)) for host in hosts]

@@ -13,22 +13,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from nouns import beat
+from still_host import RUN, still_host
 from test_roles_swarm import Told, scenario
 
 from peers.roles.sampler import OUTBOX, Sampler
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
-from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
-from swarm.protocol import MAIL_LIMIT, Phase, Role
+from swarm.protocol import MAIL_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy
-from swarm.types import Array, Beat, Digest, Group, Lag, PeerId, Receipt, Times, Verdict
+from swarm.types import Array, Digest, Group, PeerId, Receipt, Times, Verdict
 
 LINK = 0.05
 """Seconds of a message's way to a learner."""
@@ -65,13 +65,8 @@ class Site:
 
     def __init__(self, network: MemoryNetwork, window: Window) -> None:
         self.network = network
-        ports = network.ports(SAMPLER, lambda kind: 0.0)
-        frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
         config = Config(run=Run(sampling=Sampling(group_size=2), window=window))
-        who = PeerInfo(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
-        self.host = Host(
-            who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True)
-        )
+        self.host = still_host(network, SAMPLER, Role.SAMPLER, config)
         self.told: list[events.Event] = []
         self.host.bus.add(self.told.append)
         engine: Any = None
@@ -82,7 +77,7 @@ class Site:
         self, peer: PeerId, answer: Callable[[Group], Awaitable[bytes]], credit: int = 64
     ) -> None:
         ports = self.network.ports(peer, lambda kind: 0.0)
-        frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
+        frames = Frames(RUN, ports.keyring, None, private=False)
 
         async def receive(sender: PeerId, message: bytes) -> bytes:
             group = wire.decode(frames.open(message, MAIL_LIMIT).body, Group)
@@ -93,29 +88,7 @@ class Site:
         self.heard(peer, credit)
 
     def heard(self, peer: PeerId, credit: int, seq: int = 1) -> None:
-        told = Beat(
-            name=peer,
-            role=Role.LEARNER,
-            incarnation=1,
-            seq=seq,
-            version=0,
-            weights=Digest(""),
-            state="gathering",
-            phase=Phase.GATHERING,
-            credit=credit,
-            takers=1,
-            inbox=0,
-            done=0,
-            refused=0,
-            rate=0.0,
-            tokens=0.0,
-            busy=0.0,
-            lag=Lag(),
-            addresses=(),
-            hardware="",
-            at=EPOCH,
-        )
-        self.host.roster.hear(peer, told, self.host.now())
+        self.host.roster.hear(peer, beat(name=peer, seq=seq, credit=credit, at=EPOCH), self.host.now())
 
 
 def on_site(play: Callable[[Site], Awaitable[None]], window: Window | None = None) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from nouns import beat
+from still_host import still_host
 
 from peers import cli
 from peers.build import run_folder
 from peers.build.run_folder import RunFolder
 from peers.runtime import peer_folder
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
 from peers.runtime.status_line import sentence
 from swarm import PROTOCOL, events, identity, invite, wire
@@ -28,10 +28,9 @@ from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Digest, Lag, PeerId, Spec
+from swarm.types import Digest, PeerId, Spec
 
 OWNER = invite.keyring(bytes(range(32)))
-RUN = Digest("5" * 64)
 SEED, LEARNER = PeerId("seed"), PeerId("learner")
 
 
@@ -47,48 +46,18 @@ class Peer:
         peer_folder: Path,
         final: bool = False,
     ) -> None:
-        ports = network.ports(me, lambda kind: 0.0)
         given = invite.admit(invite.delegate(OWNER, "lab", role, int(EPOCH + lasts), final), me)
         trust = Trust("lab", OWNER.public, False, identity.verify)
-        who = PeerInfo(name=me, role=role, run=RUN, incarnation=1, membership=given)
         self.told: list[events.Event] = []
-        self.host = Host(
-            who,
-            Config(run=Run(name="lab")),
-            ports,
-            Frames(RUN, ports.keyring, given, False),
-            events.Bus(),
-            trust,
-        )
+        self.host = still_host(network, me, role, Config(run=Run(name="lab")), trust=trust, membership=given)
         self.host.bus.add(self.told.append)
         self.renewal = MembershipRenewal(
             self.host, peer_folder, renewer(OWNER, "lab") if role is Role.SEED else None
         )
 
     def hears(self, peer: PeerId) -> None:
-        beat = Beat(
-            name=peer,
-            role=Role.SEED,
-            incarnation=1,
-            seq=1,
-            version=0,
-            weights=Digest(""),
-            state="serving",
-            phase=Phase.SERVING,
-            credit=0,
-            takers=1,
-            inbox=0,
-            done=0,
-            refused=0,
-            rate=0.0,
-            tokens=0.0,
-            busy=0.0,
-            lag=Lag(),
-            addresses=(),
-            hardware="",
-            at=EPOCH,
-        )
-        self.host.roster.hear(peer, beat, self.host.now())
+        told = beat(name=peer, role=Role.SEED, state="serving", phase=Phase.SERVING, at=EPOCH)
+        self.host.roster.hear(peer, told, self.host.now())
 
     def objection(self, day: float) -> str | None:
         me, role, mine = self.host.ports.me, self.host.who.role, self.host.frames.membership

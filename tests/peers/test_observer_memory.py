@@ -5,30 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from nouns import beat
+from still_host import membership, still_host
 
 from dashboard import snapshot
 from dashboard.state import State, fold
 from peers.roles import observer as module
 from peers.roles.observer import ANSWER_LIMIT, Observer
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, History, Peer, Run
-from swarm.core.membership import Trust
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Delegation, Digest, Lag, Membership, PeerId
+from swarm.types import PeerId
 
-RUN = Digest(hashlib.sha256(b"watch").hexdigest())
 SEED, LEARNER = PeerId("seed"), PeerId("learner")
 YEAR = 365 * 86400.0
 CONFIG = Config(run=Run(name="watch"), peer=Peer(history=History(save=10.0)))
@@ -46,17 +44,16 @@ class World:
         self, name: str = "window", role: Role = Role.OBSERVER
     ) -> AsyncIterator[tuple[Host, Observer]]:
         """A host that observes, and its watch, for as long as the block runs."""
-        ports = self.network.ports(name, lambda kind: 0.01)
-        delegation = Delegation(role=role, expires=1 << 40, key=b"", signature=b"")
-        membership = Membership(peer=ports.me, delegation=delegation, signature=b"")
-        incarnation = int(ports.clock.now() * 1000)
-        who = PeerInfo(
-            name=name, role=role, run=RUN, incarnation=incarnation, membership=membership, observes=True
+        host = still_host(
+            self.network,
+            name,
+            role,
+            CONFIG,
+            price=lambda kind: 0.01,
+            membership=membership(name, role),
+            observes=True,
         )
-        bus = events.Bus()
-        bus.add(self.journal.append)
-        trust = Trust("watch", b"owner", False, lambda key, data, signature: True)
-        host = Host(who, CONFIG, ports, Frames(RUN, ports.keyring, membership, False), bus, trust)
+        host.bus.add(self.journal.append)
         watch = Observer(host, self.folder / name)
         async with watch.running(), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(host.run(host.stop.wait))
@@ -300,29 +297,8 @@ def test_a_silent_bootstrap_leaves_time_for_another(tmp_path: Path) -> None:
 def test_a_history_of_a_clock_that_was_a_year_ahead_does_not_stop_time(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         state = State(CONFIG.run, CONFIG.peer.history)
-        beat = Beat(
-            name="gone",
-            role=Role.SAMPLER,
-            incarnation=1,
-            seq=1,
-            version=0,
-            weights=Digest(""),
-            state="sampling",
-            phase=Phase.SAMPLING,
-            credit=0,
-            takers=0,
-            inbox=0,
-            done=0,
-            refused=0,
-            rate=0.0,
-            tokens=0.0,
-            busy=0.0,
-            lag=Lag(),
-            addresses=(),
-            hardware="",
-            at=EPOCH + YEAR,
-        )
-        fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=beat))
+        told = beat(role=Role.SAMPLER, state="sampling", phase=Phase.SAMPLING, at=EPOCH + YEAR)
+        fold(state, events.Heard(at=EPOCH + YEAR, peer=PeerId("window"), subject=PeerId("gone"), beat=told))
         (tmp_path / "window").mkdir()
         (tmp_path / "window" / "history").write_bytes(snapshot.dump(state))
         async with world.window() as (host, watch):

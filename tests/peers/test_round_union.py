@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from nouns import beat
 from torch import Tensor
 
 from peers.commands import sim
@@ -24,10 +25,9 @@ from swarm.config import (
 )
 from swarm.events import Event, Noted, Trained
 from swarm.learn.learner import Gradient, Learner
-from swarm.protocol import Phase, Role
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import BatchRewards, Beat, Digest, Lag, Moments
+from swarm.types import BatchRewards, Beat, Moments
 
 torch.set_num_threads(1)
 
@@ -148,32 +148,6 @@ def test_a_gradient_that_waited_for_company_is_made_again_with_what_the_company_
     assert watched.of(Trained)[0].members == 2
 
 
-def beat(version: int, closed: BatchRewards | None) -> Beat:
-    return Beat(
-        name="b",
-        role=Role.LEARNER,
-        incarnation=1,
-        seq=1,
-        version=version,
-        weights=Digest(""),
-        state="learning",
-        phase=Phase.LEARNING,
-        credit=0,
-        takers=1,
-        inbox=0,
-        done=0,
-        refused=0,
-        rate=0.0,
-        tokens=0.0,
-        busy=0.0,
-        lag=Lag(),
-        addresses=(),
-        hardware="",
-        at=1.0,
-        closed=closed,
-    )
-
-
 IMPOSSIBLE: list[dict[str, Any]] = [
     {"groups": 13, "completions": 52},
     {"groups": 0, "completions": 0},
@@ -200,8 +174,8 @@ def test_a_batch_that_cannot_be_is_not_taken_in(change: dict[str, Any]) -> None:
         version: int = 7,
     ) -> Beat:
         of = [Moments(count=count, mean=mean, square=square) for count in (completions, groups)]
-        return beat(version, BatchRewards(live=live, completions=of[0], groups=of[1]))
+        return beat(version=version, closed=BatchRewards(live=live, completions=of[0], groups=of[1]))
 
     assert closed_of(said(), 7, run) is not None
     assert closed_of(said(**change), 7, run) is None
-    assert closed_of(beat(7, None), 7, run) is None
+    assert closed_of(beat(version=7), 7, run) is None

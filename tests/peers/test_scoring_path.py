@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from still_host import RUN, still_host
 
 from peers.commands import sim
 from peers.roles.evaluator import GIVE_UP
@@ -19,7 +20,7 @@ from peers.roles.learner_inbox import LearnerInbox
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.faults import REPEAT_AFTER
 from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.config import (
     BatchSize,
@@ -33,7 +34,6 @@ from swarm.config import (
     Window,
 )
 from swarm.core.admission import group_id
-from swarm.core.membership import Trust
 from swarm.net.hive import ThreadWork
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
@@ -239,7 +239,6 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
         async with MemoryNetwork(Random(2), links) as network:
-            ports = network.ports(ME, lambda kind: price if kind == "score" else 0.0)
             config = Config(
                 run=Run(
                     sampling=Sampling(group_size=2, max_tokens=4),
@@ -247,10 +246,12 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                     window=Window(versions=9, seconds=1e12),
                 )
             )
-            who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
-            frames = Frames(Digest("5" * 64), ports.keyring, None, private=False)
-            host = Host(
-                who, config, ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True)
+            host = still_host(
+                network,
+                ME,
+                Role.LEARNER,
+                config,
+                price=lambda kind: price if kind == "score" else 0.0,
             )
             host.releases.candidates.hear(
                 Release(
@@ -266,9 +267,7 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                 )
             )
             tokenization: Any = SimpleNamespace(vocabulary=8, decode=lambda tokens: "a" * len(tokens))
-            sampler = Frames(
-                Digest("5" * 64), network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False
-            )
+            sampler = Frames(RUN, network.ports(SAMPLER, lambda kind: 0.0).keyring, None, private=False)
             await play(Desk(host, LearnerInbox(host, source, tokenization, lambda: 0, lambda: 1), sampler))
 
     run(main())

@@ -11,20 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from still_host import membership, still_host
 
-from peers.commands import sim
 from peers.roles.seed import Seed
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
 from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
-from swarm.core.membership import Trust
 from swarm.net.blobs import CHUNK, digest_of
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.links import SimLinks
-from swarm.sim.world import SimPeer
 from swarm.types import Digest
 from swarm.weights import Weights
 
@@ -46,23 +43,19 @@ class House:
         self.seed = Seed(self.host, Weights.of(genesis, 0), folder)
 
     def _host(self, name: str, role: Role, shelf: Path | None) -> Host:
+        config = Config(run=Run(release=Releasing(keep=4), pace=Pace(beat=0.05, patience=1.0)))
         bus = events.Bus()
         bus.add(self.told.append)
-        config = Config(run=Run(release=Releasing(keep=4), pace=Pace(beat=0.05, patience=1.0)))
-        ports = self.network.ports(name, lambda kind: 0.0)
-        peer = SimPeer(name=name, role=role, ports=ports, seed=1, config=config, bus=bus, life=0)
-        who = PeerInfo(
-            name=name,
-            role=role,
-            run=sim.RUN,
-            incarnation=1,
-            membership=sim._membership(peer),
+        return still_host(
+            self.network,
+            name,
+            role,
+            config,
+            shelf=shelf,
+            bus=bus,
+            membership=membership(name, role),
             observes=role is Role.SEED,
             genesis=digest_of(GENESIS),
-        )
-        trust = Trust(config.run.name, b"owner", False, lambda key, data, signature: True)
-        return Host(
-            who, config, ports, Frames(sim.RUN, ports.keyring, who.membership, False), bus, trust, shelf
         )
 
     async def live(self, versions: Sequence[int]) -> None:

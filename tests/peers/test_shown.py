@@ -9,20 +9,18 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from still_host import membership, still_host
 
 from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
-from swarm.core.membership import Trust
 from swarm.journal import from_line, to_line
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import EVENT_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks import catalog as tasks
-from swarm.types import Array, Delegation, Digest, Group, Membership, PeerId, Task, Times
+from swarm.types import Array, Digest, Group, PeerId, Task, Times
 
 ME, SAMPLER = PeerId("12D3KooW" + "m" * 44), PeerId("12D3KooW" + "s" * 44)
 TIMES = Times(released=0.0, fetched=0.0, used=0.0, finished=0.0, sent=0.0)
@@ -57,15 +55,9 @@ def showing(
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.05), 1e6, Random(1))
         async with MemoryNetwork(Random(2), links) as network:
-            ports = network.ports(ME, lambda kind: 0.0)
-            delegation = Delegation(
-                role=Role.LEARNER, expires=1 << 40, key=bytes(32), signature=Random(1).randbytes(64)
-            )
-            membership = Membership(peer=ME, delegation=delegation, signature=Random(2).randbytes(64))
-            frames = Frames(Digest("5" * 64), ports.keyring, membership, private=True)
-            config, bus = Config(run=Run(pace=Pace(beat=beat, patience=1000.0))), events.Bus()
-            who = PeerInfo(name="learner", role=Role.LEARNER, run=Digest("5" * 64), incarnation=1)
-            host = Host(who, config, ports, frames, bus, Trust("demo", b"owner", False, lambda *_: True))
+            config = Config(run=Run(pace=Pace(beat=beat, patience=1000.0)))
+            mine = membership(ME, Role.LEARNER)
+            host = still_host(network, ME, Role.LEARNER, config, private=True, membership=mine)
             source = tasks.source(config.run.task, 1)
             inbox = LearnerInbox(
                 host, source, SimpleNamespace(vocabulary=8, decode=lambda tokens: text), lambda: 1, lambda: 1
@@ -82,7 +74,7 @@ def showing(
                     assert len(wire.encode(event)) < EVENT_LIMIT.sealed - 600, "a bundle takes it"
                     told.append(event)
 
-            bus.add(keep)
+            host.bus.add(keep)
             for _ in range(30):
                 play(inbox, group)
                 await asyncio.sleep(0.1)

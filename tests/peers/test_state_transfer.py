@@ -10,23 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from nouns import beat
+from still_host import RUN, still_host
 
 from peers.roles import state_transfer
 from peers.roles.state_transfer import HELD_FOR, StateTransfer
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
-from swarm.core.membership import Trust
-from swarm.events import Bus
 from swarm.net import blobs
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Phase, Role
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Beat, Digest, Lag, PeerId, Release
+from swarm.types import Digest, PeerId, Release
 from swarm.weights import Weights
 
-RUN = Digest("7" * 64)
 STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)
 
 
@@ -50,14 +47,9 @@ class Learner:
     def __init__(
         self, network: MemoryNetwork, name: str, version: int, price: Callable[[str], float]
     ) -> None:
-        ports, config = (
-            network.ports(name, price),
-            Config(run=Run(name="twins"), peer=Peer(engine=EngineSettings(name="toy", tasks=1))),
-        )
-        who = PeerInfo(name=name, role=Role.LEARNER, run=RUN, incarnation=1)
-        trust = Trust("twins", b"owner", False, lambda key, data, signature: True)
+        config = Config(run=Run(name="twins"), peer=Peer(engine=EngineSettings(name="toy", tasks=1)))
         self.model = Model(version)
-        self.host = Host(who, config, ports, Frames(RUN, ports.keyring, None, False), Bus(), trust)
+        self.host = still_host(network, name, Role.LEARNER, config, price=price)
         self.transfer = StateTransfer(self.host, self.model)  # type: ignore[arg-type]
 
     @property
@@ -66,29 +58,7 @@ class Learner:
 
     async def serve(self, *others: PeerId) -> None:
         for k, other in enumerate(others):
-            beat = Beat(
-                name=other,
-                role=Role.LEARNER,
-                incarnation=1,
-                seq=k,
-                version=1,
-                weights=Digest(""),
-                state="learning",
-                phase=Phase.LEARNING,
-                credit=0,
-                takers=0,
-                inbox=0,
-                done=0,
-                refused=0,
-                rate=0.0,
-                tokens=0.0,
-                busy=0.0,
-                lag=Lag(),
-                addresses=(),
-                hardware="",
-                at=0.0,
-            )
-            assert self.host.roster.hear(other, beat, self.host.now())
+            assert self.host.roster.hear(other, beat(name=other, seq=k), self.host.now())
         await self.host.releases.blobs.serve()
         await self.transfer.serve()
 

@@ -9,19 +9,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from still_host import still_host
 
-from peers.runtime.frames import Frames
-from peers.runtime.host import Host, PeerInfo
+from peers.runtime.host import Host
 from peers.runtime.status import PeerStatus
 from peers.runtime.status_line import REPEATED, live_line, sentence
-from swarm import events
-from swarm.config import Config, DelayLaw
-from swarm.core.membership import Trust
+from swarm.config import DelayLaw
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,10 +74,7 @@ def test_the_line_says_how_far_behind_a_peer_is() -> None:
 
 def host() -> Host:
     network = MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1)))
-    ports = network.ports(PeerId("sampler-0"), lambda kind: 0.0)
-    who = PeerInfo(name="sampler", role=Role.SAMPLER, run=Digest("5" * 64), incarnation=1)
-    frames = Frames(who.run, ports.keyring, None, private=False)
-    return Host(who, Config(), ports, frames, events.Bus(), Trust("demo", b"owner", False, lambda *_: True))
+    return still_host(network, "sampler-0", Role.SAMPLER)
 
 
 def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
@@ -105,7 +99,7 @@ def test_a_log_gets_a_line_at_the_start_with_the_first_policy_and_every_minute(
 
 PROGRAM = """
 import asyncio, sys
-sys.path.insert(0, "tests/peers")
+sys.path[:0] = ["tests", "tests/peers"]
 from test_status_line import host
 from peers.runtime.status_line import live_line
 from swarm.protocol import Phase

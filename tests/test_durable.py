@@ -1,0 +1,76 @@
+"""Files that matter: whole or as they were, and on the disk before anybody relies on them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from swarm.durable import write_durably
+
+OLD, NEW = b"old", b"new" * 100_000
+
+
+def test_a_file_is_replaced_and_nothing_else_stays_in_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "file"
+    for content in (NEW, OLD):
+        write_durably(path, content)
+        assert path.read_bytes() == content and os.listdir(path.parent) == ["file"]
+
+
+def test_what_a_killed_writer_left_does_not_get_into_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file.new").write_bytes(NEW)
+    write_durably(tmp_path / "file", OLD)
+    assert (tmp_path / "file").read_bytes() == OLD
+
+
+def test_a_secret_can_be_read_by_its_owner_alone_while_it_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[int] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_durably(tmp_path / "secret", NEW, mode=0o600)
+    assert modes[0] == stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+
+
+def test_a_full_disk_leaves_the_old_content_and_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_durably(path, OLD)
+    (tmp_path / "file.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_durably(path, NEW)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
+    assert path.read_bytes() == OLD and os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_that_names_its_file_keeps_that_name(tmp_path: Path) -> None:
+    (tmp_path / "file.new").symlink_to(tmp_path / "gone" / "file")
+    with pytest.raises(FileNotFoundError) as caught:
+        write_durably(tmp_path / "file", NEW)
+    assert caught.value.filename == str(tmp_path / "file.new")
+
+
+def test_the_content_is_on_the_disk_before_its_name_and_its_name_before_anybody_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "file", list[tuple[str, bytes | None]]()
+    path.write_bytes(OLD)
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        what = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((what.name, what.read_bytes() if what.is_file() else path.read_bytes()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_durably(path, NEW)
+    assert synced == [("file.new", NEW), (tmp_path.name, NEW)]
