@@ -138,6 +138,64 @@ def test_arbitrary_bytes_never_break_the_rules(content: bytes) -> None:
     assert not rules.validate(dataclasses.replace(good, subkey=content))
 
 
+def signed(content: bytes) -> DHTRecord:
+    """A record of a peer that signs whatever `content` is."""
+    bare = dataclasses.replace(record(_KEYRING), value=content)
+    return dataclasses.replace(bare, value=guard.RecordRules(_KEYRING, ()).sign_value(bare))
+
+
+DESCRIBED = {"dtype": None, "layout": None, "device_type": "none", "device_index": None, "size": [1]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xc1",
+        b"\xa1\xff",
+        msgpack.packb([1]) + b"x",
+        msgpack.packb(msgpack.ExtType(0x50, b"\x05")),
+        msgpack.packb(msgpack.ExtType(0x50, msgpack.packb([1, 1.0, [[[], b"v", 2e9]]]))),
+        msgpack.packb(msgpack.ExtType(0x51, msgpack.packb(DESCRIBED))),
+        msgpack.packb(msgpack.ExtType(0x07, b"")),
+        b"\x91" * 2000,
+    ],
+)
+def test_a_signed_record_whose_value_cannot_be_read_is_refused(content: bytes) -> None:
+    rules = guard.RecordRules(_KEYRING, guard.allowed_keys(RUN))
+    assert rules.validate(signed(msgpack.packb(1)))
+    assert not rules.validate(signed(content))
+
+
+extensions = st.deferred(lambda: st.builds(msgpack.ExtType, st.integers(0, 127) | st.just(0x50), packed))
+packed = st.deferred(
+    lambda: st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-9, 2**63)
+        | st.floats()
+        | st.text()
+        | st.binary()
+        | extensions,
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.binary(), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ).map(msgpack.packb)
+)
+
+
+@given(packed | st.binary(max_size=40))
+def test_whatever_a_peer_signs_is_good_or_bad_and_ends_nothing(content: bytes) -> None:
+    good = guard.RecordRules(_KEYRING, guard.allowed_keys(RUN)).validate(signed(content))
+    try:
+        MSGPackSerializer.loads(content)
+    except Exception:
+        assert not good
+    else:
+        assert good
+
+
 def test_an_oversized_frame_is_refused_at_its_header() -> None:
     async def body(size: int) -> bytes:
         reader = asyncio.StreamReader()
