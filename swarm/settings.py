@@ -102,19 +102,16 @@ class Schema:
 
     def unknown(self, key: str) -> str:
         """A sentence about a key that does not exist, with the nearest one that does."""
-        known = [*self.keys, *self.tables]
+        known = [name for name in (*self.keys, *self.tables) if name]
         parent, _, word = key.rpartition(".")
-        siblings = {
-            name.rpartition(".")[2]: name for name in known if name and name.rpartition(".")[0] == parent
-        }
-        anywhere = {name.rpartition(".")[2]: name for name in known if name}
+        siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+        anywhere = {name.rpartition(".")[2]: name for name in known}
+        in_full = {name: name for name in known}
         if word in anywhere:  # the right word in the wrong table is no typing error
             return f"there is no key {key}; did you mean {anywhere[word]}?"
-        for names in (siblings, anywhere):
-            if near := difflib.get_close_matches(word, names, n=1, cutoff=0.6):
+        for names in (siblings, anywhere, in_full):
+            if near := difflib.get_close_matches(word, names):
                 return f"there is no key {key}; did you mean {names[near[0]]}?"
-        if near := difflib.get_close_matches(key, [name for name in known if name], n=1, cutoff=0.6):
-            return f"there is no key {key}; did you mean {near[0]}?"
         tail = f"; known there: {', '.join(siblings)}" if siblings else ""
         return f"there is no key {key}{tail} (`swarm config schema` lists all)"
 
@@ -128,7 +125,7 @@ class _Origin(NamedTuple):
 
     def of(self, key: str) -> str:
         table = ""
-        best, best_line = -1, 0
+        best, best_line = 0, 0
         for number, line in enumerate(self.lines, 1):
             text = line.partition("#")[0].strip()
             if text.startswith("["):
@@ -139,16 +136,10 @@ class _Origin(NamedTuple):
                 here = f"{table}.{word}" if table else self.schema.full(word)
             else:
                 continue
-            # The key itself, something in it, or the nearest table above it that is written on one line.
-            score = (
-                len(here)
-                if key == here or key.startswith(here + ".")
-                else 0
-                if here.startswith(key + ".")
-                else -1
-            )
-            if score > best:
-                best, best_line = score, number
+            # The key itself or something in it, else the nearest table above it that has a line.
+            related = f"{here}.".startswith(f"{key}.") or f"{key}.".startswith(f"{here}.")
+            if related and (length := min(len(here), len(key))) > best:
+                best, best_line = length, number
         return f"{self.name} line {best_line}" if best_line else self.name
 
 

@@ -63,7 +63,7 @@ class Array(Struct):
     """Numbers as they travel: raw little-endian bytes with their type and shape."""
 
     dtype: Word
-    """`int32`, `float32` or `bfloat16`."""
+    """`int32` or `float32`."""
     shape: Annotated[tuple[int, ...], Meta(max_length=8)]
     data: Annotated[bytes, Meta(max_length=BLOB)]
 

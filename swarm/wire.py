@@ -13,8 +13,9 @@ WireError whose message is fit for an event. Not handled here: whether the sende
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import zstandard
@@ -166,16 +167,12 @@ def _pieces(reader: zstandard.ZstdDecompressionReader, most: int) -> Iterator[by
         yield piece
 
 
-_ITEM_SIZE = {"int32": 4, "float32": 4, "bfloat16": 2}
-
-
-def check_array(array: Array, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raises WireError unless the array has this type, this shape and exactly the bytes they need."""
+def check_array(array: Array, dtype: Literal["int32", "float32"], shape: tuple[int, ...]) -> None:
+    """Raises WireError unless the array has this type, this shape and exactly the bytes they need, 4 for a
+    number."""
     if array.dtype != dtype or array.shape != shape:
         raise WireError(f"array is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}")
-    need = _ITEM_SIZE[dtype]
-    for size in shape:
-        need *= size
+    need = 4 * math.prod(shape)
     if len(array.data) != need:
         raise WireError(f"array of {dtype}{list(shape)} has {len(array.data)} bytes, needs {need}")
 

@@ -301,8 +301,14 @@ def test_an_array_of_another_type_shape_or_size_is_refused(array: Array) -> None
 
 
 def test_an_array_that_fits_passes() -> None:
-    check_array(Array(dtype="bfloat16", shape=(2, 3), data=bytes(12)), "bfloat16", (2, 3))
+    check_array(Array(dtype="float32", shape=(2, 3), data=bytes(24)), "float32", (2, 3))
     check_array(Array(dtype="int32", shape=(0,), data=b""), "int32", (0,))
+
+
+def test_an_array_of_another_number_of_bytes_is_told_what_it_needs() -> None:
+    for size in (23, 25):
+        with pytest.raises(WireError, match=rf"float32\[2, 3\] has {size} bytes, needs 24"):
+            check_array(Array(dtype="float32", shape=(2, 3), data=bytes(size)), "float32", (2, 3))
 
 
 def test_a_frame_that_fits_to_the_last_byte_is_sealed_and_opened_and_no_larger_one() -> None:

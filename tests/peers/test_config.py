@@ -78,6 +78,9 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run]\n\n[run.batch]\ngruops = 3\n", 4, "did you mean run.batch.groups?"),
         ("# first\nrun.bacth.groups = 3\n", 2, "did you mean run.batch?"),
         ("[run]\nlr = 0.1\n", 2, "did you mean run.optimizer.lr?"),
+        ("[run]\nbacth.groups = 3\n", 2, "did you mean run.batch?"),
+        ("[peer]\n\n[run . batch]\ngroups.many = 3\n", 4, "run.batch.groups wants"),
+        ('["run".batch] # of a step\n# micro = 0\n"micro" = 0\n', 3, "run.batch.micro wants"),
         ('[run.batch]\ngroups = "many"\n', 2, 'wants a whole number of at least 1, found the text "many"'),
         ("[run.batch]\ngroups = 0\n", 2, "at least 1, found 0"),
         ("[run.batch]\ngroups = true\n", 2, "found true"),
@@ -116,9 +119,14 @@ def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
         (("averaging.request=3",), ("run.averaging.request", "run.averaging.match")),
         (("pace.beat=5",), ("run.pace.patience", "run.pace.beat")),
         (("averaging.chunk=30",), ("run.averaging.chunk", "run.averaging.deadline")),
+        (("averaging.match=30",), ("run.averaging.match", "run.averaging.deadline")),
         (
             ("delay.upload.seconds=9", "delay.upload.longest=8"),
             ("peer.delay.upload.longest", "peer.delay.upload.seconds"),
+        ),
+        (
+            ("delay.policy.seconds=9", "delay.policy.longest=8"),
+            ("peer.delay.policy.longest", "peer.delay.policy.seconds"),
         ),
     ],
 )
@@ -128,6 +136,20 @@ def test_two_settings_that_contradict_each_other_are_both_named(
     said = refused(sets=sets)
     assert all(key in said for key in keys)
     assert "--set" in said
+
+
+def test_a_delay_may_be_cut_off_where_it_lies_and_a_deadline_not_where_its_round_begins() -> None:
+    assert (
+        load(None, ["delay.upload.seconds=8", "delay.upload.longest=8"]).config.peer.delay.upload.longest == 8
+    )
+    averaging = Config().run.averaging
+    for name, limit in (
+        ("request", averaging.match),
+        ("match", averaging.deadline),
+        ("chunk", averaging.deadline),
+    ):
+        assert "the first must be below" in refused(sets=(f"averaging.{name}={limit}",))
+    assert "more than twice" in refused(sets=(f"pace.patience={2 * Config().run.pace.beat}",))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -150,6 +172,24 @@ def test_words_are_read_as_what_the_key_wants() -> None:
     assert loaded.config.run.model.name == "7"
     assert loaded.config.run.objective.options == {"eps": 0.3}
     assert config_loading.value(loaded.config, "run.objective.options.eps") == 0.3
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("a b", "a b"),
+        ('"a b"', "a b"),
+        ("'7'", "7"),
+        ("aba", "aba"),
+        ("\"a'", "\"a'"),
+        ('"', '"'),
+        ('""', ""),
+        ("", ""),
+    ],
+)
+def test_a_text_may_stand_in_quotes_of_either_kind_and_needs_none(word: str, text: str) -> None:
+    layer = layers.from_words(layers.Schema(Whole), [f"left.only.colour = {word}"])
+    assert layer["left.only.colour"].value == text
 
 
 runs = st.builds(
@@ -255,6 +295,7 @@ def test_a_short_name_stands_for_the_one_table_that_has_it() -> None:
         ("right.only", "left.only"),
         ("left.only.sise", "left.only.size"),
         ("right.both.color", "right.both.colour"),
+        ("left_only_colour", "left.only.colour"),
     ],
 )
 def test_a_key_that_does_not_exist_names_the_nearest_in_its_table_and_then_in_another(
@@ -264,10 +305,14 @@ def test_a_key_that_does_not_exist_names_the_nearest_in_its_table_and_then_in_an
 
 
 def test_a_key_that_is_like_no_other_names_those_of_its_table_alone() -> None:
-    says = layers.Schema(Whole).unknown("left.zzzzzz")
-    assert says == (
-        "there is no key left.zzzzzz; known there: weight, both, only (`swarm config schema` lists all)"
+    schema = layers.Schema(Whole)
+    assert schema.unknown("left.only.zz") == (
+        "there is no key left.only.zz; known there: size, colour (`swarm config schema` lists all)"
     )
+    assert schema.unknown("zzzzzz") == (
+        "there is no key zzzzzz; known there: left, right (`swarm config schema` lists all)"
+    )
+    assert schema.unknown("y.zzzzzz") == "there is no key y.zzzzzz (`swarm config schema` lists all)"
 
 
 def test_a_table_that_is_given_a_value_names_a_key_in_it() -> None:
