@@ -85,7 +85,7 @@ class SamplerEvidence:
     def add(self, sampler: PeerId, evidence: float, now: float) -> bool:
         """Add one group's evidence, in nats. True when the sum exceeds the limit: the sampler's groups are
         refused for DISTRUST_SECONDS from `now`."""
-        against = max(0.0, self._against.pop(sampler, 0.0) + evidence)
+        against = self._against.pop(sampler, 0.0) + evidence
         if against > SAMPLER_EVIDENCE_LIMIT:
             _put(self._until, sampler, now + DISTRUST_SECONDS)
             return True

@@ -16,6 +16,7 @@ from swarm.types import PeerId
 
 WINDOW = Window(versions=4, seconds=30.0)
 SIZE = BatchSize(groups=4, close_after=5.0, buffer=2.0)
+STRANGER, OTHER = PeerId("stranger"), PeerId("another")
 
 
 def filled(count: int, now: float = NOW) -> Batcher:
@@ -112,7 +113,7 @@ def test_credit_asks_for_what_the_buffer_lacks_and_one_alone_may_fill_it_and_a_t
     buffer = math.ceil(SIZE.buffer * batcher.share(learners))
     assert batcher.credit(learners) == max(0, buffer - held)
     assert max(0, batcher.room(SAMPLER, learners, NOW).groups) == max(0, math.ceil(4 / 3 * buffer - held))
-    assert (batcher.room(PeerId("another"), learners, NOW).groups > 0) == (held < 2 * buffer)
+    assert (batcher.room(OTHER, learners, NOW).groups > 0) == (held < 2 * buffer)
 
 
 @pytest.mark.parametrize("version", [0, WINDOW.versions + 1], ids=["trained on", "outgrew the window"])
@@ -122,3 +123,43 @@ def test_a_sampler_whose_groups_are_gone_has_the_room_of_one_that_sent_none(vers
     batcher.take(1, version, NOW)
     assert len(batcher) == 0
     assert batcher.room(SAMPLER, 1, NOW) == empty.room(SAMPLER, 1, NOW)
+
+
+def test_groups_that_are_being_scored_take_room_like_those_that_wait() -> None:
+    scores, waits = filled(0), filled(2)
+    scores.scoring[SAMPLER] += 2
+    assert scores.credit(1) == waits.credit(1)
+    for sampler in (SAMPLER, STRANGER):
+        assert scores.room(sampler, 1, NOW) == waits.room(sampler, 1, NOW)
+
+
+def crowded(**size: float) -> Batcher:
+    """An invited sampler delivers whole batches; a buffer has 12 groups."""
+    batcher = Batcher(BatchSize(groups=4, buffer=3.0, **size), WINDOW)  # type: ignore[arg-type]
+    batcher.quotas.invited(SAMPLER)
+    for seed in range(4):
+        batcher.add(group(seed), NOW)
+    return batcher
+
+
+def test_a_stranger_has_its_share_of_the_buffer_while_others_fill_the_rest_of_a_batch() -> None:
+    batcher = crowded(share=0.25, newcomers=1.0)
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [3, 3]
+    batcher.add(group(9, sampler=STRANGER), NOW)
+    batcher.scoring[STRANGER] += 1
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [1, 3]
+    why = batcher.room(STRANGER, 1, NOW).why
+    assert "at most 25% of a batch" in why and "run.batch.share" in why
+    assert batcher.room(SAMPLER, 1, NOW).groups > 3, "its owner vouches for it"
+
+
+def test_newcomers_share_their_part_of_the_buffer_while_the_known_fill_the_rest_of_a_batch() -> None:
+    batcher = crowded(share=1.0, newcomers=0.5)
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [6, 6]
+    for seed in range(2):
+        batcher.add(group(seed, sampler=STRANGER), NOW)
+    batcher.scoring[OTHER] += 3
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [1, 1]
+    why = batcher.room(OTHER, 1, NOW).why
+    assert "together at most 50% of a batch" in why and "run.batch.newcomers" in why
+    assert batcher.room(SAMPLER, 1, NOW).groups > 1, "an invited one is no newcomer"

@@ -24,7 +24,8 @@ def test_a_group_is_refused_for_what_it_claims_too_low_and_for_what_lies_too_far
     assert "too low" in (objection(ClaimCheck(drift=0.1, evidence=GROUP_EVIDENCE_LIMIT + 0.1), 8.0) or "")
     assert "too low" in (objection(ClaimCheck(drift=math.inf, evidence=math.inf), 8.0) or "")
     assert objection(ClaimCheck(drift=-8.0, evidence=-300.0), 8.0) is None
-    assert "the band is 8" in (objection(ClaimCheck(drift=-8.1, evidence=-300.0), 8.0) or "")
+    below = objection(ClaimCheck(drift=-8.1, evidence=-300.0), 8.0) or ""
+    assert "lie 8.1 nats a token below" in below and "the band is 8" in below
 
 
 def test_small_evidence_adds_up_over_a_samplers_groups_and_over_nobody_elses() -> None:

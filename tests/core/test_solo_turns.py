@@ -57,6 +57,12 @@ def test_the_oldest_learner_with_a_gradient_is_first_and_the_others_wait_for_as_
         assert not mine.ready(True, 100.0 + waits - 0.1) and mine.ready(True, 100.0 + waits)
 
 
+def test_a_turn_that_came_at_once_was_not_waited_for_and_is_asked_for_anew_when_its_step_broke() -> None:
+    mine = turns()
+    assert mine.ask(beats(younger="matching"), 100.0) and not mine.waited
+    assert not mine.ask(beats(older="matching"), 101.0)
+
+
 @pytest.mark.parametrize("state", ["gathering", "learning", "catching up"])
 def test_who_has_no_gradient_is_not_waited_for_however_old(state: str) -> None:
     mine = turns()
