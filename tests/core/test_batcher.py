@@ -134,8 +134,8 @@ def test_groups_that_are_being_scored_take_room_like_those_that_wait() -> None:
 
 
 def crowded(**size: float) -> Batcher:
-    """An invited sampler delivers whole batches; a buffer has 12 groups."""
-    batcher = Batcher(BatchSize(groups=4, buffer=3.0, **size), WINDOW)  # type: ignore[arg-type]
+    """An invited sampler delivers whole batches; a buffer has 11 groups."""
+    batcher = Batcher(BatchSize(groups=4, buffer=2.6, **size), WINDOW)  # type: ignore[arg-type]
     batcher.quotas.invited(SAMPLER)
     for seed in range(4):
         batcher.add(group(seed), NOW)
@@ -143,14 +143,14 @@ def crowded(**size: float) -> Batcher:
 
 
 def test_a_stranger_has_its_share_of_the_buffer_while_others_fill_the_rest_of_a_batch() -> None:
-    batcher = crowded(share=0.25, newcomers=1.0)
-    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [3, 3]
+    batcher = crowded(share=0.5, newcomers=1.0)
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [6, 6]
     batcher.add(group(9, sampler=STRANGER), NOW)
     batcher.scoring[STRANGER] += 1
-    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [1, 3]
+    assert [batcher.room(peer, 1, NOW).groups for peer in (STRANGER, OTHER)] == [4, 6]
     why = batcher.room(STRANGER, 1, NOW).why
-    assert "at most 25% of a batch" in why and "run.batch.share" in why
-    assert batcher.room(SAMPLER, 1, NOW).groups > 3, "its owner vouches for it"
+    assert "at most 50% of a batch" in why and "run.batch.share" in why
+    assert batcher.room(SAMPLER, 1, NOW).groups > 6, "its owner vouches for it"
 
 
 def test_newcomers_share_their_part_of_the_buffer_while_the_known_fill_the_rest_of_a_batch() -> None:
@@ -163,3 +163,10 @@ def test_newcomers_share_their_part_of_the_buffer_while_the_known_fill_the_rest_
     why = batcher.room(OTHER, 1, NOW).why
     assert "together at most 50% of a batch" in why and "run.batch.newcomers" in why
     assert batcher.room(SAMPLER, 1, NOW).groups > 1, "an invited one is no newcomer"
+
+
+def test_newcomers_that_are_bound_share_the_credit_of_one() -> None:
+    batcher = crowded(share=1.0, newcomers=0.5)
+    for senders, takers in (([SAMPLER, STRANGER, OTHER], 2), ([STRANGER, OTHER], 1), ([SAMPLER], 1)):
+        assert batcher.takers(senders, 1, NOW) == takers
+    assert filled(0).takers([STRANGER, OTHER], 1, NOW) == 2, "nobody is bound where nobody delivers"

@@ -68,6 +68,39 @@ def test_a_peer_with_all_its_streams_open_pays_for_the_next_itself() -> None:
     assert table.arrive(STRANGERS[0], "blobs", 100.0)[1] is mine[0]
 
 
+def test_of_a_peers_streams_an_idle_one_gives_way_then_one_that_sends_then_one_that_is_answered() -> None:
+    table, peer = slots(), STRANGERS[0]
+    answered, sends, *more = [seat(table, peer, now=float(k)) for k in range(STREAMS_OF_ONE)]
+    for one in (answered, sends, *more[1:]):
+        table.announce(one, 100, 50.0)
+    table.begin(answered, 50.0)
+    table.answer(answered, 50.0)
+    idle = more[0]
+    for now, gone in ((60.0, idle), (61.0, sends)):
+        arrived, gave_way = table.arrive(peer, "groups", now)
+        assert gave_way is gone and arrived is not None
+        table.announce(arrived, 100, now)
+
+
+def test_a_stream_is_as_old_as_what_it_does() -> None:
+    table, peer = slots(), STRANGERS[0]
+    rests, idle, *_ = [seat(table, peer, now=float(k)) for k in range(STREAMS_OF_ONE)]
+    table.announce(rests, 100, 50.0)
+    table.begin(rests, 51.0)
+    table.answer(rests, 52.0)
+    table.rest(rests, 53.0)
+    assert table.arrive(peer, "groups", 60.0)[1] is idle
+
+
+def test_where_all_streams_are_in_calls_there_is_no_seat() -> None:
+    table = StreamSlots(lambda peer: True)
+    callers = iter(STRANGERS[k] for k in range(STREAMS // CALLS_OF_ONE) for _ in range(CALLS_OF_ONE))
+    for service in ("groups", "blobs", "states"):
+        assert all(call(table, next(callers), service) for _ in range(SERVICES[service].calls))
+    assert table.arrive(HONEST, "groups", 1.0) == (None, None)
+    assert table.statistics()["streams_in"] == table.statistics()["calls_in"] == STREAMS
+
+
 def test_a_regular_peer_is_the_last_to_give_way() -> None:
     table = slots()
     for _ in range(STREAMS_OF_ONE):
@@ -133,6 +166,16 @@ def test_the_memory_of_half_sent_messages_is_taken_from_whoever_has_the_most() -
     gone = table.announce(mine := seat(table, HONEST), FRAME_LIMIT, 1.0)
     assert gone is not None and [other.peer in STRANGERS for other in gone] == [True]
     assert table.statistics()["bytes_in"] == BYTES and mine.size == FRAME_LIMIT
+
+
+def test_a_regular_peers_half_sent_messages_are_kept_though_it_has_the_most() -> None:
+    table = slots()
+    for peer in (MEMBER, *STRANGERS[:4]):
+        for _ in range(8 if peer is MEMBER else 6):
+            table.announce(seat(table, peer), FRAME_LIMIT, 0.0)
+    assert table.statistics()["bytes_in"] == BYTES
+    gone = table.announce(seat(table, HONEST), FRAME_LIMIT, 1.0)
+    assert gone is not None and [other.peer in STRANGERS for other in gone] == [True]
 
 
 def test_a_peer_that_would_have_the_most_is_told_to_wait() -> None:
