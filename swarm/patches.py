@@ -235,10 +235,10 @@ def _positions(stream: memoryview, count: int, values: int) -> Positions:
 def _differences(codes: memoryview, sizes: memoryview, count: int) -> Values:
     octets = -(-count // 4)
     difference: Values = _OF_CODES.take(_inflate(codes, octets, octets), axis=0).reshape(-1)[:count]
-    large = difference & 1 == 0
-    far = int(np.count_nonzero(large))
-    tail = _inflate(sizes, far, 3 * far)
-    extra, tail = tail[:far].astype(_VALUE), tail[far:]
+    # Places instead of a mask: numpy takes a tenth of the time for them.
+    large = np.flatnonzero(difference & 1 == 0)
+    tail = _inflate(sizes, len(large), 3 * len(large))
+    extra, tail = tail[: len(large)].astype(_VALUE), tail[len(large) :]
     huge = extra == MORE
     if len(tail) != 2 * np.count_nonzero(huge):
         raise PatchError(f"{len(tail)} bytes for {np.count_nonzero(huge)} values that changed by much")
