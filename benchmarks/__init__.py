@@ -7,6 +7,7 @@ that does the job.
     averaging  seconds a round, 1M and 25M parameters, 2 and 4 peers   bare hivemind
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
+    patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
@@ -35,6 +36,7 @@ ROWS = {
     "averaging": "benchmarks.rows.averaging",
     "tokens": "benchmarks.rows.tokens",
     "memory": "benchmarks.rows.memory",
+    "patches": "benchmarks.rows.patches",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",
     "engines": "benchmarks.rows.engines",

@@ -10,7 +10,7 @@ from rich.console import Console
 import benchmarks
 from benchmarks import table
 from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import averaging, groups, joining, memory, scoring, tokens
+from benchmarks.rows import averaging, groups, joining, memory, patches, scoring, tokens
 from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
@@ -154,3 +154,14 @@ def test_scoring_in_chunks_takes_less_memory_than_all_logits_at_once() -> None:
     memory_of, seconds = scoring.measure(quiet, tokens=512, vocabulary=65_536, hidden=64)
     assert memory_of.ratio is not None and memory_of.ratio < 0.6
     assert seconds.value > 0 and seconds.unit == "s"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_patch_is_about_half_of_what_others_send() -> None:
+    lines = patches.measure(quiet, hidden=192, layers=2, steps=12, versions=4)
+    *sizes, encoding, applying, composed = lines
+    assert [line.what for line in sizes] == [f"a patch at lr {rate:g}" for rate in patches.RATES]
+    assert all(line.ratio is not None and line.ratio < 0.55 for line in sizes)
+    assert composed.ratio is not None and composed.ratio < 0.8
+    assert encoding.value > 0 and applying.value > 0
