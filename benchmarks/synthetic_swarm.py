@@ -179,7 +179,6 @@ def release(version: int, publisher: PeerId, learners: int, groups: int, at: flo
     return Release(
         version=version,
         weights=digest(version),
-        manifest=digest(version),
         size=SIZE,
         parent=digest(version - 1),
         publisher=publisher,

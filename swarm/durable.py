@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_durably(path: Path, content: bytes | memoryview, mode: int = 0o644) -> None:
     """Replace `path` by `content`; a secret asks for `mode` 0600.
 
     Raises OSError; the old content is still there then.

@@ -237,7 +237,7 @@ class Recovered(Event):
 
 
 class Rejected(Event):
-    """A frame, record or chunk of another peer that did not pass its checks."""
+    """A frame, record or block of another peer that did not pass its checks."""
 
     sender: PeerId
     kind: str

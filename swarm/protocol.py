@@ -334,7 +334,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
-    Kind.CUT: KindRow(Thread.CUT, "a learner's state into chunks"),
+    Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
 }
 
 

@@ -20,7 +20,8 @@ PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
 
 Digest = NewType("Digest", Annotated[str, Meta(max_length=64)])
-"""Lower-case hex sha256."""
+"""Lower-case hex of 32 bytes: BLAKE3 of weights and of what travels as blobs (swarm.blocks), SHA-256 of files
+and of the Spec."""
 
 Word = Annotated[str, Meta(max_length=512)]
 """A name, an id, a state of one word or two, a file, an address."""
@@ -30,9 +31,6 @@ Text = Annotated[str, Meta(max_length=16 << 10)]
 
 COMPLETIONS = 4096
 """Completions of one group at most: the published methods take 4 to 64 of a task."""
-
-CHUNKS = 64_000
-"""Chunks of one Manifest: 67 bytes each, which fit into a mail of 4 MiB."""
 
 BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
@@ -148,9 +146,8 @@ class Release(Struct, tag="release"):
 
     version: int
     weights: Digest
-    """sha256 of the safetensors bytes (bf16)."""
-    manifest: Digest
-    """Content address of the Manifest."""
+    """Root of the blocks of the safetensors bytes (bf16), and the address of their leaf list: see
+    swarm.blocks."""
     size: int
     parent: Digest
     """`weights` of the version before."""
@@ -168,15 +165,6 @@ class ReleaseQuery(Struct, tag="sought"):
     version: int
     weights: Digest
     released: Finite
-
-
-class Manifest(Struct, tag="manifest"):
-    """The chunks of a release's bytes; itself a content-addressed blob."""
-
-    version: int
-    weights: Digest
-    size: int
-    chunks: Annotated[tuple[Digest, ...], Meta(max_length=CHUNKS)]
 
 
 class Lag(Struct):
@@ -289,7 +277,7 @@ class Spec(Struct, tag="spec"):
     """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a
     local model."""
     genesis: Digest
-    """sha256 of the bf16 safetensors of version 0: all weights, or the first adapter."""
+    """Root of the bf16 safetensors of version 0: all weights, or the first adapter."""
     task: Files = {}
     """Local data and reward code of the task."""
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}

@@ -81,7 +81,6 @@ def release(**changes: Any) -> Release:
     good = Release(
         version=1,
         weights=Digest("a" * 64),
-        manifest=Digest("b" * 64),
         size=1,
         parent=Digest("c" * 64),
         publisher=PeerId("learner-0"),

@@ -32,6 +32,7 @@ from swarm.config import DelayLaw, Sampling
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
+from swarm.net.shelves import Mark
 from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Phase, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -41,7 +42,6 @@ from swarm.types import (
     Delegation,
     Digest,
     Group,
-    Manifest,
     Membership,
     PeerId,
     Receipt,
@@ -56,9 +56,9 @@ DECODED = {
     "Release": Release,
     "events.Bundle": events.Bundle,
     "Group": Group,
+    "Mark": Mark,
     "Membership": Membership,
     "Receipt": Receipt,
-    "Manifest": Manifest,
     "Spec": Spec,
     "FileRequest": FileRequest,
     "Offer": Offer,
@@ -158,7 +158,6 @@ BEAT = beat(
 RELEASE = Release(
     version=1,
     weights=Digest("a" * 64),
-    manifest=Digest("b" * 64),
     size=1,
     parent=Digest("c" * 64),
     publisher=ME.me,

@@ -24,7 +24,6 @@ from swarm.types import (
     Group,
     Lag,
     Link,
-    Manifest,
     Membership,
     PeerId,
     Receipt,
@@ -59,7 +58,6 @@ BEAT = beat(rate=0.5, lag=Lag(upload=1.5), addresses=("/ip4/1.2.3.4/tcp/5",), ha
 RELEASE = Release(
     version=1,
     weights=Digest("a" * 64),
-    manifest=Digest("b" * 64),
     size=1,
     parent=Digest("c" * 64),
     publisher=ME.me,
@@ -84,7 +82,6 @@ NOUNS = [
     BEAT.lag,
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
-    Manifest(version=1, weights=Digest("a" * 64), size=1, chunks=(Digest("b" * 64),)),
     ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
     Spec(
         protocol=1,

@@ -119,7 +119,6 @@ def release_of(publisher: PeerId, released: float) -> Release:
     return Release(
         version=0,
         weights=Digest("0" * 64),
-        manifest=Digest("0" * 64),
         size=1,
         parent=Digest(""),
         publisher=publisher,

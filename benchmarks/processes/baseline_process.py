@@ -91,7 +91,6 @@ class SampleAndTrain:
         release = Release(
             version=self.learner.version,
             weights=Digest(""),
-            manifest=Digest(""),
             size=0,
             parent=Digest(""),
             publisher=self.me,

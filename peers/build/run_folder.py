@@ -30,6 +30,7 @@ from peers.errors import CannotHere, Refusal
 from peers.runtime.peer_folder import MEMBERSHIP, PeerFolder, membership
 from swarm import PROTOCOL, wire
 from swarm import invite as invites
+from swarm.blocks import Blocks
 from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.core.membership import needs_membership
@@ -79,7 +80,7 @@ class RunFolder:
         if not path.exists():
             return None
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != self.spec.genesis:
+        if not content or Blocks.of(content).root != self.spec.genesis:
             raise CannotHere(
                 f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring"
                 " the file back from a copy, or go on from a later release: whoever holds one serves it"
@@ -260,7 +261,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         files=files,
         task=carried,
         sizes=sizes,
-        genesis=Digest(hashlib.sha256(genesis).hexdigest()),
+        genesis=Blocks.of(genesis).root,
     )
     return keep(path, wire.encode(spec))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -26,12 +25,13 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
+from swarm.blocks import Blocks, read_leaf_list
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import open_key
 from swarm.protocol import RELEASE_LIMIT, Role
-from swarm.types import Manifest, Release
+from swarm.types import Release
 
 LISTEN = 5.0
 """Seconds that an observer listens when no seed answers: two heartbeats of every peer."""
@@ -204,8 +204,8 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
 def _whole(blobs: Path, release: Release) -> bytes | None:
     """The release's bytes; None when some are missing or damaged."""
     try:
-        manifest = wire.decode((blobs / release.manifest).read_bytes(), Manifest)
-        weights = b"".join((blobs / chunk).read_bytes() for chunk in manifest.chunks)
-    except (FileNotFoundError, wire.WireError):
+        leaves = read_leaf_list((blobs / release.weights).read_bytes(), release.size)
+        weights = Blocks.of(b"".join((blobs / leaf).read_bytes() for leaf in leaves))
+    except (FileNotFoundError, ValueError):
         return None
-    return weights if hashlib.sha256(weights).hexdigest() == release.weights else None
+    return weights.data if weights.root == release.weights else None

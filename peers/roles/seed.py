@@ -98,9 +98,9 @@ class Seed:
             return
         host, folder = self.host, self.folder / RELEASES
         try:
-            write_durably(folder / release.manifest, host.releases.sealed(release))
+            write_durably(folder / release.weights, host.releases.sealed(release))
             for path in folder.iterdir():
-                if not host.releases.has_manifest(Digest(path.name)):
+                if not host.releases.has(Digest(path.name)):
                     path.unlink()
         except OSError as error:
             host.emit(

@@ -8,7 +8,7 @@ on. When the publisher is at a later version by then, the release alone is loade
 again later.
 
     service state  --> copy of the state, between steps -> hashed and cut, beside them --> offer
-    service states --> chunks, from a store of one entry, dropped when nobody asks for its chunks any more
+    service states --> blocks, from a store of one entry, dropped when nobody asks for its blocks any more
 
 Only learners are served: a state is six times as large as a release, and nothing can verify its moments. The
 time-out follows from the state's size, since a learner does not learn while it waits. Not handled: one state
@@ -21,10 +21,11 @@ import asyncio
 
 from peers.runtime.host import Host
 from swarm import events, wire
+from swarm.blocks import Blocks
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
-from swarm.net.blobs import Blobs, cut
+from swarm.net.blobs import Blobs
 from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Kind, Service
 from swarm.types import Digest, PeerId, Release, Struct
@@ -55,8 +56,8 @@ few seconds."""
 class Offer(Struct):
     """A learner's state, as blobs."""
 
-    digest: Digest
-    manifest: Digest
+    root: Digest
+    """See swarm.blocks."""
     size: int
 
 
@@ -107,10 +108,10 @@ class StateTransfer:
             raise Refused(f"this learner has no state now: {error}") from error
         if state is None:
             raise Refused(f"this learner is at version {version} by now, not at the release's")
-        parts = await work.run(Kind.CUT, cut, state, version)
+        blocks = await work.run(Kind.CUT, Blocks.of, state)
         self._states.clear()
-        manifest, address = self._states.hold(parts)
-        return Offer(digest=manifest.weights, manifest=address, size=manifest.size)
+        self._states.hold(version, blocks)
+        return Offer(root=blocks.root, size=blocks.size)
 
     def _snapshot(self, wanted: str) -> tuple[int, bytes | None]:
         right = self._learner.weights().digest == wanted
@@ -140,8 +141,10 @@ class StateTransfer:
                     f"a state of {offer.size} bytes is offered behind a release of {release.size}"
                 )
             async with asyncio.timeout(PATIENCE + offer.size / SENT_PER_SECOND):
-                state = await self._store().fetch_release(_as_release(offer, release), [release.publisher])
-            await host.ports.work.run(Kind.LOAD, self._load_state, state, release)
+                state = await self._store().fetch(
+                    release.version, offer.root, offer.size, [release.publisher]
+                )
+            await host.ports.work.run(Kind.LOAD, self._load_state, state.data, release)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return False
         return True
@@ -153,17 +156,3 @@ class StateTransfer:
         if self._learner.version != release.version or self._learner.weights().digest != release.weights:
             self._learner.load_state(before)
             raise ValueError(f"the state is not that of release {release.version}")
-
-
-def _as_release(offer: Offer, release: Release) -> Release:
-    return Release(
-        version=release.version,
-        weights=offer.digest,
-        manifest=offer.manifest,
-        size=offer.size,
-        parent=release.weights,
-        publisher=release.publisher,
-        learners=release.learners,
-        groups=release.groups,
-        released=release.released,
-    )

@@ -23,8 +23,8 @@ MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""
 
 RELEASES = "releases"
-"""Folder in a seed's folder: releases as their publishers signed them, each named by its manifest's
-digest."""
+"""Folder in a seed's folder: releases as their publishers signed them, each named by the root of its
+weights."""
 
 
 class PeerFolder:

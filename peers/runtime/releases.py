@@ -6,15 +6,15 @@
          |                                 |
       announce  topic "release"  ------> hear    topic "release", services "newest" and "release", board, disk
                                            |
-                                         fetch   chunks from holders and the publisher   (swarm.net.blobs)
+                                         fetch   blocks from holders and the publisher   (swarm.net.blobs)
                                            |
-                                         hold --> serve: chunks, the newest one held, one that is sought
+                                         hold --> serve: blocks, the newest one held, one that is sought
 
 `publish` is prepare and announce in one. Which release is the truth and which one is worth a try is decided
 in swarm.core.releases. Invariants: others are told only of releases whose bytes are here; a release counts
 only with its publisher's signature, as a member whose role may publish. Whoever lacks a release looks for
 holders among samplers too, whose heartbeats only observers hear otherwise. Not handled here: what the bytes
-mean (swarm.learn.weights), how chunks travel (swarm.net.blobs).
+mean (swarm.learn.weights), how blocks travel (swarm.net.blobs).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarm import events, wire
 from swarm.core.releases import Releases
-from swarm.net.blobs import Blobs, Cut, cut
+from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
 from swarm.types import Beat, Digest, PeerId, Release, ReleaseQuery
@@ -74,8 +74,8 @@ class ReleaseExchange:
     ) -> Release:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
-        parts = await self._host.ports.work.run(Kind.PACK, lambda: _cut(weights()))
-        return self._offer(parts, parent, learners, groups)
+        packed = await self._host.ports.work.run(Kind.PACK, weights)
+        return self._offer(packed, parent, learners, groups)
 
     async def publish(
         self,
@@ -86,18 +86,17 @@ class ReleaseExchange:
         groups: int = 0,
     ) -> Release:
         """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
-        release = self._offer(_cut(weights), parent, learners, groups)
+        release = self._offer(weights, parent, learners, groups)
         await self.announce(release)
         return release
 
-    def _offer(self, parts: Cut, parent: Digest | None, learners: int, groups: int) -> Release:
-        manifest, address = self.blobs.hold(parts)
+    def _offer(self, weights: Weights, parent: Digest | None, learners: int, groups: int) -> Release:
+        self.blobs.hold(weights.version, weights.blocks)
         return Release(
-            version=manifest.version,
-            weights=manifest.weights,
-            manifest=address,
-            size=manifest.size,
-            parent=manifest.weights if parent is None else parent,
+            version=weights.version,
+            weights=weights.digest,
+            size=weights.blocks.size,
+            parent=weights.digest if parent is None else parent,
             publisher=self._host.ports.me,
             learners=learners,
             groups=groups,
@@ -130,7 +129,7 @@ class ReleaseExchange:
     def _keep(self, release: Release, sealed: bytes) -> bool:
         """True when it is news."""
         news = self.candidates.hear(release, sealed)
-        if self.blobs.holds(release):
+        if self._is_here(release):
             self.candidates.hold(release)
         if news and (release.publisher == self._host.ports.me or self._host.who.observes):
             self._host.emit(events.Released, release=release)
@@ -190,8 +189,8 @@ class ReleaseExchange:
         holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
         if release.publisher != me and release.publisher not in holders:
             holders.append(release.publisher)
-        data = await self.blobs.fetch_release(release, holders)
-        return Weights(release.version, release.weights, data)
+        blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
+        return Weights(release.version, blocks)
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -222,13 +221,16 @@ class ReleaseExchange:
 
     def sealed_newest(self) -> bytes:
         """The newest release that is held here, as its publisher signed it; empty when there is none."""
-        while (held := self.held) is not None and not self.blobs.holds(held):
+        while (held := self.held) is not None and not self._is_here(held):
             self.candidates.lose(held)
         return self.sealed(held) if held is not None else b""
 
-    def has_manifest(self, manifest: Digest) -> bool:
-        """Is the manifest of this digest held here?"""
-        return self.blobs.get(manifest) is not None
+    def has(self, weights: Digest) -> bool:
+        """Are the blocks of these weights held here?"""
+        return self.blobs.get(weights) is not None
+
+    def _is_here(self, release: Release) -> bool:
+        return self.blobs.holds(release.weights, release.size)
 
     def hold(self, release: Release) -> None:
         """Its bytes are here."""
@@ -324,7 +326,3 @@ class ReleaseExchange:
 
     def _warn(self, text: str) -> None:
         self._host.emit(events.Noted, level="warning", text=text)
-
-
-def _cut(weights: Weights) -> Cut:
-    return cut(weights.data, weights.version, weights.digest)

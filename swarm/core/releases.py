@@ -87,7 +87,7 @@ class Releases:
         """Announcement -> the frame that its publisher signed; the last HEARD * keep, in the order of
         arrival."""
         self._keep, self._patience = keep, patience
-        self._candidates: dict[tuple[int, Digest, Digest, int], Candidate] = {}
+        self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
@@ -241,10 +241,9 @@ class Releases:
                 self._ranked.remove(one)
 
 
-def _key(release: Release) -> tuple[int, Digest, Digest, int]:
-    """Identifies a release's bytes. Two publishers may announce the same; another manifest is another
-    release."""
-    return (release.version, release.weights, release.manifest, release.size)
+def _key(release: Release) -> tuple[int, Digest, int]:
+    """Identifies a release's bytes. Two publishers may announce the same; another size is another release."""
+    return (release.version, release.weights, release.size)
 
 
 def publishers(members: list[tuple[int, str]]) -> list[str]:

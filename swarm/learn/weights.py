@@ -15,15 +15,12 @@ between versions, compression.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
-
-from swarm.types import Digest
 
 ADAPTER = "default"
 """peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
@@ -70,11 +67,6 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"these weights cannot be used: {name} holds values that are not finite")
     return tensors
-
-
-def digest(data: bytes) -> Digest:
-    """Hex sha256 of a release's bytes."""
-    return Digest(hashlib.sha256(data).hexdigest())
 
 
 @torch.no_grad()

@@ -1,15 +1,14 @@
 """Blobs: content-addressed bytes between peers, over the Mail port of either world.
 
-    cut(whole) -> Manifest{chunks} -> hold     its digest is in the Release
-    fetch_release: manifest, chunks of several holders
+    Blocks -> hold     blocks and leaf list, each under its digest; the root is in the Release
+    fetch: leaf list, blocks of several holders -> Blocks
 
-A request is one digest, its answer the bytes (service `blobs`); `cut` is what takes time, and may run
-anywhere, all else belongs to the loop. Invariants: what is returned or held has the digest it was asked by;
-sizes are checked before anything is allocated; a holder that lies is reported to `on_bad`, one that is late
-or busy is not, and the others are tried. A chunk is held as soon as it is here, so that a fetch that failed
-goes on where it ended, after a restart too where there is a folder; whoever fetched a release holds it for
-others. Retention: the newest releases, what is being fetched, here or from here, what was begun and is newer
-than they are, besides what `put` pinned. Where they lie is a shelf's business (swarm.net.shelves);
+A request is one digest, its answer the bytes (service `blobs`). Invariants: what is returned or held has the
+digest it was asked by; sizes are checked before anything is allocated; a holder that lies is reported to
+`on_bad`, one that is late or busy is not, and the others are tried. A block is held as soon as it is here, so
+that a fetch that failed goes on where it ended, after a restart too where there is a folder; whoever fetched
+something holds it for others. Retention: the newest versions, what is being fetched, here or from here, and
+what was begun and is newer than they are. Where they lie is a shelf's business (swarm.net.shelves);
 `on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard),
 finding holders (the Board), two fetches of one digest at once (both run).
 """
@@ -17,72 +16,32 @@ finding holders (the Board), two fetches of one digest at once (both run).
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from swarm.net.fetching import Fetch, digest_of
+from swarm.blocks import LARGEST, Blocks, Buffer, block_sizes, read_leaf_list
+from swarm.net.fetching import Fetch
 from swarm.net.ports import Mail, NetError, Refused
-from swarm.net.shelves import DIGEST, Folder, MemoryShelf
+from swarm.net.shelves import DIGEST, Folder, Held, MemoryShelf
 from swarm.net.turns import AnswerTurns
-from swarm.protocol import FRAME_LIMIT, Service
-from swarm.types import Digest, Manifest, PeerId, Release
-from swarm.wire import WireError, decode, encode
+from swarm.protocol import Service
+from swarm.types import Digest, PeerId
 
-CHUNK = 1 << 20
-"""Bytes of a chunk: streams are fastest between 256 KiB and 1 MiB, and a lost chunk is cheap to repeat."""
+T = TypeVar("T")
 
 AT_ONCE = 4
-"""Chunks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
-
-MOST = 60_000
-"""Chunks of a release: its manifest, 66 bytes for each, is one mail. Beyond 60 GB chunks are larger, up to
-what a mail carries."""
-
-LARGEST = FRAME_LIMIT // CHUNK * MOST * CHUNK
-"""Bytes of a release or a state: 250 GB, 120 billion parameters in bf16, or the state of 20 billion."""
-
-
-class Cut(NamedTuple):
-    """A release's bytes, cut up."""
-
-    manifest: Manifest
-    chunks: dict[Digest, bytes]
-
-
-def cut(data: bytes, version: int, known: Digest | None = None) -> Cut:
-    """Cut and hash a release's bytes, the whole only where its digest is not `known`: 1 s of CPU for a GB.
-
-    Raises ValueError when there are none, or too many.
-    """
-    if not 0 < len(data) <= LARGEST:
-        raise ValueError(f"version {version} has {len(data)} bytes: at most {LARGEST} travel")
-    step = chunk_size(len(data))
-    named = [
-        (digest_of(chunk), chunk) for chunk in (data[at : at + step] for at in range(0, len(data), step))
-    ]
-    digests = tuple(digest for digest, _ in named)
-    return Cut(
-        Manifest(version=version, weights=known or digest_of(data), size=len(data), chunks=digests),
-        dict(named),
-    )
-
-
-def chunk_size(size: int) -> int:
-    """Bytes of a chunk, but for the last one, of a release of `size` bytes."""
-    return CHUNK * -(-size // (MOST * CHUNK))
-
+"""Blocks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
 
 AGAIN = 60.0
 """Seconds after which a disk that still refuses is reported again: later windows see it too."""
 
 LATELY = 20.0
-"""Seconds after a request for a part of a release during which a peer counts as fetching it: one on a slow
+"""Seconds after a request for a part of a version during which a peer counts as fetching it: one on a slow
 line asks every few seconds."""
 
 
@@ -95,9 +54,10 @@ def _bear(what: str) -> None:
 
 
 class Blobs:
-    """`keep` is the number of newest releases to hold; `rng` draws how long a busy holder is left alone.
+    """Holds, serves and fetches bytes as blocks, each under a version.
 
-    `asked` is when somebody asked for something last, in loop seconds.
+    `asked` is when somebody asked for something last, in loop seconds. `most` is how many bytes of older
+    versions are held beside the newest one.
     """
 
     def __init__(
@@ -111,148 +71,128 @@ class Blobs:
         service: Service = Service.BLOBS,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
-        """Read the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks."""
+        """Read the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks.
+
+        `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone.
+        """
         self.asked = 0.0
+        self.most = LARGEST
         self._mail, self._service = mail, service
         self._on_bad = on_bad
         self._keep = keep
         self._rng = rng or random.Random()
         self._on_damage = on_damage
         self._shelf: MemoryShelf | Folder = Folder(folder, on_damage) if folder is not None else MemoryShelf()
-        self._releases: dict[Digest, Manifest] = {}
-        self._begun: dict[Digest, Manifest] = {}
-        """Releases of which some chunks are here, but not all."""
+        self._whole: dict[Digest, Held] = {held.root: held for held in self._shelf.whole()}
+        self._begun: dict[Digest, Held] = {held.root: held for held in self._shelf.begun()}
+        """Of which some blocks are here, but not all."""
         self._fetching: Counter[Digest] = Counter()
         self._part_of: dict[Digest, Digest] = {}
-        """Manifest and chunks of the releases that are here -> the manifest."""
+        """Leaf list and leaves of what is here as a whole -> its root."""
         self._wanted: dict[Digest, float] = {}
-        """Release -> when a part of it was last asked for, in loop seconds."""
+        """Root -> when a part of it was last asked for, in loop seconds."""
         self._last: Digest | None = None
-        """The release published last, until a newer one is here: a learner that fell back to an old one has
-        to offer it."""
+        """What was made here last, until something newer is here: a learner that fell back to an old version
+        has to offer it."""
         self._turns = AnswerTurns()
         self._complained = -AGAIN
         """When the disk was last reported, in monotonic seconds."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
-        for found, manifests in (
-            (self._releases, self._shelf.releases()),
-            (self._begun, self._shelf.begun()),
-        ):
-            for manifest in manifests:
-                data = self._shelf.get(manifest)
-                if data is not None:
-                    found[manifest] = decode(data, Manifest)
-        for address, whole in self._releases.items():
-            self._name_parts(address, whole)
+        for held in self._whole.values():
+            self._name_parts(held)
 
-    def put(self, data: bytes) -> Digest:
-        """Hold these bytes, uncut, until the end (spec files). Raises ValueError beyond a mail's 4 MiB:
-        `publish` cuts."""
-        if len(data) > FRAME_LIMIT:
-            raise ValueError(
-                f"a blob of {len(data)} bytes does not fit into one mail of {FRAME_LIMIT}: publish() cuts it"
-            )
-        digest = digest_of(data)
-        self._shelf.add({digest: data}, pin=True)
-        return digest
+    def hold(self, version: int, blocks: Blocks) -> None:
+        """Hold these bytes for others, until newer ones take their place."""
+        held = Held(blocks.root, version, blocks.size, blocks.leaves)
+        self._shelf.add(blocks.blobs())
+        self._shelf.mark(held)
+        self._complain()
+        self._last = held.root
+        self._complete(held)
 
-    def publish(self, data: bytes, version: int, weights: Digest) -> tuple[Manifest, Digest]:
-        """Cut a release's bytes and hold them -> the manifest and its digest. Raises ValueError when
-        `weights` is not theirs."""
-        parts = cut(data, version)
-        if parts.manifest.weights != weights:
-            raise ValueError(f"the bytes of version {version} do not have the digest {weights}")
-        return self.hold(parts)
-
-    def hold(self, parts: Cut) -> tuple[Manifest, Digest]:
-        """Hold what was cut -> the manifest and its digest."""
-        self._shelf.add(parts.chunks)
-        return parts.manifest, self._hold(parts.manifest)
+    def holds(self, root: Digest, size: int) -> bool:
+        """Whether all blocks below `root` are here, undamaged."""
+        held = self._whole.get(root)
+        return (
+            held is not None
+            and held.size == size
+            and all(digest in self._shelf for digest in (root, *held.leaves))
+        )
 
     def get(self, digest: Digest) -> bytes | None:
-        """The bytes, if they are held here; asks nobody."""
-        return self._shelf.get(digest)
+        """A block or a leaf list, if it is held here; asks nobody."""
+        data = self._shelf.get(digest)
+        return bytes(data) if data is not None else None
 
-    def holds(self, release: Release) -> bool:
-        """Whether all bytes of a release are here, undamaged."""
-        manifest = self._releases.get(release.manifest)
-        here = manifest is not None and all(
-            digest in self._shelf for digest in (release.manifest, *manifest.chunks)
-        )
-        return manifest is not None and here and _agrees(manifest, release)
-
-    def keep(self, versions: int) -> None:
-        """From now on hold only the newest `versions` releases' chunks."""
-        self._keep, self._last = versions, None
-        self._prune()
+    async def read(self, root: Digest) -> tuple[Held, list[Buffer]] | None:
+        """What is held here below `root`, and its blocks; None where it is not whole."""
+        held = self._whole.get(root)
+        if held is None:
+            return None
+        blocks = [await self._off_loop(self._shelf.get, leaf) for leaf in held.leaves]
+        found = [block for block in blocks if block is not None]
+        return (held, found) if len(found) == len(blocks) else None
 
     def clear(self) -> None:
-        """Hold no release any more."""
-        kept = self._keep
-        self.keep(0)
+        """Hold nothing any more."""
+        kept, self._keep, self._last = self._keep, 0, None
+        self._prune()
         self._keep = kept
 
     def statistics(self) -> Mapping[str, int]:
-        return {"releases": len(self._releases), "blobs": len(self._shelf)}
+        return {"releases": len(self._whole), "blobs": len(self._shelf)}
 
     async def serve(self) -> None:
         await self._mail.serve(self._service, self._answer, self._turns)
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
         self.asked = asyncio.get_running_loop().time()
-        if (release := self._part_of.get(Digest(message.decode(errors="replace")))) is not None:
-            self._wanted[release] = self.asked
+        if (root := self._part_of.get(Digest(message.decode(errors="replace")))) is not None:
+            self._wanted[root] = self.asked
         if not DIGEST.fullmatch(message):
             raise Refused("not a digest: ask with 64 lower-case hex digits")
-        data = self._shelf.get(Digest(message.decode()))
+        data = self.get(Digest(message.decode()))
         if data is None:
             raise Refused("not held here")
         return data
 
-    async def fetch(self, digest: Digest, holders: Sequence[PeerId], size: int | None = None) -> bytes:
-        """Bytes with this digest, of `size` bytes when given, from here or a holder that has them. Raises
-        NetError."""
-        return await self._take(self._from(holders), digest, size)
-
-    def _from(self, holders: Sequence[PeerId]) -> Fetch:
-        return Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
-
-    async def fetch_release(self, release: Release, holders: Sequence[PeerId]) -> bytes:
-        """A release's whole bytes, at most 4 chunks at a time. They are held for others from then on.
+    async def fetch(self, version: int, root: Digest, size: int, holders: Sequence[PeerId]) -> Blocks:
+        """The `size` bytes below `root`, at most 4 blocks at a time. They are held for others from then on.
 
         Raises NetError; what is here by then is not asked for again.
         """
-        if not 0 < release.size <= LARGEST:
+        if not 0 < size <= LARGEST:
+            raise NetError(f"version {version} claims {size} bytes: at most {LARGEST} are fetched")
+        fetch = Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
+        try:
+            leaves = read_leaf_list(await self._take(fetch, root), size)
+        except ValueError as error:
             raise NetError(
-                f"version {release.version} claims {release.size} bytes: at most {LARGEST} are fetched"
-            )
-        fetch, address = self._from(holders), release.manifest
-        data = await self._take(fetch, address, None)
+                f"version {version}: {error}; whoever published it made a mistake or lies"
+            ) from error
+        held = Held(root, version, size, leaves)
+        self._fetching[root] += 1
         try:
-            manifest = decode(data, Manifest)
-        except WireError as error:
-            raise NetError(f"the manifest of version {release.version} is {error}") from error
-        _check(manifest, release)
-        self._fetching[address] += 1
-        try:
-            await self._begin(address, manifest)
-            chunks = await self._fetch_chunks(fetch, manifest)
-            whole = await _join(chunks, manifest)
-            await self._off_loop(self._shelf.mark, address)
-            self._complete(address, manifest)
+            await self._begin(held)
+            blocks = await self._fetch_blocks(fetch, held)
+            await self._off_loop(self._shelf.mark, held)
+            whole = Blocks(b"".join(blocks[leaf] for leaf in leaves), leaves, root)
+            await self._off_loop(self._shelf.add, whole.blobs())  # in memory as views of the whole
+            self._complete(held)
         finally:
-            self._fetching -= Counter([address])
+            self._fetching -= Counter([root])
             self._prune()
         return whole
 
-    async def _off_loop(self, change: Callable[..., None], *args: Any) -> None:
-        """Change the shelf, one after the other; a folder in a thread, since an fsync takes as long as a disk
-        likes."""
+    async def _off_loop(self, use: Callable[..., T], *args: Any) -> T:
+        """Use the shelf, one call after the other; a folder in a thread, since an fsync takes as long as a
+        disk likes."""
         if self._disk is None:
-            change(*args)
+            result = use(*args)
         else:
-            await asyncio.get_running_loop().run_in_executor(self._disk, change, *args)
+            result = await asyncio.get_running_loop().run_in_executor(self._disk, use, *args)
         self._complain()
+        return result
 
     def _complain(self) -> None:
         """Report a disk that refuses, at most every AGAIN seconds. The peer goes on; only what would outlive
@@ -261,42 +201,39 @@ class Blobs:
             self._complained = time.monotonic()
             self._on_damage(complaint)
 
-    async def _take(self, fetch: Fetch, digest: Digest, size: int | None) -> bytes:
+    async def _take(self, fetch: Fetch, digest: Digest) -> Buffer:
         """A blob from here, else from the holders; fetching does not hold it."""
         data = self._shelf.get(digest)
-        if data is None:
-            data = await fetch.blob(digest)
-        if size not in (None, len(data)):
-            raise NetError(
-                f"{digest} has {len(data)} bytes, not {size}: whoever published it made a mistake or lies"
-            )
-        return data
+        return data if data is not None else await fetch.blob(digest)
 
-    async def _begin(self, address: Digest, manifest: Manifest) -> None:
-        """Hold chunks of this release from now on, before it is complete."""
-        if address not in self._releases and address not in self._begun:
-            self._begun[address] = manifest
-            await self._off_loop(self._shelf.begin, address, encode(manifest))
+    async def _begin(self, held: Held) -> None:
+        """Hold blocks of it from now on, before it is complete."""
+        if held.root not in self._whole and held.root not in self._begun:
+            self._begun[held.root] = held
+            await self._off_loop(self._shelf.begin, held)
         self._prune()
 
-    async def _fetch_chunks(self, fetch: Fetch, manifest: Manifest) -> dict[Digest, bytes]:
-        """Digest -> bytes. Each is held as soon as it is here."""
-        got: dict[Digest, bytes] = {}
-        # Equal chunks have one digest, and are fetched once.
-        step = chunk_size(manifest.size)
-        sizes = {digest: min(step, manifest.size - k * step) for k, digest in enumerate(manifest.chunks)}
-        todo = iter(sizes.items())
+    async def _fetch_blocks(self, fetch: Fetch, held: Held) -> dict[Digest, Buffer]:
+        """Leaf -> block. Each is held as soon as it is here."""
+        got: dict[Digest, Buffer] = {}
+        # Equal blocks have one leaf, and are fetched once.
+        todo = iter(dict(zip(held.leaves, block_sizes(held.size), strict=True)).items())
 
         async def take() -> None:
-            for digest, size in todo:
-                here = digest in self._shelf
-                got[digest] = await self._take(fetch, digest, size)
+            for leaf, size in todo:
+                here = leaf in self._shelf
+                got[leaf] = await self._take(fetch, leaf)
+                if len(got[leaf]) != size:
+                    raise NetError(
+                        f"{leaf} has {len(got[leaf])} bytes, not {size}: whoever published version"
+                        f" {held.version} made a mistake or lies"
+                    )
                 if not here:
-                    await self._off_loop(self._shelf.add, {digest: got[digest]})
+                    await self._off_loop(self._shelf.add, {leaf: got[leaf]})
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(AT_ONCE, len(sizes))):
+                for _ in range(AT_ONCE):
                     group.create_task(take())
         except BaseExceptionGroup as broken:
             lost, bugs = broken.split(NetError)
@@ -305,93 +242,56 @@ class Blobs:
             raise NetError(str(lost.exceptions[0])) from broken
         return got
 
-    def _hold(self, manifest: Manifest) -> Digest:
-        data = encode(manifest)
-        digest = digest_of(data)
-        self._shelf.add({digest: data})
-        self._shelf.mark(digest)
-        self._complain()
-        self._last = digest
-        self._complete(digest, manifest)
-        return digest
-
-    def _complete(self, digest: Digest, manifest: Manifest) -> None:
-        self._begun.pop(digest, None)
-        self._releases[digest] = manifest
-        self._name_parts(digest, manifest)
-        last = self._releases.get(self._last) if self._last is not None else None
-        if last is not None and last.version < manifest.version:
+    def _complete(self, held: Held) -> None:
+        self._begun.pop(held.root, None)
+        self._whole[held.root] = held
+        self._name_parts(held)
+        last = self._whole.get(self._last) if self._last is not None else None
+        if last is not None and last.version < held.version:
             self._last = None
         self._prune()
 
-    def _name_parts(self, digest: Digest, manifest: Manifest) -> None:
-        self._part_of |= dict.fromkeys((digest, *manifest.chunks), digest)
+    def _name_parts(self, held: Held) -> None:
+        self._part_of |= dict.fromkeys((held.root, *held.leaves), held.root)
+
+    def _newest(self) -> set[int]:
+        """The versions to hold: the newest, and those before it up to `keep` in all and `most` bytes."""
+        sizes = Counter[int]()
+        for held in self._whole.values():
+            sizes[held.version] += held.size
+        newest, left = set[int](), self.most
+        for version in sorted(sizes, reverse=True)[: self._keep]:
+            if newest and (left := left - sizes[version]) < 0:
+                break
+            newest.add(version)
+        return newest
 
     def _prune(self) -> None:
-        """Drop releases beyond the newest `keep`, but for the last one published and as many again that
-        somebody is fetching from here; and of those that were only begun what is older, or more than as many.
+        """Drop versions beyond the newest, but for the last one made here and as many again that somebody is
+        fetching from here; and of those that were only begun what is older, or more than as many.
         """
-        versions = sorted({manifest.version for manifest in self._releases.values()})
-        newest = set(versions[-self._keep :] if self._keep > 0 else ())
-        gone = [digest for digest, manifest in self._releases.items() if manifest.version not in newest]
+        newest = self._newest()
+        gone = [root for root, held in self._whole.items() if held.version not in newest]
         late = asyncio.get_running_loop().time() - LATELY if self._wanted else 0.0
-        given = [digest for digest in gone if self._wanted.get(digest, late) > late]
-        spared = (
-            sorted(given, key=lambda digest: self._releases[digest].version)[-self._keep :]
-            if self._keep > 0
-            else []
-        )
-        gone = [digest for digest in gone if digest not in spared]
-        begun = sorted(self._begun, key=lambda digest: self._begun[digest].version, reverse=True)
+        given = [root for root in gone if self._wanted.get(root, late) > late]
+        spared = sorted(given, key=lambda root: self._whole[root].version, reverse=True)[: self._keep]
+        gone = [root for root in gone if root not in spared]
+        begun = sorted(self._begun, key=lambda root: self._begun[root].version, reverse=True)
         oldest = min(newest, default=0)
         gone += [
-            digest
-            for k, digest in enumerate(begun)
-            if k >= self._keep or self._begun[digest].version < oldest
+            root for k, root in enumerate(begun) if k >= self._keep or self._begun[root].version < oldest
         ]
-        everything = self._begun | self._releases
+        everything = self._begun | self._whole
         old = {
-            digest: everything.pop(digest)
-            for digest in gone
-            if digest not in self._fetching and digest != self._last
+            root: everything.pop(root) for root in gone if root not in self._fetching and root != self._last
         }
         if not old:
             return
-        for digest in old:
-            self._releases.pop(digest, None)
-            self._begun.pop(digest, None)
-            self._wanted.pop(digest, None)
-        self._part_of = {part: digest for part, digest in self._part_of.items() if digest not in old}
-        needed = set(everything).union(*(manifest.chunks for manifest in everything.values()))
-        dropped = set(old).union(*(manifest.chunks for manifest in old.values())) - needed
+        for root in old:
+            self._whole.pop(root, None)
+            self._begun.pop(root, None)
+            self._wanted.pop(root, None)
+        self._part_of = {part: root for part, root in self._part_of.items() if root not in old}
+        needed = set(everything).union(*(held.leaves for held in everything.values()))
+        dropped = set(old).union(*(held.leaves for held in old.values())) - needed
         self._shelf.drop(sorted(dropped))
-
-
-def _agrees(manifest: Manifest, release: Release) -> bool:
-    return (manifest.version, manifest.weights, manifest.size) == (
-        release.version,
-        release.weights,
-        release.size,
-    )
-
-
-def _check(manifest: Manifest, release: Release) -> None:
-    """Check a manifest before a chunk is asked for. Raises NetError."""
-    if not _agrees(manifest, release) or len(manifest.chunks) != -(-release.size // chunk_size(release.size)):
-        raise NetError(
-            f"the manifest of version {release.version} ({manifest.size} bytes in {len(manifest.chunks)}"
-            f" chunks) does not fit its release of {release.size} bytes: its publisher {release.publisher}"
-            " made a mistake or lies"
-        )
-
-
-async def _join(chunks: Mapping[Digest, bytes], manifest: Manifest) -> bytes:
-    whole = hashlib.sha256()
-    for digest in manifest.chunks:
-        whole.update(chunks[digest])
-        await asyncio.sleep(0)  # a gigabyte takes a second to hash: others may run between chunks
-    if whole.hexdigest() != manifest.weights:
-        raise NetError(
-            f"the chunks of version {manifest.version} do not add up to its weights {manifest.weights}"
-        )
-    return b"".join(chunks[digest] for digest in manifest.chunks)

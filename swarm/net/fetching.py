@@ -6,7 +6,7 @@
                 unreachable, silent        rests; out of this fetch after a few times in a row
                 wrong bytes                a liar: reported, and out of this fetch
 
-A holder is silent when it sends no byte for 5 s and 8 round trips, however long a chunk takes; where a second
+A holder is silent when it sends no byte for 5 s and 8 round trips, however long a block takes; where a second
 holder would be much faster, it is asked as well, and the first answer counts. A slow line is no fault. Not
 handled: what is done with the bytes (swarm.net.blobs), and the deadline of a whole fetch, which its caller
 keeps.
@@ -15,11 +15,11 @@ keeps.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from swarm.blocks import digest_of
 from swarm.net.ports import Busy, Mail, NetError, Refused
 from swarm.types import Digest, PeerId
 
@@ -31,7 +31,7 @@ TRIP = 1.0
 """Seconds of a round trip as long as no answer was faster: the fastest has carried bytes as well."""
 
 LONGEST = 300.0
-"""Seconds for one chunk: 3.5 kB/s. Slower ones would come, but not before the next release does."""
+"""Seconds for one block: 3.5 kB/s. Slower ones would come, but not before the next release does."""
 
 STRIKES = 3
 """Failures in a row after which a holder that has answered before is out; one that never has is out after the
@@ -49,10 +49,6 @@ GIVEN = 10.0
 
 LOOK = 1.0
 """Seconds between two looks at whether another holder would be faster."""
-
-
-def digest_of(data: bytes) -> Digest:
-    return Digest(hashlib.sha256(data).hexdigest())
 
 
 @dataclass

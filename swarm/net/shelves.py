@@ -1,6 +1,6 @@
 """Shelves: storage of blobs, in memory or as files of a folder that outlive the peer.
 
-A shelf knows digests, bytes and which manifests are of whole releases; swarm.net.blobs decides what is held.
+A shelf knows digests, bytes, and below which roots all blocks are here; swarm.net.blobs decides what is held.
 In a folder every file is written durably (temporary file, fsync, rename, fsync of the folder) and verified
 whenever it is read: a damaged file is reported and not held any more. What the disk refuses is held in memory
 until it is dropped. Not handled: two processes on one folder.
@@ -9,23 +9,41 @@ until it is dropped. Not handled: two processes on one folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
+from msgspec import Meta
+
+from swarm.blocks import LARGEST, Buffer, digest_of, leaf_list, read_leaf_list
 from swarm.durable import write_durably
-from swarm.net.fetching import digest_of
-from swarm.types import Digest, Manifest
-from swarm.wire import decode
+from swarm.types import Digest, Struct
+from swarm.wire import WireError, decode, encode
 
 DIGEST = re.compile(rb"[0-9a-f]{64}")
+
+
+class Held(NamedTuple):
+    """What is, or will be, here below a root."""
+
+    root: Digest
+    version: int
+    size: int
+    leaves: tuple[Digest, ...]
+
+
+class Mark(Struct):
+    """Beside a leaf list in a folder."""
+
+    version: int
+    size: Annotated[int, Meta(gt=0, le=LARGEST)]
 
 
 class MemoryShelf:
     """Blobs in a dictionary."""
 
     def __init__(self) -> None:
-        self._blobs: dict[Digest, bytes] = {}
-        self._pinned: set[Digest] = set()
+        self._blobs: dict[Digest, Buffer] = {}
 
     def __len__(self) -> int:
         return len(self._blobs)
@@ -33,39 +51,35 @@ class MemoryShelf:
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._blobs
 
-    def get(self, digest: Digest) -> bytes | None:
+    def get(self, digest: Digest) -> Buffer | None:
         return self._blobs.get(digest)
 
-    def add(self, blobs: Mapping[Digest, bytes], pin: bool = False) -> None:
+    def add(self, blobs: Mapping[Digest, Buffer]) -> None:
         self._blobs.update(blobs)
-        if pin:
-            self._pinned.update(blobs)
 
-    def begin(self, manifest: Digest, data: bytes) -> None:
-        self._blobs[manifest] = data
+    def begin(self, held: Held) -> None:
+        self._blobs[held.root] = leaf_list(held.leaves)
 
     def complaint(self) -> str:
         return ""
 
-    def mark(self, manifest: Digest) -> None:
+    def mark(self, held: Held) -> None:
         """No mark is needed: a shelf in memory does not outlive the peer."""
 
-    def releases(self) -> list[Digest]:
+    def whole(self) -> list[Held]:
         return []
 
-    def begun(self) -> list[Digest]:
+    def begun(self) -> list[Held]:
         return []
 
-    def drop(self, digests: Sequence[Digest]) -> None:
+    def drop(self, digests: Iterable[Digest]) -> None:
         for digest in digests:
-            if digest not in self._pinned:
-                self._blobs.pop(digest, None)
+            self._blobs.pop(digest, None)
 
 
 class Folder:
-    """Blobs as files named by their digests; an empty `<digest>.release` marks the manifest of a release that
-    is here as a whole, `<digest>.begun` one of which chunks are here, `<digest>.pin` what stays. What the
-    disk refuses is held in memory.
+    """Blobs as files named by their digests; `<root>.release` marks a leaf list whose blocks are all here,
+    `<root>.begun` one of which some are. What the disk refuses is held in memory.
     """
 
     def __init__(self, path: Path, on_damage: Callable[[str], None]) -> None:
@@ -79,7 +93,7 @@ class Folder:
             if DIGEST.fullmatch(file.name.encode()):
                 self._held.add(Digest(file.name))
                 self.get(Digest(file.name))
-            elif file.suffix not in (".release", ".begun", ".pin"):
+            elif file.suffix not in (".release", ".begun"):
                 file.unlink()
         self._drop_orphans()
 
@@ -110,28 +124,29 @@ class Folder:
         self._unlink(digest)
         return None
 
-    def add(self, blobs: Mapping[Digest, bytes], pin: bool = False) -> None:
+    def add(self, blobs: Mapping[Digest, Buffer]) -> None:
         for digest, data in blobs.items():
             if digest not in self._held and not self._write(digest, data):
-                self._spare[digest] = data
-            if pin:
-                self._write(f"{digest}.pin", b"")
+                self._spare[digest] = bytes(data)
         self._held.update(blobs)
 
-    def begin(self, manifest: Digest, data: bytes) -> None:
-        self.add({manifest: data})
-        self._write(f"{manifest}.begun", b"")
+    def begin(self, held: Held) -> None:
+        self._note(held, "begun")
 
-    def mark(self, manifest: Digest) -> None:
-        self._write(f"{manifest}.release", b"")
-        self._unlink(f"{manifest}.begun")
+    def mark(self, held: Held) -> None:
+        self._note(held, "release")
+        self._unlink(f"{held.root}.begun")
+
+    def _note(self, held: Held, mark: str) -> None:
+        self.add({held.root: leaf_list(held.leaves)})
+        self._write(f"{held.root}.{mark}", encode(Mark(version=held.version, size=held.size)))
 
     def complaint(self) -> str:
         """Why the disk refused something since the last call; empty when it took everything."""
         told, self._refused = self._refused, ""
         return told
 
-    def _write(self, name: str, data: bytes) -> bool:
+    def _write(self, name: str, data: Buffer) -> bool:
         try:
             write_durably(self._path / name, data)
         except OSError as error:
@@ -148,33 +163,42 @@ class Folder:
         except OSError as error:
             self._refused = f"{self._path / name} cannot be removed ({error.strerror})"
 
-    def releases(self) -> list[Digest]:
-        """Manifests of releases that are here as a whole."""
-        return [digest for digest in self._marked("release") if self._whole(digest)]
+    def whole(self) -> list[Held]:
+        """What is here with all its blocks."""
+        return [held for held in self._marked("release") if all(leaf in self._held for leaf in held.leaves)]
 
-    def begun(self) -> list[Digest]:
-        """Manifests of releases that a fetch began and did not end."""
-        return [digest for digest in self._marked("begun") if digest in self._held]
+    def begun(self) -> list[Held]:
+        """What a fetch began and did not end."""
+        return self._marked("begun")
 
-    def drop(self, digests: Sequence[Digest]) -> None:
+    def drop(self, digests: Iterable[Digest]) -> None:
         for digest in digests:
             for mark in ("release", "begun"):
                 self._unlink(f"{digest}.{mark}")
-            if not (self._path / f"{digest}.pin").exists():
-                self._held.discard(digest)
-                self._spare.pop(digest, None)
-                self._unlink(digest)
+            self._held.discard(digest)
+            self._spare.pop(digest, None)
+            self._unlink(digest)
 
     def _drop_orphans(self) -> None:
-        """Delete what a crash left behind: chunks of no release, marks without a blob."""
-        needed: set[Digest] = set(self._marked("pin"))
-        for manifest in (*self.releases(), *self.begun()):
-            needed.update([manifest, *decode((self._path / manifest).read_bytes(), Manifest).chunks])
-        self.drop(sorted({*self._held, *self._marked("release"), *self._marked("begun")} - needed))
+        """Delete what a crash left behind: blocks below no root, marks without a leaf list."""
+        needed: set[Digest] = set()
+        for held in (*self.whole(), *self.begun()):
+            needed.update([held.root, *held.leaves])
+        marked = {Digest(file.stem) for mark in ("release", "begun") for file in self._path.glob(f"*.{mark}")}
+        self.drop(sorted({*self._held, *marked} - needed))
 
-    def _whole(self, manifest: Digest) -> bool:
-        data = self.get(manifest)
-        return data is not None and all(chunk in self._held for chunk in decode(data, Manifest).chunks)
+    def _marked(self, mark: str) -> list[Held]:
+        """What these marks are beside, as far as it can be read."""
+        read = (self._read(file) for file in sorted(self._path.glob(f"*.{mark}")))
+        return [held for held in read if held is not None]
 
-    def _marked(self, mark: str) -> list[Digest]:
-        return sorted(Digest(file.stem) for file in self._path.glob(f"*.{mark}"))
+    def _read(self, file: Path) -> Held | None:
+        root = Digest(file.stem)
+        if (leaves := self.get(root)) is None:
+            return None
+        try:
+            mark = decode(file.read_bytes(), Mark)
+            return Held(root, mark.version, mark.size, read_leaf_list(leaves, mark.size))
+        except (OSError, WireError, ValueError) as error:
+            self._on_damage(f"{file} is damaged ({error}): its release is left out until it is fetched again")
+            return None

@@ -16,7 +16,7 @@ from swarm.net.ports import Busy
 from swarm.types import PeerId
 
 AT_ONCE = 8
-"""Chunks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each
+"""Blocks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each
 takes 3.4 s."""
 
 QUEUE = 64
@@ -33,7 +33,7 @@ WAIT = 2.5
 """Seconds that a call waits: well below those after which its sender counts the holder as silent."""
 
 LONGEST = 20.0
-"""Seconds of a turn at most. On an uplink so slow that eight chunks take longer, more answers leave at
+"""Seconds of a turn at most. On an uplink so slow that eight blocks take longer, more answers leave at
 once."""
 
 

@@ -210,10 +210,10 @@ def test_bytes_that_are_of_no_use_are_not_wanted_again() -> None:
     assert not heard.hear(release(version=1005)) and heard.wanted(rank(release(version=5)), 0.0) is None
 
 
-def test_one_release_under_two_manifests_is_two_promises() -> None:
-    """Else a liar could put a manifest that nobody has in the place of the right one."""
+def test_one_release_of_two_sizes_is_two_promises() -> None:
+    """Else a liar could put a size that does not fit in the place of the right one."""
     heard = Releases(patience=10.0)
-    lie = release(groups=10**9, manifest=A, publisher=PeerId("liar"))
+    lie = release(groups=10**9, size=10**9, publisher=PeerId("liar"))
     heard.hear(release())
     heard.hear(lie)
     heard.failed(lie, 0.0)

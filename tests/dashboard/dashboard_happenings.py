@@ -50,7 +50,6 @@ releases = st.builds(
     Release,
     version=versions,
     weights=digests,
-    manifest=st.just(digest(0)),
     size=st.integers(-1, 2**62),
     parent=st.just(digest(0)),
     publisher=peers | strange,

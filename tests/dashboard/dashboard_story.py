@@ -77,7 +77,6 @@ def released(version: int, at: float, publisher: PeerId | None = None) -> Releas
     return Release(
         version=version,
         weights=digest(version),
-        manifest=digest(version),
         size=200_000,
         parent=digest(version - 1),
         publisher=publisher or min(LEARNERS),

@@ -193,7 +193,6 @@ class Swarm:
         release = Release(
             version=version,
             weights=digest(version),
-            manifest=digest(version),
             size=200_000,
             parent=digest(version - 1),
             publisher=LEARNERS[0] if version else SEED,

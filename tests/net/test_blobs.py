@@ -6,30 +6,30 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from swarm.blocks import BLOCK, Blocks, digest_of
 from swarm.config import DelayLaw
 from swarm.net import shelves
-from swarm.net.blobs import CHUNK, Blobs, digest_of
+from swarm.net.blobs import Blobs
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import NetError
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release
 
-WHOLE = random.Random(1).randbytes(5 * CHUNK + 17)
+WHOLE = random.Random(1).randbytes(5 * BLOCK + 17)
 
 
-def release_of(data: bytes, version: int, manifest: Digest) -> Release:
+def release_of(data: bytes, version: int) -> Release:
     return Release(
         version=version,
-        weights=digest_of(data),
-        manifest=manifest,
+        weights=Blocks.of(data).root,
         size=len(data),
         parent=Digest("0" * 64),
         publisher=PeerId("a"),
@@ -37,6 +37,15 @@ def release_of(data: bytes, version: int, manifest: Digest) -> Release:
         groups=1,
         released=0.0,
     )
+
+
+def held(blobs: Blobs, data: bytes, version: int) -> Release:
+    blobs.hold(version, Blocks.of(data))
+    return release_of(data, version)
+
+
+async def fetched(blobs: Blobs, release: Release, holders: Sequence[PeerId]) -> bytes:
+    return (await blobs.fetch(release.version, release.weights, release.size, holders)).data
 
 
 def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
@@ -49,7 +58,7 @@ def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
 
 
 async def lie(sender: PeerId, message: bytes) -> bytes:
-    return bytes(CHUNK)
+    return bytes(BLOCK)
 
 
 def test_a_release_travels_whole_and_its_receiver_holds_it_for_others() -> None:
@@ -57,9 +66,9 @@ def test_a_release_travels_whole_and_its_receiver_holds_it_for_others() -> None:
         publisher, second, third = Blobs(a.mail), Blobs(b.mail), Blobs(c.mail)
         await publisher.serve()
         await second.serve()
-        release = release_of(WHOLE, 1, publisher.publish(WHOLE, 1, digest_of(WHOLE))[1])
-        assert await second.fetch_release(release, [a.me]) == WHOLE
-        assert await third.fetch_release(release, [b.me]) == WHOLE
+        release = held(publisher, WHOLE, 1)
+        assert await fetched(second, release, [a.me]) == WHOLE
+        assert await fetched(third, release, [b.me]) == WHOLE
 
     with_peers(promise)
 
@@ -68,8 +77,8 @@ def test_chunks_come_from_several_holders() -> None:
     async def promise(a: Any, b: Any, c: Any) -> None:
         asked: list[str] = []
         one, other = Blobs(a.mail), Blobs(b.mail)
-        manifest = one.publish(WHOLE, 1, digest_of(WHOLE))[1]
-        other.publish(WHOLE, 1, digest_of(WHOLE))
+        release = held(one, WHOLE, 1)
+        held(other, WHOLE, 1)
         for ports, blobs in ((a, one), (b, other)):
 
             async def answer(
@@ -79,23 +88,23 @@ def test_chunks_come_from_several_holders() -> None:
                 return blobs.get(Digest(message.decode())) or b""
 
             await ports.mail.serve("blobs", answer)
-        assert await Blobs(c.mail).fetch_release(release_of(WHOLE, 1, manifest), [a.me, b.me]) == WHOLE
-        assert asked.count("a") == 4 and asked.count("b") == 3  # the manifest and three chunks each
+        assert await fetched(Blobs(c.mail), release, [a.me, b.me]) == WHOLE
+        assert asked.count("a") == 4 and asked.count("b") == 3  # the leaf list and three blocks each
 
     with_peers(promise)
 
 
-def test_a_release_of_more_chunks_than_a_manifest_names_has_larger_ones(
+def test_what_has_more_blocks_than_a_mail_has_leaves_is_cut_into_larger_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("swarm.net.blobs.MOST", 4)
+    monkeypatch.setattr("swarm.blocks.MOST", 4)
 
     async def promise(a: Any, b: Any, c: Any) -> None:
         publisher = Blobs(a.mail)
         await publisher.serve()
-        manifest, address = publisher.publish(WHOLE, 1, digest_of(WHOLE))
-        assert len(manifest.chunks) == 3 and len(publisher.get(manifest.chunks[0]) or b"") == 2 * CHUNK
-        assert await Blobs(b.mail).fetch_release(release_of(WHOLE, 1, address), [a.me]) == WHOLE
+        release, leaves = held(publisher, WHOLE, 1), Blocks.of(WHOLE).leaves
+        assert len(leaves) == 3 and len(publisher.get(leaves[0]) or b"") == 2 * BLOCK
+        assert await fetched(Blobs(b.mail), release, [a.me]) == WHOLE
 
     with_peers(promise)
 
@@ -106,9 +115,9 @@ def test_a_liar_is_reported_once_and_the_release_still_arrives() -> None:
         publisher = Blobs(a.mail)
         await publisher.serve()
         await b.mail.serve("blobs", lie)
-        release = release_of(WHOLE, 1, publisher.publish(WHOLE, 1, digest_of(WHOLE))[1])
+        release = held(publisher, WHOLE, 1)
         wants = Blobs(c.mail, on_bad=lambda peer, reason: bad.append(peer))
-        assert await wants.fetch_release(release, [b.me, a.me]) == WHOLE
+        assert await fetched(wants, release, [b.me, a.me]) == WHOLE
         assert bad == ["b"]
 
     with_peers(promise)
@@ -121,39 +130,36 @@ def test_when_all_fail_the_error_names_who_failed_how() -> None:
         with pytest.raises(
             NetError, match=r"a refused: not held here; b sent .* that are not .*; z failed: z is not there"
         ):
-            await Blobs(c.mail).fetch(digest_of(b"wanted"), [a.me, b.me, PeerId("z")])
+            await Blobs(c.mail).fetch(1, digest_of(b"wanted"), 6, [a.me, b.me, PeerId("z")])
 
     with_peers(promise)
 
 
-WRONG = [{"size": 1 << 50}, {"size": CHUNK}, {"size": 0}, {"weights": Digest("1" * 64)}, {"version": 2}]
+WRONG = [{"size": 1 << 50}, {"size": BLOCK}, {"size": 0}, {"weights": Digest("1" * 64)}]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_release_that_its_manifest_does_not_fit_is_not_fetched(wrong: dict[str, Any]) -> None:
+def test_a_release_that_its_leaf_list_does_not_fit_is_not_fetched(wrong: dict[str, Any]) -> None:
     async def promise(a: Any, b: Any, c: Any) -> None:
         publisher = Blobs(a.mail)
         await publisher.serve()
-        release = release_of(WHOLE, 1, publisher.publish(WHOLE, 1, digest_of(WHOLE))[1])
+        release = held(publisher, WHOLE, 1)
         wants = Blobs(b.mail)
         with pytest.raises(NetError):
-            await wants.fetch_release(msgspec.structs.replace(release, **wrong), [a.me])
+            await fetched(wants, msgspec.structs.replace(release, **wrong), [a.me])
         assert wants.statistics() == {"releases": 0, "blobs": 0}
 
     with_peers(promise)
 
 
-def test_only_the_newest_releases_are_held_and_what_was_put_stays() -> None:
+def test_only_the_newest_versions_are_held() -> None:
     async def promise(a: Any, b: Any, c: Any) -> None:
         blobs = Blobs(a.mail, keep=2)
-        pinned = blobs.put(b"spec")
         wholes = [f"weights {version}".encode() for version in range(4)]
-        manifests = [
-            blobs.publish(whole, version, digest_of(whole))[1] for version, whole in enumerate(wholes)
-        ]
-        assert [blobs.get(manifest) is not None for manifest in manifests] == [False, False, True, True]
+        releases = [held(blobs, whole, version) for version, whole in enumerate(wholes)]
+        here = [blobs.get(release.weights) is not None for release in releases]
+        assert here == [False, False, True, True]
         assert [blobs.get(digest_of(whole)) is not None for whole in wholes] == [False, False, True, True]
-        assert blobs.get(pinned) == b"spec"
 
     with_peers(promise)
 
@@ -162,7 +168,7 @@ def test_a_chunk_that_two_releases_share_is_held_as_long_as_one_of_them() -> Non
     async def promise(a: Any, b: Any, c: Any) -> None:
         blobs = Blobs(a.mail, keep=1)
         for version in (1, 2):
-            blobs.publish(b"the same", version, digest_of(b"the same"))
+            held(blobs, b"the same", version)
         assert blobs.get(digest_of(b"the same")) == b"the same"
 
     with_peers(promise)
@@ -171,19 +177,17 @@ def test_a_chunk_that_two_releases_share_is_held_as_long_as_one_of_them() -> Non
 def test_a_folder_is_read_back_and_a_damaged_release_is_dropped(tmp_path: Path) -> None:
     async def promise(a: Any, b: Any, c: Any) -> None:
         first = Blobs(a.mail, folder=tmp_path)
-        pinned = first.put(b"spec")
-        good = first.publish(b"good weights", 1, digest_of(b"good weights"))[1]
-        torn = first.publish(b"torn weights", 2, digest_of(b"torn weights"))[1]
+        good, torn = held(first, b"good weights", 1), held(first, b"torn weights", 2)
         (tmp_path / digest_of(b"torn weights")).write_bytes(b"torn")
         again = Blobs(b.mail, folder=tmp_path)
-        assert again.get(pinned) == b"spec"
-        assert again.get(good) is not None and again.get(digest_of(b"good weights")) == b"good weights"
-        assert again.get(torn) is None and again.statistics()["releases"] == 1
-        again.keep(0)
+        assert (
+            again.get(good.weights) is not None and again.get(digest_of(b"good weights")) == b"good weights"
+        )
+        assert again.get(torn.weights) is None and again.statistics()["releases"] == 1
+        again.clear()
 
     with_peers(promise)
-    left = sorted(file.name for file in tmp_path.iterdir())
-    assert len(left) == 2 and left[1] == f"{left[0]}.pin"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("why", [errno.ENOSPC, errno.EIO, errno.EROFS])
@@ -204,18 +208,16 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
         with monkeypatch.context() as patch:
             patch.setattr(shelves, "write_durably", full)
             for version in (1, 2, 3):
-                _, address = publisher.publish(
-                    bytes([version]) * 99, version, digest_of(bytes([version]) * 99)
-                )
-                assert await keeps.fetch_release(release_of(bytes([version]) * 99, version, address), [a.me])
-            keeps.publish(b"mine", 4, digest_of(b"mine"))
+                release = held(publisher, bytes([version]) * 99, version)
+                assert await fetched(keeps, release, [a.me])
+            held(keeps, b"mine", 4)
         # What is held in memory is given to others, and goes when it is old.
-        assert await later.fetch_release(release_of(bytes([3]) * 99, 3, address), [b.me]) == bytes([3]) * 99
+        assert await fetched(later, release, [b.me]) == bytes([3]) * 99
         assert keeps.statistics()["blobs"] == 4
-        _, address = publisher.publish(b"room again", 5, digest_of(b"room again"))
-        await keeps.fetch_release(release_of(b"room again", 5, address), [a.me])
+        room = held(publisher, b"room again", 5)
+        await fetched(keeps, room, [a.me])
         again = Blobs(c.mail, folder=tmp_path)
-        assert again.holds(release_of(b"room again", 5, address)) and again.statistics()["releases"] == 1
+        assert again.holds(room.weights, room.size) and again.statistics()["releases"] == 1
 
     with_peers(scene)
     assert len(told) == 1 and os.strerror(why) in told[0] and "held in memory alone" in told[0]

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from peers.runtime.traffic import Traffic
+from swarm.blocks import Blocks, digest_of
 from swarm.config import DelayLaw
-from swarm.net.blobs import Blobs, digest_of
+from swarm.net.blobs import Blobs
 from swarm.net.in_memory import QUEUE, MemoryNetwork
 from swarm.net.in_memory_mail import CONCURRENT
 from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
@@ -348,16 +349,17 @@ def test_blobs_travel_and_a_wrong_byte_is_noticed(world: Any) -> None:
         held = Blobs(one.mail)
         wants = Blobs(three.mail, on_bad=lambda peer, reason: bad.append(peer))
         blob = random.Random(4).randbytes(300_000)
-        digest = held.put(blob)
+        blocks = Blocks.of(blob)
+        held.hold(1, blocks)
 
         async def lie(sender: PeerId, message: bytes) -> bytes:
             return blob[:-1] + b"?"
 
         await held.serve()
         await liar.serve("blobs", lie)
-        assert await wants.fetch(digest, [two.me, one.me]) == blob
+        assert await wants.fetch(1, blocks.root, blocks.size, [two.me, one.me]) == blocks
         assert bad == [two.me]
         with pytest.raises(NetError, match="not"):
-            await wants.fetch(digest, [two.me])
+            await Blobs(three.mail).fetch(1, blocks.root, blocks.size, [two.me])
 
     hold(world, promise)

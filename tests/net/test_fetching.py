@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swarm.blocks import BLOCK, Blocks
 from swarm.config import DelayLaw
-from swarm.net.blobs import CHUNK, Blobs, digest_of
+from swarm.net.blobs import Blobs
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Busy, NetError, Ports
 from swarm.net.turns import FROM_ONE, LONGEST, AnswerTurns
@@ -24,7 +25,7 @@ from swarm.types import Digest, PeerId, Release
 MBIT = 1e6 / 8
 TRIP = 0.08
 WHOLE = random.Random(1).randbytes(64_000_000)
-SMALL = random.Random(2).randbytes(12 * CHUNK + 5)
+SMALL = random.Random(2).randbytes(12 * BLOCK + 5)
 
 
 class Uplinks(SimLinks):
@@ -61,18 +62,22 @@ class Peer:
 
     async def offer(self, whole: bytes, version: int = 1) -> Release:
         await self.blobs.serve()
-        manifest, address = self.blobs.publish(whole, version, digest_of(whole))
+        blocks = Blocks.of(whole)
+        self.blobs.hold(version, blocks)
         return Release(
             version=version,
-            weights=manifest.weights,
-            manifest=address,
+            weights=blocks.root,
             size=len(whole),
-            parent=manifest.weights,
+            parent=blocks.root,
             publisher=self.ports.me,
             learners=1,
             groups=1,
             released=0.0,
         )
+
+
+async def fetched(blobs: Blobs, release: Release, holders: Sequence[PeerId]) -> bytes:
+    return (await blobs.fetch(release.version, release.weights, release.size, holders)).data
 
 
 Promise = Callable[[MemoryNetwork, Callable[..., Peer]], Awaitable[None]]
@@ -94,9 +99,7 @@ def test_twelve_fetchers_of_64_megabytes_share_an_uplink_of_20_megabits() -> Non
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, fetchers = peer("source"), [peer(f"fetcher-{k}") for k in range(12)]
         release = await source.offer(WHOLE)
-        found = await asyncio.gather(
-            *(one.blobs.fetch_release(release, [source.ports.me]) for one in fetchers)
-        )
+        found = await asyncio.gather(*(fetched(one.blobs, release, [source.ports.me]) for one in fetchers))
         assert all(whole == WHOLE for whole in found)
         assert now() < 1.3 * 12 * len(WHOLE) / (20 * MBIT)
         assert not any(one.blamed for one in fetchers)
@@ -113,13 +116,13 @@ def test_a_fetcher_that_is_interrupted_goes_on_where_it_ended() -> None:
             while True:
                 try:
                     async with asyncio.timeout(seconds):
-                        return await one.blobs.fetch_release(release, [source.ports.me])
+                        return await fetched(one.blobs, release, [source.ports.me])
                 except TimeoutError:
                     continue
 
         found = await asyncio.gather(*(in_pieces(one, 8.0 + k) for k, one in enumerate(fetchers)))
         assert all(whole == WHOLE for whole in found)
-        ideal, again = 3 * len(WHOLE) / (20 * MBIT), 3 * 4 * CHUNK / (20 * MBIT)
+        ideal, again = 3 * len(WHOLE) / (20 * MBIT), 3 * 4 * BLOCK / (20 * MBIT)
         # What is under way at an interruption, four chunks at most, goes over the line again.
         assert now() < 1.1 * (ideal + again * now() / 8.0)
 
@@ -144,7 +147,7 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
         first = peer("first", folder=folder)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
-                await first.blobs.fetch_release(release, [source.ports.me])
+                await fetched(first.blobs, release, [source.ports.me])
         given = {
             digest
             for digest, _ in asked.most_common()
@@ -153,7 +156,7 @@ def test_what_was_fetched_before_a_restart_is_not_asked_for_again(tmp_path: Path
         assert len(given) == most
         again = peer("again", folder=folder) if stays else first
         most = 100
-        assert await again.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert await fetched(again.blobs, release, [source.ports.me]) == SMALL
         assert all(asked[digest] == 1 for digest in given)
         assert again.blobs.statistics() == {"releases": 1, "blobs": 14}
 
@@ -165,7 +168,7 @@ def test_a_slow_holder_is_waited_for_as_long_as_bytes_come() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, one = peer("source"), peer("one")
         release = await source.offer(SMALL)
-        assert await one.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert await fetched(one.blobs, release, [source.ports.me]) == SMALL
         assert not one.blamed and now() < 1.05 * len(SMALL) / (0.25 * MBIT)
 
     over(Uplinks({"source": 0.25 * MBIT}), promise)
@@ -176,7 +179,7 @@ def test_a_slow_holder_beside_a_fast_one_costs_a_tenth_more_and_is_not_blamed() 
         fast, slow, one = peer("fast"), peer("slow"), peer("one")
         release = await fast.offer(WHOLE)
         await slow.offer(WHOLE)
-        assert await one.blobs.fetch_release(release, [slow.ports.me, fast.ports.me]) == WHOLE
+        assert await fetched(one.blobs, release, [slow.ports.me, fast.ports.me]) == WHOLE
         assert not one.blamed and now() < 1.1 * len(WHOLE) / (20 * MBIT)
 
     over(Uplinks({"fast": 20 * MBIT, "slow": 0.1 * MBIT}), promise)
@@ -199,7 +202,7 @@ def test_a_holder_that_stops_in_the_middle_costs_seconds(how: str) -> None:
                 await stops.ports.mail.serve("blobs", lambda sender, message: asyncio.sleep(1e6, b""))
 
         network.tasks.create_task(stop())
-        assert await one.blobs.fetch_release(release, [stops.ports.me, other.ports.me]) == WHOLE
+        assert await fetched(one.blobs, release, [stops.ports.me, other.ports.me]) == WHOLE
         assert not one.blamed
         # Two lines for five seconds, then one; and silence shows after 5 s and 8 round trips, of which one
         # may be a chunk's time.
@@ -221,7 +224,7 @@ def test_a_holder_that_is_busy_is_asked_again_and_not_blamed() -> None:
             return source.blobs.get(Digest(message.decode())) or b""
 
         await source.ports.mail.serve("blobs", answer)
-        assert await one.blobs.fetch_release(release, [source.ports.me]) == SMALL
+        assert await fetched(one.blobs, release, [source.ports.me]) == SMALL
         assert set(calls.values()) == {3} and not one.blamed
 
     over(Uplinks({}), promise)
@@ -237,7 +240,7 @@ def test_a_holder_that_is_busy_for_ever_ends_a_fetch_after_two_minutes() -> None
 
         await source.ports.mail.serve("blobs", answer)
         with pytest.raises(NetError, match="source is busy for 120 s"):
-            await one.blobs.fetch_release(release, [source.ports.me])
+            await fetched(one.blobs, release, [source.ports.me])
         assert 120 < now() < 130
 
     over(Uplinks({}), promise)
@@ -247,10 +250,10 @@ def test_a_release_is_not_dropped_while_it_is_being_fetched() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, one = peer("source"), peer("one", keep=1)
         release = await source.offer(SMALL, version=3)
-        fetch = asyncio.ensure_future(one.blobs.fetch_release(release, [source.ports.me]))
+        fetch = asyncio.ensure_future(fetched(one.blobs, release, [source.ports.me]))
         for version in range(4, 8):
             await asyncio.sleep(0.5)
-            one.blobs.publish(b"%d" % version, version, digest_of(b"%d" % version))
+            one.blobs.hold(version, Blocks.of(b"%d" % version))
             assert not fetch.done()
         assert await fetch == SMALL
         assert one.blobs.statistics() == {"releases": 1, "blobs": 2}  # now it is older than what is kept
@@ -268,7 +271,7 @@ def test_a_line_too_slow_for_every_version_gets_some_of_them() -> None:
         async def fetch() -> None:
             while True:
                 release = newest
-                assert await one.blobs.fetch_release(release, [source.ports.me])
+                assert await fetched(one.blobs, release, [source.ports.me])
                 got.append(release.version)
 
         fetching = network.tasks.create_task(fetch())
@@ -289,12 +292,12 @@ def test_of_releases_that_were_only_begun_no_more_are_held_than_of_whole_ones() 
         for release in releases:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(2.0):
-                    await one.blobs.fetch_release(release, [source.ports.me])
+                    await fetched(one.blobs, release, [source.ports.me])
             await asyncio.sleep(10.0)  # what is under way arrives
-        held = [release.version for release in releases if one.blobs.get(release.manifest) is not None]
+        held = [release.version for release in releases if one.blobs.get(release.weights) is not None]
         assert held == [5, 6]
-        one.blobs.publish(b"whole", 6, digest_of(b"whole"))
-        assert [release.version for release in releases if one.blobs.get(release.manifest) is not None] == [6]
+        one.blobs.hold(6, Blocks.of(b"whole"))
+        assert [release.version for release in releases if one.blobs.get(release.weights) is not None] == [6]
 
     over(Uplinks({"source": 20 * MBIT}), promise)
 

@@ -12,10 +12,10 @@ import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
+from swarm.blocks import Blocks
 from swarm.config import Pace
 from swarm.core.rounds import Cause
 from swarm.events import Adopted, CaughtUp, Noted, Rejected, Trained
-from swarm.learn.weights import digest
 from swarm.sim.scenario import Fault
 from swarm.types import Digest, Release
 
@@ -44,14 +44,13 @@ class Liar(sim.LearnerPeer):
 
     def release(self, version: int, data: bytes = b"") -> Release:
         """Of great rank in its version; its bytes are `data`, or nowhere."""
-        weights, manifest, size = Digest("1" * 64), Digest("2" * 64), len(data) or 1000
+        weights, size = Digest("1" * 64), len(data) or 1000
         if data:
-            weights = digest(data)
-            manifest = self.host.releases.blobs.publish(data, version, weights)[1]
+            weights = Blocks.of(data).root
+            self.host.releases.blobs.hold(version, Blocks.of(data))
         return Release(
             version=version,
             weights=weights,
-            manifest=manifest,
             size=size,
             parent=Digest("0" * 64),
             publisher=self.host.ports.me,
@@ -87,7 +86,7 @@ class Mortal(sim.LearnerPeer):
         if not self.died and self.host.now() > EPOCH + 18.0:
             assert self.own_release.prepared is not None
             self.died.append(self.own_release.prepared)
-            self.host.releases.blobs.keep(0)
+            self.host.releases.blobs.clear()
             await asyncio.Event().wait()
         return cause
 

@@ -20,6 +20,7 @@ from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
 from swarm import wire
+from swarm.blocks import Blocks, digest_of
 from swarm.config import Model, Run, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
@@ -98,7 +99,7 @@ def test_a_run_whose_template_cannot_write_its_tasks_is_not_begun(tmp_path: Path
 def test_version_0_of_a_full_run_is_the_policy(tmp_path: Path, policy: Path) -> None:
     run = run_folder.create(tmp_path / "run", Run(model=Model(name=str(policy))), policy)
     genesis = (run.path / "genesis").read_bytes()
-    assert weights.digest(genesis) == run.spec.genesis
+    assert Blocks.of(genesis).root == run.spec.genesis
     assert weights.release_bytes(load_policy(run.model, data=genesis)) == weights.release_bytes(
         load_policy(policy)
     )
@@ -125,12 +126,12 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
     frames, blobs = Frames(run.digest, key, None, False), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
     for version in (3, 20):
         data = b"weights of version %d" % version
-        manifest, address = blobs.publish(data, version, weights.digest(data))
+        blocks = Blocks.of(data)
+        blobs.hold(version, blocks)
         release = Release(
             version=version,
-            weights=manifest.weights,
-            manifest=address,
-            size=manifest.size,
+            weights=blocks.root,
+            size=blocks.size,
             parent=Digest("0" * 64),
             publisher=key.me,
             learners=1,
@@ -138,9 +139,9 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
             released=0.0,
         )
         (seed / "releases").mkdir(exist_ok=True)
-        (seed / "releases" / address).write_bytes(frames.seal(release, RELEASE_LIMIT))
+        (seed / "releases" / blocks.root).write_bytes(frames.seal(release, RELEASE_LIMIT))
     assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
-    (seed / "blobs" / weights.digest(b"weights of version 20")).write_bytes(b"torn")
+    (seed / "blobs" / digest_of(b"weights of version 20")).write_bytes(b"torn")
     assert status.newest_weights(run.path, run) == (3, b"weights of version 3")
     assert "release 20" in capsys.readouterr().err
     for word in (seed / "releases").iterdir():
@@ -152,10 +153,12 @@ def test_an_adapters_run_carries_the_local_base_and_begins_as_it_is(tmp_path: Pa
     settings = Run(model=Model(name=str(policy), training="lora"))
     run = run_folder.create(tmp_path / "run", settings, policy)
     base = run.model / "model.safetensors"
-    assert run.spec.files["model.safetensors"] == weights.digest(base.read_bytes()), "it travels to joiners"
+    assert run.spec.files["model.safetensors"] == run_folder.digest_of(base.read_bytes()), (
+        "it travels to joiners"
+    )
     assert run.spec.sizes["model.safetensors"] == base.stat().st_size
     genesis = (run.path / "genesis").read_bytes()
-    assert weights.digest(genesis) == run.spec.genesis and genesis == adapters.genesis(
+    assert Blocks.of(genesis).root == run.spec.genesis and genesis == adapters.genesis(
         policy, settings.lora, settings.seed
     )
     ids = torch.tensor([[5, 6, 7]])
@@ -174,7 +177,7 @@ def test_local_rewards_and_data_become_files_of_the_run(tmp_path: Path, policy: 
     assert set(run.spec.task) == {"data.parquet", "rewards-0.py"}
     for name, digest in run.spec.task.items():
         content = (run.path / "task" / name).read_bytes()
-        assert weights.digest(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
+        assert run_folder.digest_of(content) == digest and run.spec.sizes[f"task/{name}"] == len(content)
 
 
 def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
@@ -200,7 +203,7 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, trai
         for tensor in weights.state(moved).values():
             tensor += 0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(tensor)))
     (run.path / "genesis").write_bytes(weights.release_bytes(moved))  # the newest that this machine holds
-    begun = msgspec.structs.replace(run.spec, genesis=weights.digest(weights.release_bytes(moved)))
+    begun = msgspec.structs.replace(run.spec, genesis=Blocks.of(weights.release_bytes(moved)).root)
     (run.path / "spec").write_bytes(wire.encode(begun))
     assert status.export(run.path, tmp_path / "out") == 0
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])

@@ -257,7 +257,6 @@ def at_a_desk(play: Callable[[Desk], Any], source: Flawed, price: float = 0.0) -
                 Release(
                     version=0,
                     weights=Digest(""),
-                    manifest=Digest(""),
                     size=1,
                     parent=Digest(""),
                     publisher=ME,

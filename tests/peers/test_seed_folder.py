@@ -17,8 +17,8 @@ from peers.roles.seed import Seed
 from peers.runtime.host import Host
 from peers.runtime.peer_folder import RELEASES
 from swarm import events
+from swarm.blocks import BLOCK, Blocks, digest_of
 from swarm.config import Config, DelayLaw, Pace, Releasing, Run
-from swarm.net.blobs import CHUNK, digest_of
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Phase, Role
 from swarm.sim.links import SimLinks
@@ -29,7 +29,7 @@ GENESIS = b"version 0"
 
 
 def weights(version: int) -> bytes:
-    return GENESIS if version == 0 else random.Random(version).randbytes(CHUNK + 1000)
+    return GENESIS if version == 0 else random.Random(version).randbytes(BLOCK + 1000)
 
 
 class House:
@@ -55,7 +55,7 @@ class House:
             bus=bus,
             membership=membership(name, role),
             observes=role is Role.SEED,
-            genesis=digest_of(GENESIS),
+            genesis=Blocks.of(GENESIS).root,
         )
 
     async def live(self, versions: Sequence[int]) -> None:
@@ -87,10 +87,9 @@ class House:
             return None
         held = self.host.releases.held
         assert held is not None
-        manifest = self.host.releases.blobs._releases[held.manifest]
-        assert b"".join(self.host.releases.blobs.get(chunk) or b"" for chunk in manifest.chunks) == weights(
-            held.version
-        )
+        blobs, leaves = self.host.releases.blobs, Blocks.of(weights(held.version)).leaves
+        assert held.weights == Blocks.of(weights(held.version)).root
+        assert b"".join(blobs.get(leaf) or b"" for leaf in leaves) == weights(held.version)
         return held.version
 
     @property
@@ -127,14 +126,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def chunk(folder: Path, version: int) -> Path:
-    return folder / "blobs" / digest_of(weights(version)[:CHUNK])
+    return folder / "blobs" / digest_of(weights(version)[:BLOCK])
 
 
 def word(folder: Path, version: int) -> Path:
     return next(
         path
         for path in (folder / RELEASES).iterdir()
-        if f"{digest_of(weights(version))}".encode() in path.read_bytes()
+        if f"{Blocks.of(weights(version)).root}".encode() in path.read_bytes()
     )
 
 
@@ -147,7 +146,7 @@ def test_a_seed_goes_on_from_the_newest_release_on_its_disk(folder: Path) -> Non
 def test_a_release_with_a_damaged_chunk_is_left_out_told_and_the_one_before_serves(
     folder: Path, damage: str
 ) -> None:
-    path, content = chunk(folder, 5), weights(5)[:CHUNK]
+    path, content = chunk(folder, 5), weights(5)[:BLOCK]
     path.write_bytes(content[:-100] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     if damage == "deleted":
         path.unlink()
@@ -186,7 +185,7 @@ def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
         chunk(folder, 5).write_bytes(b"")
         if damage == "gone":
             chunk(folder, 5).unlink()
-        assert house.host.releases.blobs.get(digest_of(weights(5)[:CHUNK])) is None
+        assert house.host.releases.blobs.get(digest_of(weights(5)[:BLOCK])) is None
         assert house.offers == 4
 
     house = lived(folder, look=look)
@@ -196,6 +195,6 @@ def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
 def test_a_version_0_that_is_not_the_runs_is_believed_by_nobody(tmp_path: Path) -> None:
     house = lived(tmp_path, genesis=b"version 0, damaged")
     assert house.learner.releases.held is None and not house.learner.releases.known(
-        0, digest_of(b"version 0, damaged")
+        0, Blocks.of(b"version 0, damaged").root
     )
     assert "release 0 has the weights" in house.texts

@@ -15,16 +15,16 @@ from still_host import RUN, still_host
 
 from peers.roles import state_transfer
 from peers.roles.state_transfer import HELD_FOR, StateTransfer
+from swarm import blocks
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
-from swarm.net import blobs
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import Role
+from swarm.protocol import FRAME_LIMIT, Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release
 from swarm.weights import Weights
 
-STATE = random.Random(3).randbytes(3 * blobs.CHUNK + 9)
+STATE = random.Random(3).randbytes(3 * blocks.BLOCK + 9)
 
 
 class Model:
@@ -64,13 +64,12 @@ class Learner:
 
     def release(self) -> Release:
         weights = self.model.weights()
-        manifest, address = self.host.releases.blobs.publish(weights.data, self.model.version, weights.digest)
+        self.host.releases.blobs.hold(self.model.version, weights.blocks)
         return Release(
             version=self.model.version,
-            weights=manifest.weights,
-            manifest=address,
+            weights=weights.digest,
             size=len(weights.data),
-            parent=manifest.weights,
+            parent=weights.digest,
             publisher=self.me,
             learners=1,
             groups=1,
@@ -105,12 +104,12 @@ def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(
             old.release(),
             [""],
             list[str](),
-            blobs.digest_of,
+            blocks.digest_of,
             old.host.ports.work,
         )
 
         def digest_of(data: bytes) -> Digest:
-            if len(data) > 1 << 16:
+            if len(data) == blocks.BLOCK:  # of the state: the weights are smaller
                 hashed.append(where[0])
             return real(data)
 
@@ -125,7 +124,7 @@ def test_a_state_is_hashed_and_cut_beside_the_loop_and_beside_the_model(
 
                 return await work.run(kind, watched)
 
-        monkeypatch.setattr(blobs, "digest_of", digest_of)
+        monkeypatch.setattr(blocks, "digest_of", digest_of)
         old.host.ports = replace(old.host.ports, work=Watched())
         assert await new.transfer.take(release)
         assert new.model.version == 7 and set(hashed) == {"cut"}
@@ -203,9 +202,8 @@ def test_a_state_out_of_all_proportion_is_not_fetched() -> None:
 
 
 def test_a_state_has_no_limit_of_its_own() -> None:
-    """The state of 1.7 billion parameters is 20 GB, and its manifest names it."""
+    """The state of 1.7 billion parameters is 20 GB, and one mail has its leaf list."""
     size = 12 * 1_700_000_000
-    assert blobs.chunk_size(size) == blobs.CHUNK and size < blobs.LARGEST
-    manifest = blobs.Manifest(version=1, weights=RUN, size=size, chunks=(RUN,) * blobs.MOST)
-    assert len(blobs.encode(manifest)) < blobs.FRAME_LIMIT
-    assert blobs.chunk_size(blobs.LARGEST) == blobs.FRAME_LIMIT
+    assert blocks.block_size(size) == blocks.BLOCK and size < blocks.LARGEST
+    assert len(blocks.leaf_list((RUN,) * blocks.MOST)) == FRAME_LIMIT
+    assert blocks.block_size(blocks.LARGEST) == FRAME_LIMIT

@@ -23,7 +23,7 @@ from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
 from swarm.sample.toy import ToyEngine
 from swarm.tasks import catalog as tasks
-from swarm.types import Digest, Task
+from swarm.types import Task
 from swarm.weights import Weights
 
 RAGGED = ["52318=", "1=", "777+12345=", "00000="]
@@ -52,7 +52,7 @@ def toy() -> ToyEngine:
     with torch.no_grad():
         policy.module.logits.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[union-attr, operator]
     engine = ToyEngine(weights.from_bytes)
-    engine.load(Weights(3, Digest("d"), weights.to_bytes(policy.module.state_dict())))
+    engine.load(Weights.of(weights.to_bytes(policy.module.state_dict()), 3))
     return engine
 
 
@@ -145,10 +145,10 @@ def test_loading_weights_changes_what_is_sampled_and_bad_ones_change_nothing(fol
     engine = hf(folder)
     before = engine.sample(["52318="], 8, 1)[0]
     with pytest.raises(ValueError, match="cannot be read"):
-        engine.load(Weights(7, Digest("d"), b"\0" * 64))
+        engine.load(Weights.of(b"\0" * 64, 7))
     assert same(engine.sample(["52318="], 8, 1)[0], before) and engine.version == -1
     state = {name: torch.zeros_like(value) for name, value in model.load_policy(folder).state_dict().items()}
-    engine.load(Weights(7, Digest("d"), weights.to_bytes(state)))
+    engine.load(Weights.of(weights.to_bytes(state), 7))
     np.testing.assert_allclose(engine.sample(["52318="], 8, 1)[0].logprobs, -np.log(19), atol=1e-5)
     assert engine.version == 7
 
@@ -240,7 +240,7 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
     engine = HfEngine(model.load_policy(bare, quantize=quantize), tokenizer, quantized.load_into, 12)
     prompts = asked(tokenizer)
     for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
-        engine.load(Weights(1, Digest("d"), weights.release_bytes(policy)))
+        engine.load(Weights.of(weights.release_bytes(policy), 1))
         expected = HfEngine(
             model.load_policy(folder, quantize=quantize), tokenizer, weights.load_into, 12
         ).sample(prompts, 4, 3)
@@ -251,7 +251,7 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
             "these are quantized"
         )
     with pytest.raises(ValueError, match="of another model"):
-        engine.load(Weights(2, Digest("d"), adapter(whole)))
+        engine.load(Weights.of(adapter(whole), 2))
     assert same(engine.sample(prompts, 4, 3)[0], groups[0]), "and nothing changed"
 
 
@@ -326,11 +326,11 @@ def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> Non
 
     engine._put, whole = put, engine._put
     with pytest.raises(EngineError, match="version 4 does not fit into memory beside the policy"):
-        engine.load(Weights(4, Digest("d"), data))
+        engine.load(Weights.of(data, 4))
     with pytest.raises(EngineError, match="no policy until one is loaded whole"):
         engine.sample(RAGGED, 4, 7)
     engine._put = whole
-    engine.load(Weights(5, Digest("d"), data))
+    engine.load(Weights.of(data, 5))
     assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
 
 
@@ -361,7 +361,7 @@ def test_the_toy_engine_is_fast_enough_for_a_simulated_day() -> None:
     best = float("inf")
     for seed in range(50):
         began = time.process_time()
-        engine.load(Weights(seed, Digest("d"), data))
+        engine.load(Weights.of(data, seed))
         engine.sample(["3"], 8, seed)
         best = min(best, time.process_time() - began)
     assert best < 1e-3, "200 samplers for 24 virtual hours are some 100 000 groups"

@@ -95,7 +95,7 @@ def test_the_end_token_counts_and_nothing_follows_it(
 def test_greedy_answers_are_those_of_transformers(served: tuple[VllmEngine, Versions], folder: Path) -> None:
     engine, versions = served
     other = HfEngine(model.load_policy(folder), tokenization.load(folder), weights.load_into, 12)
-    other.load(Weights(0, weights.digest(b""), weights.release_bytes(versions.module)))
+    other.load(Weights.of(weights.release_bytes(versions.module), 0))
     assert engine.greedy(PROMPTS) == other.greedy(PROMPTS)
 
 
@@ -103,7 +103,7 @@ def test_weights_of_another_model_change_nothing(served: tuple[VllmEngine, Versi
     engine, versions = served
     other = model.load_policy(tiny.make(tmp_path / "wider", "llama", hidden=128))
     with pytest.raises(ValueError, match="of another model"):
-        engine.load(Weights(99, weights.digest(b""), weights.release_bytes(other)))
+        engine.load(Weights.of(weights.release_bytes(other), 99))
     assert engine.version == versions.version and versions.apart(engine) < SAME
 
 

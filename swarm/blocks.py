@@ -1,0 +1,96 @@
+"""Bytes as blocks: what is hashed, held and sent, and the root that identifies the whole.
+
+    data -- cut --> blocks of 1 MiB -- BLAKE3 --> leaves -- joined --> leaf list -- BLAKE3 --> root
+
+A block's address is its leaf, the leaf list's address is the root: both are blobs like any other, and whoever
+has the root can check everything below it, block by block. Equal blocks of two versions are one blob. Not
+handled: how blocks travel (swarm.net.blobs), how one version's blocks are made from another's
+(swarm.patching).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from blake3 import blake3
+
+from swarm.protocol import FRAME_LIMIT
+from swarm.types import Digest
+
+Buffer: TypeAlias = bytes | memoryview
+
+BLOCK = 1 << 20
+"""Bytes of a block: streams are fastest between 256 KiB and 1 MiB, and a lost block is cheap to repeat."""
+
+LEAF = 32
+"""Bytes of a BLAKE3 digest."""
+
+MOST = FRAME_LIMIT // LEAF
+"""Leaves of a list that one mail carries. Beyond 128 GiB blocks are larger, up to what a mail carries."""
+
+LARGEST = FRAME_LIMIT * MOST
+"""Bytes that can be cut: 512 GiB."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Bytes, and the leaves of their blocks in order. Equal when the bytes are."""
+
+    data: bytes = field(compare=False, repr=False)
+    leaves: tuple[Digest, ...] = field(repr=False)
+    root: Digest
+
+    @classmethod
+    def of(cls, data: bytes) -> Blocks:
+        """Hashes `data`: a quarter of a second of CPU for a GB. Raises ValueError when there is none, or too
+        much."""
+        if not 0 < len(data) <= LARGEST:
+            raise ValueError(f"{len(data)} bytes cannot be cut into blocks: between 1 and {LARGEST} can")
+        leaves = tuple(map(digest_of, cut(data)))
+        return cls(data, leaves, digest_of(leaf_list(leaves)))
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def blobs(self) -> dict[Digest, Buffer]:
+        """Digest -> blob: every block, as a view, and the leaf list."""
+        return {**dict(zip(self.leaves, cut(self.data), strict=True)), self.root: leaf_list(self.leaves)}
+
+
+def digest_of(data: Buffer) -> Digest:
+    """BLAKE3 in lower-case hex."""
+    return Digest(blake3(data).hexdigest())
+
+
+def cut(data: bytes) -> list[memoryview]:
+    """The blocks of `data` in order: views, no copies."""
+    whole, step = memoryview(data), block_size(len(data))
+    return [whole[at : at + step] for at in range(0, len(data), step)]
+
+
+def block_size(size: int) -> int:
+    """Bytes of a block, but for the last one, of `size` bytes."""
+    return BLOCK * max(1, -(-size // (MOST * BLOCK)))
+
+
+def block_sizes(size: int) -> list[int]:
+    """Bytes of each block of `size` bytes."""
+    step = block_size(size)
+    return [min(step, size - at) for at in range(0, size, step)]
+
+
+def leaf_list(leaves: Sequence[Digest]) -> bytes:
+    """Leaves as they are hashed and travel: 32 bytes each. Its digest is the root."""
+    return bytes.fromhex("".join(leaves))
+
+
+def read_leaf_list(data: Buffer, size: int) -> tuple[Digest, ...]:
+    """The leaves of `size` bytes. Raises ValueError when these are not as many as its blocks."""
+    count = -(-size // block_size(size))
+    if len(data) != LEAF * count:
+        raise ValueError(f"{len(data)} bytes of leaves do not fit {size} bytes, which are {count} blocks")
+    text = data.hex()
+    return tuple(Digest(text[at : at + 2 * LEAF]) for at in range(0, len(text), 2 * LEAF))
