@@ -38,7 +38,7 @@ LARGEST = FRAME_LIMIT * MOST
 class Blocks:
     """Bytes, and the leaves of their blocks in order. Equal when the bytes are."""
 
-    data: bytes = field(compare=False, repr=False)
+    whole: bytes = field(compare=False, repr=False)
     leaves: tuple[Digest, ...] = field(repr=False)
     root: Digest
 
@@ -53,11 +53,11 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        return len(self.data)
+        return len(self.whole)
 
     def blobs(self) -> dict[Digest, Buffer]:
         """Digest -> blob: every block, as a view, and the leaf list."""
-        return {**dict(zip(self.leaves, cut(self.data), strict=True)), self.root: leaf_list(self.leaves)}
+        return {**dict(zip(self.leaves, cut(self.whole), strict=True)), self.root: leaf_list(self.leaves)}
 
 
 def digest_of(data: Buffer) -> Digest:

@@ -35,4 +35,4 @@ class Weights:
 
     @property
     def data(self) -> bytes:
-        return self.blocks.data
+        return self.blocks.whole

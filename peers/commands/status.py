@@ -208,4 +208,4 @@ def _whole(blobs: Path, release: Release) -> bytes | None:
         weights = Blocks.of(b"".join((blobs / leaf).read_bytes() for leaf in leaves))
     except (FileNotFoundError, ValueError):
         return None
-    return weights.data if weights.root == release.weights else None
+    return weights.whole if weights.root == release.weights else None

@@ -144,7 +144,7 @@ class StateTransfer:
                 state = await self._store().fetch(
                     release.version, offer.root, offer.size, [release.publisher]
                 )
-            await host.ports.work.run(Kind.LOAD, self._load_state, state.data, release)
+            await host.ports.work.run(Kind.LOAD, self._load_state, state.whole, release)
         except (NetError, TimeoutError, ValueError):  # (wire.WireError is a ValueError)
             return False
         return True

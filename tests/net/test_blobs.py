@@ -45,7 +45,7 @@ def held(blobs: Blobs, data: bytes, version: int) -> Release:
 
 
 async def fetched(blobs: Blobs, release: Release, holders: Sequence[PeerId]) -> bytes:
-    return (await blobs.fetch(release.version, release.weights, release.size, holders)).data
+    return (await blobs.fetch(release.version, release.weights, release.size, holders)).whole
 
 
 def with_peers(promise: Callable[..., Awaitable[None]]) -> None:

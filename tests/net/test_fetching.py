@@ -77,7 +77,7 @@ class Peer:
 
 
 async def fetched(blobs: Blobs, release: Release, holders: Sequence[PeerId]) -> bytes:
-    return (await blobs.fetch(release.version, release.weights, release.size, holders)).data
+    return (await blobs.fetch(release.version, release.weights, release.size, holders)).whole
 
 
 Promise = Callable[[MemoryNetwork, Callable[..., Peer]], Awaitable[None]]
