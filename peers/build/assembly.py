@@ -1,11 +1,11 @@
-"""From a config or an invite to a running peer: the real world's assembly, in the order that its parts
-demand.
+"""Builds and runs a real peer from settings or an invite, with its parts in the order that they require.
 
     key -> node (p2pd, DHT: forks) -> spec and model files -> averager (forks) -> model (torch) -> role
     and back: the role leaves, then the averager, then the node, each with a deadline
 
-hivemind forks, so its parts come before torch computes anything; an observer has neither torch nor forks.
-SIGINT or SIGTERM once: finish the group or step and leave; twice: now.
+hivemind forks, so its parts start before torch computes anything; an observer uses neither torch nor forks.
+The first SIGINT or SIGTERM asks the role to finish its group or step and leave; the second ends the program
+at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import msgspec
 
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
+from peers.build.local_peer import LocalPeer, one_thread, open_averager, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.place import Place, averager_of, node_of, one_thread, place_of
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
@@ -59,17 +59,17 @@ if TYPE_CHECKING:
 
 
 def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
-    """`swarm start`: begin a run (or go on with it), be its seed, print how to join. Returns an exit code."""
+    """`swarm start`: start a run, or resume it, as its seed, and print invites. Returns an exit code."""
     config = loaded.config
-    path = run_folder.prepared(folder or run_folder.default_path(config.run.name))
+    path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
     one_thread()
-    run = run_folder.opened(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
+    run = run_folder.existing_run(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
     return run_until_signalled(lambda on_signal: _seed(run, config, paged, on_signal))
 
 
 def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None) -> int:
     """`swarm join`: take part in the run that the invite names. Returns an exit code."""
-    invite = run_folder.entry(word, folder, time.time())
+    invite = run_folder.usable_invite(word, folder, time.time())
     path = _folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     if chosen not in JOINING:
@@ -84,69 +84,69 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
 
 @dataclass(frozen=True)
 class WatchedSwarm:
-    """What a program that watches a swarm works with."""
+    """What `observe` passes to a program that watches a swarm."""
 
-    watch: Observer
+    observer: Observer
     invite: Invite
     run: Run
-    told: bool
+    has_history: bool
     """A seed's history snapshot was received."""
     leaving: asyncio.Event
-    """Set by a signal; a complete run is still watched."""
+    """Set by a signal only: a complete run is still watched."""
 
 
 def observe(
     word: str, folder: Path | None, config: Config, look: Callable[[WatchedSwarm], Awaitable[None]]
 ) -> int:
     """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
-    invite = run_folder.entry(word, folder, time.time())
+    invite = run_folder.usable_invite(word, folder, time.time())
     path = _folder_of(invite, folder)
 
     async def program(on_signal: SignalHandler) -> None:
-        with place_of(peer_folder.free_peer_folder(path, Role.OBSERVER)) as place:
-            async with node_of(
-                place, invite.run, Listen(dial_only=True), invite.addresses, light=True
+        with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
+            async with open_node(
+                local, invite.run, Listen(dial_only=True), invite.addresses, light=True
             ) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
                 host = _host(
-                    place,
+                    local,
                     run,
                     Role.OBSERVER,
                     config,
                     node,
                     NoAverager(),
-                    _membership(invite, Role.OBSERVER, run, place),
+                    _membership(invite, Role.OBSERVER, run, local),
                 )
-                watch, leaving = Observer(host, place.folder), asyncio.Event()
+                observer, leaving = Observer(host, local.folder), asyncio.Event()
                 on_signal.leave = leaving.set
 
                 async def role() -> None:
-                    told = await watch.catch_up(_peers_of(invite))
-                    await look(WatchedSwarm(watch, invite, host.config.run, told, leaving))
+                    has_history = await observer.catch_up(_peers_of(invite))
+                    await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
-                async with watch.running(), MembershipRenewal(host, place.folder).running():
+                async with observer.running(), MembershipRenewal(host, local.folder).running():
                     await host.run(role)
 
     return run_until_signalled(program)
 
 
 def _folder_of(invite: Invite, folder: Path | None) -> Path:
-    """The folder in which this machine keeps the invite's run."""
+    """The run folder of the invite's run. Raises Refusal when the folder belongs to another run."""
     path = folder or run_folder.default_path(invite.run[:12])
     if (here := run_folder.read(path)) is not None and here.digest != invite.run:
         raise Refusal(
             f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another"
             " folder with --folder"
         )
-    return run_folder.prepared(path)
+    return run_folder.make_folder(path)
 
 
-def _membership(invite: Invite, role: Role, run: RunFolder, place: Place) -> Membership | None:
-    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs another
-    one."""
-    membership = invite.admit(place.keyring.me) if invite.role is role else None
-    renewed = peer_folder.membership(place.folder)
-    if renewed is not None and _trust(run).objection(place.keyring.me, role, renewed, time.time()) is None:
+def _membership(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
+    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs one and
+    there is none."""
+    membership = invite.admit(local.keyring.me) if invite.role is role else None
+    renewed = peer_folder.membership(local.folder)
+    if renewed is not None and _trust(run).objection(local.keyring.me, role, renewed, time.time()) is None:
         membership = max(
             (membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0
         )
@@ -167,7 +167,7 @@ def _peers_of(invite: Invite) -> list[PeerId]:
 
 
 def _host(
-    place: Place,
+    local: LocalPeer,
     run: RunFolder,
     role: Role,
     config: Config,
@@ -179,7 +179,7 @@ def _host(
     spec = run.spec
     config = Config(run=from_run_dict(spec.run), peer=config.peer)
     trust = _trust(run)
-    frames = Frames(run.digest, place.keyring, membership, config.run.private)
+    frames = Frames(run.digest, local.keyring, membership, config.run.private)
     mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
     ports = Ports(
         clock=node.clock,
@@ -188,12 +188,12 @@ def _host(
         mail=mail,
         averager=averager,
         work=node.work,
-        keyring=place.keyring,
+        keyring=local.keyring,
         addresses=node.addresses,
         relayed=node.relayed,
     )
     who = PeerInfo(
-        name=human_name(place.keyring.me),
+        name=human_name(local.keyring.me),
         role=role,
         run=run.digest,
         incarnation=int(time.time() * 1000),
@@ -202,8 +202,8 @@ def _host(
         observes=ROLES[role].observes,
         genesis=run.spec.genesis,
     )
-    shelf = place.folder / "blobs" if role is Role.SEED else None
-    host = Host(who, config, ports, frames, place.bus, trust, shelf, node.network.remember)
+    shelf = local.folder / "blobs" if role is Role.SEED else None
+    host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)
     node.mail.prefer(host.known_sender)
     return host
 
@@ -213,28 +213,27 @@ def _trust(run: RunFolder) -> Trust:
 
 
 async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHandler) -> None:
-    with place_of(run.peer_folder(Role.SEED)) as place:
-        async with node_of(place, run.digest, config.peer.listen, ()) as node:
+    with open_local_peer(run.peer_folder(Role.SEED)) as local:
+        async with open_node(local, run.digest, config.peer.listen, ()) as node:
             host = _host(
-                place, run, Role.SEED, config, node, NoAverager(), run.member(place.keyring, Role.SEED)
+                local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
             )
             for damage in await spec_transfer.serve(node.mail, run):
                 print(damage, file=sys.stderr, flush=True)
                 host.emit(events.Noted, level="error", text=damage)
             on_signal.leave = host.leave
-            watch, settings = Observer(host, place.folder), config.peer.page
-            renewal = MembershipRenewal(host, place.folder, renewer(run.owner(), run.name))
+            observer, settings = Observer(host, local.folder), config.peer.page
+            renewal = MembershipRenewal(host, local.folder, renewer(run.owner(), run.name))
             shown = (
-                _page(place, run, node.addresses(), watch, settings) if paged else contextlib.nullcontext()
+                _page(local, run, node.addresses(), observer, settings) if paged else contextlib.nullcontext()
             )
-            async with watch.running(), renewal.running(), shown:
-                _print_invites(place, run, node.addresses())
-                await host.run(Seed(host, _genesis(run, host), place.folder).run)
+            async with observer.running(), renewal.running(), shown:
+                _print_invites(local, run, node.addresses())
+                await host.run(Seed(host, _genesis(run, host), local.folder).run)
 
 
 def _genesis(run: RunFolder, host: Host) -> Weights | None:
-    """Version 0; None when they are damaged: a seed is still of use for later releases and as a
-    bootstrap."""
+    """Version 0; None when its file is damaged: the seed still serves later releases and is a bootstrap."""
     try:
         genesis = run.genesis()
     except CannotHere as error:
@@ -244,11 +243,11 @@ def _genesis(run: RunFolder, host: Host) -> Weights | None:
     return None if genesis is None else Weights.of(genesis, 0)
 
 
-def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> None:
-    """Write invites for every role to the disk; print the two that people need."""
+def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -> None:
+    """Write an invite for every role to the disk; print those for samplers and learners."""
     words = {role: run.invite(role, addresses) for role in INVITED}
     for role, word in words.items():
-        place.keep(run.word(role), word, "`swarm invite` prints words to where the run was before")
+        local.keep(run.invite_path(role), word, "`swarm invite` prints words to where the run was before")
     print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
     for role in (Role.SAMPLER, Role.LEARNER):
         print(f"to join as a {role.value}:\n  swarm join {words[role]}", flush=True)
@@ -256,11 +255,11 @@ def _print_invites(place: Place, run: RunFolder, addresses: Sequence[str]) -> No
 
 @asynccontextmanager
 async def _page(
-    place: Place, run: RunFolder, addresses: Sequence[str], watch: Observer, settings: Page
+    local: LocalPeer, run: RunFolder, addresses: Sequence[str], observer: Observer, settings: Page
 ) -> AsyncIterator[None]:
-    """The page in the seed's own process."""
-    async with page(watch.feed, settings, _invite_shown(run, addresses, settings)) as url:
-        place.keep(run.path / "page", url, f"the page is at {url}")
+    """Serve the page in the seed's own process, and write its address to the run folder."""
+    async with page(observer.feed, settings, _invite_shown(run, addresses, settings)) as url:
+        local.keep(run.path / "page", url, f"the page is at {url}")
         try:
             yield
         finally:
@@ -269,7 +268,8 @@ async def _page(
 
 
 def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> InviteView | None:
-    """The invite that the page shows; in a private run, where it makes members, only on a loopback page."""
+    """The invite that the page shows; in a private run, where it makes members, only a loopback page has
+    one."""
     if not settings.invite:
         return None
     if not run.spec.run["private"]:
@@ -281,23 +281,23 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
 async def _join(
     invite: Invite, role: Role, config: Config, path: Path, on_signal: SignalHandler, machine: Machine | None
 ) -> None:
-    """`machine` is given where the role and its precision are what fits it."""
-    with place_of(peer_folder.free_peer_folder(path, role)) as place:
-        async with node_of(place, invite.run, config.peer.listen, invite.addresses) as node:
+    """Join as `role`; when `machine` is given, as the role and precision that fit it."""
+    with open_local_peer(peer_folder.free_peer_folder(path, role)) as local:
+        async with open_node(local, invite.run, config.peer.listen, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)
             if machine is not None:
                 role, config = _fitting(invite, run, config, machine)
-            membership = _membership(invite, role, run, place)
+            membership = _membership(invite, role, run, local)
             await spec_transfer.serve(node.mail, run)
-            who = f"{role.value} {human_name(place.keyring.me)}"
+            who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
-            print(f"joined {what} as {who}, in {place.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
-            await _act(place, run, role, config, node, membership, on_signal)
+            print(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+            await _act(local, run, role, config, node, membership, on_signal)
 
 
 def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -> tuple[Role, Config]:
-    """The role that this machine can take by the invite, and the settings it takes it with. Raises
+    """The role that fits this machine and that the invite admits to, and the settings for it. Raises
     CannotHere."""
     from peers.fit import fits
 
@@ -314,7 +314,7 @@ def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -
 
 
 async def _act(
-    place: Place,
+    local: LocalPeer,
     run: RunFolder,
     role: Role,
     config: Config,
@@ -327,31 +327,31 @@ async def _act(
 
     program = resolve_name(ROLES[role].program)
     if ROLES[role].policy is Policy.TRAINED:
-        async with averager_of(place, run, node) as averager:
-            host = _host(place, run, role, config, node, averager, membership)
+        async with open_averager(local, run, node) as averager:
+            host = _host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                async with live_line(host), MembershipRenewal(host, place.folder).running():
+                async with live_line(host), MembershipRenewal(host, local.folder).running():
                     await host.run(
-                        program(host, learner, source, tokenization, place.folder / "checkpoint").run
+                        program(host, learner, source, tokenization, local.folder / "checkpoint").run
                     )
         return
-    host = _host(place, run, role, config, node, NoAverager(), membership)
+    host = _host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with live_line(host), MembershipRenewal(host, place.folder).running():
+        async with live_line(host), MembershipRenewal(host, local.folder).running():
             await host.run(program(host, engine, source).run)
 
 
 @asynccontextmanager
 async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engine]:
-    """The engine; which one, and why, is printed once."""
+    """The engine; which one it is, and why, is printed once."""
     from peers.build import factory
 
-    told: list[str] = []
-    engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, told.append)
-    print(*told, sep="\n", file=sys.stderr, flush=True)
+    lines: list[str] = []
+    engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, lines.append)
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
     try:
         yield engine
     finally:
@@ -360,12 +360,12 @@ async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engin
 
 @asynccontextmanager
 async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskSource]:
-    """The run's task source; what a person should know of it is printed once."""
+    """The run's task source; what a person should know about it is printed once."""
     from peers.build import factory
 
-    told: list[str] = []
-    source = await node.work.run(Kind.LOAD, factory.source, run, host.config, told.append)
-    for line in told:
+    lines: list[str] = []
+    source = await node.work.run(Kind.LOAD, factory.source, run, host.config, lines.append)
+    for line in lines:
         print(line, file=sys.stderr, flush=True)
         host.emit(events.Noted, level="warning", text=line)
     try:

@@ -1,8 +1,8 @@
-"""The policy that a run starts from: a folder, a Hub id, or the embedded one, which is made once and cached.
+"""Finds or makes the model that a run starts from: a folder, a Hub id, or the embedded model.
 
-A run from a Hub id is pinned to the commit that its revision is when the run is created: all peers load the
-same. The Hub's own cache is used, also without a network. The cache of the embedded policy is keyed by
-everything that it depends on, so that one recipe gives one policy.
+A run from a Hub id is pinned to the commit that its revision names when the run is created, so that all peers
+load the same model. The Hub's own cache is used, also without a network. The embedded model is made once; its
+cache key covers everything it depends on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from swarm.tasks import files as task_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-"""Files of a Hub model that are downloaded: weights that are not pickled, config and tokenizer, no code."""
+"""Files of a Hub model that are downloaded: config, tokenizer and safetensors; no pickles, no code."""
 
 COPIES = ["*/*", "consolidated*"]
-"""Files that are not: the same weights once more, in other formats."""
+"""Files that are not downloaded: copies of the weights in other formats."""
 
 
 def folder(run: Run) -> Path:
-    """The policy's Hugging Face folder, with config, tokenizer and safetensors. Raises UserError when it
-    cannot be had."""
+    """The model's Hugging Face folder, with config, tokenizer and safetensors. Raises UserError when there is
+    none."""
     if run.model.name == "embedded":
         return _embedded(run)
     if not from_hub(run):
@@ -50,10 +50,10 @@ def from_hub(run: Run) -> bool:
 
 
 def pinned(run: Run) -> tuple[Run, Path]:
-    """The run as it is created, and its model's folder.
+    """The run's settings with everything pinned, and its model's folder.
 
-    Revisions of a Hub model and data set are commits then, and a run that names no learning rate has the one
-    that is known for its kind, said on stderr. Raises as `folder`, and WrongUsage where none is known.
+    Revisions of a Hub model and data set become commits. A run that names no learning rate gets the one that
+    is known for its kind, printed on stderr. Raises as `folder`, and WrongUsage when no rate is known.
     """
     path = folder(run)
     run = _settled(run, path)
@@ -66,7 +66,7 @@ def pinned(run: Run) -> tuple[Run, Path]:
 def _settled(run: Run, path: Path) -> Run:
     weights = sorted(path.glob("*.safetensors"))
     if not weights and run.model.name != "embedded":
-        return run  # there is nothing to train, which is said where the weights are wanted
+        return run  # a folder without weights is reported where they are loaded
     try:
         run, said = learning_rates.with_learning_rate(run, _parameters(weights))
     except learning_rates.UnknownRate as error:
@@ -77,7 +77,7 @@ def _settled(run: Run, path: Path) -> Run:
 
 
 def _parameters(files: Sequence[Path]) -> int:
-    """Number of all weights in these files, from their headers alone."""
+    """Number of parameters in these files, from their headers alone."""
     from safetensors import safe_open
 
     found = 0
@@ -88,16 +88,16 @@ def _parameters(files: Sequence[Path]) -> int:
 
 
 def base(model: Path, run: Run) -> Path:
-    """The folder with what a role loads first: the run folder's `model`; for adapters on a Hub model the
-    Hub's, at its commit.
+    """The folder with the base's weights: the run folder's `model`; for adapters on a Hub model the Hub's
+    snapshot at the run's commit.
 
-    Raises UserError when it cannot be had.
+    Raises UserError when there is none.
     """
     if run.model.training == "full" or (model / "model.safetensors").exists():
         return model
     if COMMIT.fullmatch(run.model.revision) is None:
         raise CannotHere(
-            f"{model} has no model.safetensors, which the run's adapters are on: leave and join again"
+            f"{model} has no model.safetensors, the base of the run's adapters: leave and join again"
         )
     return _hub(run.model.name, run.model.revision)
 
@@ -153,7 +153,7 @@ def _hub(name: str, revision: str) -> Path:
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if isinstance(error, OSError) and (error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT)):
-            raise  # about this disk, which is told elsewhere
+            raise  # a fault of this disk, which peers.errors reports
         raise CannotHere(
             f"{name} is not on this disk and cannot be downloaded ({_why(error)}): "
             "check the network and HF_HUB_OFFLINE, or name a folder"
@@ -161,7 +161,7 @@ def _hub(name: str, revision: str) -> Path:
 
 
 def _why(error: BaseException) -> str:
-    """The class of the first error says more than the Hub client's advice of several lines."""
+    """The class name of the first error: the Hub client's own message is several lines of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return type(error).__name__

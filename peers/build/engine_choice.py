@@ -1,8 +1,7 @@
-"""Which engine a sampler or an evaluator gets, and why: `auto` takes vLLM where it is installed and a GPU has
+"""Chooses the engine of a sampler or an evaluator: `auto` takes vLLM where it is installed and a GPU has
 room for it.
 
-Everything that decides is an argument, so that the sentence a person reads follows from what was seen and
-nothing else.
+The choice and its reason depend on the arguments only.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from peers.fit.hardware import Gpu
 from swarm.config import EngineSettings
 
 ROOM = 1.3
-"""Times the weights in bfloat16: what vLLM needs at least, with a cache for keys and values that is worth its
-start."""
+"""Least GPU memory for vLLM, in times the weights in bfloat16: the weights and a useful KV cache."""
 
 INSTALL = "pip install 'gepo-swarm[vllm]'"
 
@@ -46,8 +44,8 @@ def installed() -> bool:
 
 
 def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
-    """The engine and the reason for it. Raises CannotHere or WrongUsage when the one that was asked for
-    cannot be had, with what to do."""
+    """The engine and the reason for it. Raises CannotHere or WrongUsage, with what to do, when the named
+    engine cannot be used."""
     match settings.name:
         case "hf":
             return EngineChoice("hf", "peer.engine.name asks for it")
@@ -60,8 +58,7 @@ def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
                 )
             if seen.quantize != "none":
                 raise WrongUsage(
-                    f"a server cannot be told to hold its weights in {seen.quantize}: set peer.engine.name"
-                    " to hf"
+                    f"a server does not quantize its weights to {seen.quantize}: set peer.engine.name to hf"
                 )
             return EngineChoice("vllm-server", f"peer.engine.name asks for it, at {settings.url}")
         case "toy":

@@ -1,7 +1,6 @@
-"""Builds what a role works with from a run's model folder: engines for samplers and evaluators, a learner,
-the run's tokenization.
+"""Builds engines, learners, task sources and the tokenization from a run's settings and model folder.
 
-This is the one place that joins swarm.learn, swarm.sample and swarm.tasks, which do not know each other.
+This is the one module that joins swarm.learn, swarm.sample and swarm.tasks, which do not import each other.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ def load_tokenization(model: Path, run: Run) -> Tokenization:
 
 
 def size(model: Path, run: Run) -> int:
-    """Number of trained values of the model in this folder, without allocating them. Raises ModelError."""
+    """Number of trained parameters of the model in this folder, without allocating them. Raises
+    ModelError."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -57,7 +57,7 @@ def size(model: Path, run: Run) -> int:
 def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Tokenization]:
     """A learner, without a policy until it takes a release, and the run's tokenization.
 
-    Raises UserError and ModelError when this machine cannot have it.
+    Raises UserError and ModelError when this machine cannot run it.
     """
     run, settings = config.run, config.peer.learner
     tokens = load_tokenization(model, run)
@@ -76,11 +76,11 @@ def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Toke
 
 
 def learner_gpus(model: Path, config: Config) -> int:
-    """GPUs that share a learner's model; 1 also where there is none. Raises CannotHere when there are fewer
-    than asked for.
+    """Number of GPUs that a learner's model is split over; 1 also on a machine without any. Raises CannotHere
+    when there are fewer than `peer.learner.gpus`.
 
-    Without `peer.learner.gpus`: one if the model fits there by `swarm fit`'s estimate, else all; what cannot
-    be split takes one.
+    When that setting is 0: one if the model fits on it by `swarm fit`'s estimate, else all; a run that cannot
+    be split (qlora, another optimizer than AdamW) takes one.
     """
     run, settings = config.run, config.peer.learner
     there = torch.cuda.device_count() if settings.device in ("auto", "cuda") else 1
@@ -98,11 +98,11 @@ def learner_gpus(model: Path, config: Config) -> int:
 
 
 def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
-    """The run's tasks, their prompts as its model reads them. Raises TaskError, WrongUsage for an unfit
-    template.
+    """The run's task source, with prompts rendered for its model. Raises TaskError, or WrongUsage when the
+    chat template does not fit.
 
-    Reward code that came with the run is run as `peer.rewards.code` says; where the run was started it is the
-    owner's own.
+    Reward code that came with the run is run as `peer.rewards.code` says; on the machine that started the run
+    it is trusted.
     """
     task, folder = config.run.task, run.path / "task"
     code = "trust" if (run.path / "owner.key").exists() else config.peer.rewards.code
@@ -118,10 +118,10 @@ def source(run: RunFolder, config: Config, say: Say) -> TaskSource:
 
 
 def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
-    """The engine that `[peer.engine]` asks for, or that `auto` takes here, which is said with the reason. It
-    has no policy yet.
+    """The engine that `[peer.engine]` names, or that `auto` chooses; `say` gets the choice and the reason. It
+    has no policy until it loads a release.
 
-    Raises UserError and ModelError when this machine, or this run, cannot have it.
+    Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
     run, asked = config.run, config.peer.engine
     gpus = hardware.machine().gpus
@@ -147,7 +147,7 @@ def engine(model: Path, config: Config, say: Say = lambda line: None) -> Engine:
 
 
 def _recipe(model: Path, config: Config) -> Recipe:
-    """The Recipe of both engines over vLLM."""
+    """The Recipe of the engines `vllm` and `vllm-server`."""
     run, tokens = config.run, load_tokenization(model, config.run)
     quantize = quantization(config) != "none"
     if run.model.training == "full":
@@ -172,9 +172,9 @@ def _recipe(model: Path, config: Config) -> Recipe:
 
 
 def hf(model: Path, config: Config) -> HfEngine:
-    """An engine over transformers, without a policy until it loads a release.
+    """An engine over transformers. It has no policy until it loads a release.
 
-    Raises UserError and ModelError when this machine, or this run, cannot have it.
+    Raises UserError and ModelError when this machine, or this run, cannot use it.
     """
     run, asked = config.run, config.peer.engine
     quantize = quantization(config)
@@ -186,24 +186,24 @@ def hf(model: Path, config: Config) -> HfEngine:
 
 
 def quantization(config: Config) -> str:
-    """What the policy's linear layers are sampled in: `none`, `int8` or `nf4`. Raises WrongUsage where the
-    run does not allow it.
+    """The number format of the policy's linear layers in sampling: `none`, `int8` or `nf4`. Raises WrongUsage
+    when the run does not allow it.
 
-    The base of a qlora run is NF4 for everybody: that is its policy.
+    The base of a qlora run is NF4 for every peer: it is part of the policy.
     """
     asked, own = config.peer.engine.quantize, "nf4" if config.run.model.training == "qlora" else "none"
     if asked in ("none", own):
         return own
     if not config.run.sampling.quantized:
         raise WrongUsage(
-            f"this run does not allow to sample with {asked} weights (its run.sampling.quantized is false): "
+            f"this run does not allow sampling with {asked} weights (its run.sampling.quantized is false): "
             "set peer.engine.quantize to none"
         )
     return asked
 
 
 def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> PreTrainedModel | PeftModel:
-    """The run's model, or its adapter on a base, before its weights are loaded."""
+    """The run's model, or its base with an adapter, before a release is loaded."""
     lora = None if run.model.training == "full" else run.lora
     try:
         return load_policy(base_model.base(model, run), device, dtype, quantize=quantize, lora=lora)
@@ -214,7 +214,7 @@ def _policy(model: Path, run: Run, device: str, dtype: str, quantize: str) -> Pr
             raise
         raise CannotHere(
             f"the model does not fit into the memory of {device}: `swarm fit {run.model.name}` shows what"
-            " does on this machine"
+            " fits on this machine"
         ) from error
 
 

@@ -1,10 +1,9 @@
-"""The page in a peer's own process: served from what the peer observes, with an invite for those who want to
-join.
+"""Serves the page from a peer's own process, with an invite for those who want to join.
 
-In come a Source and the settings of `[peer.page]`, out goes a page that answers until the block ends; its
-address is said on stderr. Invariant: no page shows a word that makes members of roles that the public may not
-have. Not handled here: what the page says (dashboard), who may look at it (a proxy, where it is not loopback
-alone).
+A Source and the settings of `[peer.page]` come in; the page is served until the block ends, and its address
+is printed on stderr. Invariant: no page shows an invite that makes members of roles that the public may not
+have. Not handled here: the page's contents (dashboard), who may read it (a proxy, unless it is loopback
+only).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ async def page(
 
 
 def loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
+    """Whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host.split("%")[0]).is_loopback
     except ValueError:
@@ -58,15 +57,14 @@ def loopback(host: str) -> bool:
 
 
 def public_invite(run: Digest, addresses: Sequence[str]) -> InviteView | None:
-    """A word for samplers of a public run: it makes no members, whatever the word was that its host came
-    with."""
+    """An invite for samplers of a public run. It makes no members, whatever invite this peer joined with."""
     if not addresses:
         return None
     return _view(invites.make(run, addresses[: invites.ADDRESSES], Role.SAMPLER), None)
 
 
 def private_invite(word: str, now: float) -> InviteView | None:
-    """The invite's word, when it makes samplers and nothing else."""
+    """The invite to show, when it admits samplers only; else None."""
     try:
         invite = invites.read(word, now)
     except invites.InviteError:

@@ -1,4 +1,4 @@
-"""The run folder: all that a run keeps on one machine.
+"""The run folder: everything that a run keeps on one machine.
 
     spec            the Spec as bytes; its sha256 is the run's digest
     owner.key       signs memberships; only where the run was started
@@ -7,11 +7,11 @@
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
-    invites/<role>  ready-made words
+    invites/<role>  the last start's invites
     peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, releases/, checkpoint/, membership, pid
     page            address of the page while one is served here
 
-A folder belongs to one run for ever: opening it with another `[run]` is refused.
+A folder belongs to one run: opening it with another `[run]` is refused.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ MODEL_FILES = (
     "tokenizer.model",
     "added_tokens.json",
 )
-"""Files of a Hugging Face folder that travel to joiners; trained weights travel as releases."""
+"""Files of a Hugging Face folder that joining peers fetch; trained weights are fetched as releases."""
 
 BASE = "model.safetensors"
-"""File of the weights below an adapter; it travels too where no Hub has them."""
+"""File of an adapter's base weights; joining peers fetch it, too, unless the base is on the Hub."""
 
 TASK = "task/"
-"""Prefix of task files' names beside the model's."""
+"""Prefix that distinguishes task files' names from model files'."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class RunFolder:
         return self.path / "model"
 
     def genesis(self) -> bytes | None:
-        """Version 0, where the run was started. Raises CannotHere when its bytes are not those that the run
-        began with."""
+        """Version 0, on the machine that started the run; else None. Raises CannotHere when its bytes are not
+        those that the run began with."""
         path = self.path / "genesis"
         if not path.exists():
             return None
@@ -83,7 +83,7 @@ class RunFolder:
         if not content or Blocks.of(content).root != self.spec.genesis:
             raise CannotHere(
                 f"{path} is damaged: its {len(content)} bytes are not those that the run began with; bring"
-                " the file back from a copy, or go on from a later release: whoever holds one serves it"
+                " the file back from a copy, or go on from a later release: any peer that holds one serves it"
             )
         return content
 
@@ -91,7 +91,7 @@ class RunFolder:
         return PeerFolder(self.path / "peers" / name)
 
     def owner(self) -> Keyring:
-        """The owner's key. Raises Refusal where the run was only joined."""
+        """The owner's key. Raises Refusal on a machine that only joined the run."""
         if not (self.path / "owner.key").exists():
             raise Refusal(f"{self.path} has no owner.key: only the machine that started the run can invite")
         return open_key(self.path / "owner.key")
@@ -101,10 +101,11 @@ class RunFolder:
         return str(self.spec.run["name"])
 
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
-        """Make an invite's word that admits to `role`.
+        """Make an invite to `role`, as text.
 
-        One that makes members ends after invites.LIFE, and who is a member by then is renewed; with `seconds`
-        both word and memberships end then. A stranger's word ends only where `seconds` says so.
+        One that makes members expires after invites.LIFE, and memberships that it gave are renewed; with
+        `seconds` both the invite and its memberships end then. An invite for strangers expires only when
+        `seconds` is given.
         """
         makes_members = needs_membership(role, bool(self.spec.run["private"]))
         lasts = seconds if seconds is not None else invites.LIFE if makes_members else None
@@ -116,8 +117,8 @@ class RunFolder:
         )
         return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
 
-    def word(self, role: Role) -> Path:
-        """Path of the word of the last start, for `swarm up` and `swarm invite`."""
+    def invite_path(self, role: Role) -> Path:
+        """File of the last start's invite, for `swarm up` and `swarm invite`."""
         return self.path / "invites" / role.value
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
@@ -128,21 +129,21 @@ class RunFolder:
 
 
 def invite(path: Path, role: Role, seconds: float | None = None) -> str:
-    """`swarm invite`: a fresh word, to the addresses at which the run was last started here. Raises Refusal
-    when it was not."""
+    """`swarm invite`: a new invite with the addresses of the run's last start here. Raises Refusal when the
+    run was not started here."""
     run = read(path)
-    if run is None or not (kept := run.word(role)).exists():
+    if run is None or not (kept := run.invite_path(role)).exists():
         raise Refusal(
             f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`"
         )
     return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
 
 
-def entry(word: str, path: Path | None, now: float) -> Invite:
-    """The invite of a peer that joins, or comes back to its run folder: there the word may have ended, a
-    renewed membership not.
+def usable_invite(word: str, path: Path | None, now: float) -> Invite:
+    """Read the invite of a peer that joins. An expired one is accepted when the run folder holds a membership
+    that is still valid: the peer rejoins.
 
-    `path` is None for the folder that this machine keeps the invite's run in. Raises InviteError.
+    `path` is the run folder; None is the default folder of the invite's run. Raises InviteError.
     """
     try:
         return invites.read(word, now)
@@ -159,8 +160,8 @@ def entry(word: str, path: Path | None, now: float) -> Invite:
         return invite
 
 
-def prepared(path: Path) -> Path:
-    """The folder, made where it is missing. Raises CannotHere, or OSError, before anything slow has begun."""
+def make_folder(path: Path) -> Path:
+    """Make a folder unless it exists, and return it. Raises CannotHere or OSError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:
@@ -178,7 +179,7 @@ def digest_of(spec: bytes) -> Digest:
 
 
 def read(path: Path) -> RunFolder | None:
-    """The run that lives in this folder, if one does. Raises CannotHere when its spec is damaged."""
+    """The run of this folder, if it has one. Raises CannotHere when its spec is damaged."""
     if not (path / "spec").exists():
         return None
     content = (path / "spec").read_bytes()
@@ -190,8 +191,8 @@ def read(path: Path) -> RunFolder | None:
         ) from error
 
 
-def keep(path: Path, content: bytes) -> RunFolder:
-    """Make `path` the folder of the run whose spec this is. Raises Refusal when it belongs to another run."""
+def keep_spec(path: Path, content: bytes) -> RunFolder:
+    """Write a run's spec into the folder `path`. Raises Refusal when the folder belongs to another run."""
     here = read(path)
     digest = digest_of(content)
     if here is not None and here.digest != digest:
@@ -204,17 +205,18 @@ def keep(path: Path, content: bytes) -> RunFolder:
     return RunFolder(path, wire.decode(content, Spec), digest)
 
 
-def opened(path: Path, run: Run) -> RunFolder | None:
-    """The run that was started here with these settings, if one was. What was pinned then stays as it is.
+def existing_run(path: Path, run: Run) -> RunFolder | None:
+    """The run that was started in this folder with these settings, if there is one. Its pinned revisions and
+    learning rate stay.
 
     Raises Refusal when the folder belongs to a run with other settings.
     """
     here = read(path)
     if here is None:
         return None
-    # Through msgpack tuples become lists, as in a Spec.
-    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
-    settings = _pinned_as(travelled, here.spec.run)
+    # msgpack makes lists of tuples, as in a Spec.
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
+    settings = _pinned_as(decoded, here.spec.run)
     if here.spec.run != settings:
         changed = ", ".join(sorted(name for name in settings if here.spec.run.get(name) != settings[name]))
         raise Refusal(
@@ -225,11 +227,10 @@ def opened(path: Path, run: Run) -> RunFolder | None:
 
 
 def create(path: Path, run: Run, policy: Path) -> RunFolder:
-    """The folder of a run started here, from its config (revisions pinned) and a policy folder with version
-    0.
+    """Create the folder of a new run from its pinned settings and the model folder `policy` (version 0).
 
-    Raises ModelError or TaskError when model, task and template do not fit together, OSError when the disk
-    refuses.
+    Raises ModelError or TaskError when model, task and template do not fit together, OSError for a disk
+    error.
     """
     from peers.build import base_model
     from swarm.learn import tokenization
@@ -245,7 +246,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
     task_files.pack(run.task, path / "task")
     for name in _names(path / "task"):
         sync(path / "task" / name)
-    _try_first(run, path / "task", render)
+    _check_first_task(run, path / "task", render)
     genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
     files, carried = (
@@ -263,11 +264,11 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         sizes=sizes,
         genesis=Blocks.of(genesis).root,
     )
-    return keep(path, wire.encode(spec))
+    return keep_spec(path, wire.encode(spec))
 
 
 def copy_files(policy: Path, target: Path) -> None:
-    """Copy a policy's files without its weights."""
+    """Copy a model's files without its weights."""
     target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         if (policy / name).exists():
@@ -275,10 +276,10 @@ def copy_files(policy: Path, target: Path) -> None:
 
 
 def genesis_of(policy: Path, run: Run) -> bytes:
-    """Version 0 as a release: the policy's weights, or the first adapter. Raises ModelError."""
+    """Version 0 as a release's bytes: the model's weights, or a fresh adapter. Raises ModelError."""
     from swarm.learn import adapters, model, pretrained, weights
 
-    # The embedded policy's file is a release already: this saves the seconds of importing its architecture.
+    # The embedded model's file is a release already: this saves the seconds of importing transformers.
     if run.model.name == "embedded":
         return (policy / "model.safetensors").read_bytes()
     if not any(policy.glob("*.safetensors")):
@@ -289,7 +290,7 @@ def genesis_of(policy: Path, run: Run) -> bytes:
 
 
 def digests(folder: Path, names: Sequence[str]) -> dict[str, Digest]:
-    """Name -> sha256 of those of these files that exist."""
+    """Name -> sha256, for the named files that exist."""
     found = {}
     for name in names:
         if (folder / name).exists():
@@ -302,8 +303,8 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def _try_first(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
-    """Write the first task as the model reads it: a run whose model and tasks do not fit is not begun."""
+def _check_first_task(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
+    """Render the first task's prompt: a run whose model and tasks do not fit must not start."""
     source = tasks.source(run.task, run.seed, folder=folder if folder.is_dir() else None)
     try:
         render(source.task(0))
@@ -312,8 +313,7 @@ def _try_first(run: Run, folder: Path, render: Callable[[Task], str]) -> None:
 
 
 def _pinned_as(settings: dict[str, object], here: Mapping[str, object]) -> dict[str, object]:
-    """Settings with the revisions and the learning rate that the run here was pinned to, where they name none
-    themselves."""
+    """Settings completed with the revisions and the learning rate that the run here was pinned to."""
     model, task, optimizer = (dict(settings[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
     my_model, my_task, my_optimizer = (dict(here[name]) for name in ("model", "task", "optimizer"))  # type: ignore[call-overload]
     if model["name"] == my_model["name"] and not _commit(model["revision"]):

@@ -1,14 +1,14 @@
-"""Transfers the run's specification and files between peers: service `spec`, answered by every peer that has
+"""Transfers the run's specification and files between peers: service `spec`, served by every peer that has
 them.
 
-A request names the run's digest (knowing it is the proof of being invited), a file or nothing for the Spec
-itself, and an offset; the answer is at most one slice, read from the disk where it is asked for.
+A request names the run's digest (only invited peers know it), a file, or nothing for the Spec itself, and an
+offset; the answer is at most one slice, read from the disk for each request.
 
     Spec --> model/<file>, task/<file>:   <file>.part grows slice by slice --digest is right--> <file>
 
-The joiner believes nothing: the Spec must have the digest of its invite, each file the digest and the size in
-the Spec, and only names that a model or a task has are written. A `.part` that a break left is gone on with,
-by whoever can. The weights that are trained do not travel here; they come as releases.
+The joiner verifies everything: the Spec must have the digest in its invite, each file the digest and the size
+in the Spec, and only names that a model or a task has are written. A `.part` of an interrupted transfer is
+continued from any peer. Trained weights are not transferred here, but as releases.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from swarm.types import Digest, PeerId, Spec, Struct, Word
 
 SLICE = 1 << 20
 LARGEST = 64 << 20
-"""Bytes of a config or tokenizer file: the largest tokenizers of the field have about 35 MB."""
+"""Most bytes of a config or tokenizer file: the largest known tokenizers have about 35 MB."""
 
 LARGEST_SPEC = 4 << 20
 PATIENCE = 30.0
 """Seconds for one slice: 1 MiB over a slow line."""
 
-TELL = 5.0
-"""Seconds between two lines of a long transfer."""
+PROGRESS_EVERY = 5.0
+"""Seconds between two progress lines of a long transfer."""
 
 
 class FileRequest(Struct):
@@ -50,9 +50,8 @@ class FileRequest(Struct):
 
 
 async def serve(mail: Mail, run: RunFolder) -> list[str]:
-    """Answer `spec` from this run folder. Returns a sentence for each damaged file, which is given to
-    nobody."""
-    files, damaged = {"": run.path / "spec"} | dict(_places(run)), _damaged(run)
+    """Serve `spec` from this run folder. Returns a sentence for each damaged file, which is not served."""
+    files, damaged = {"": run.path / "spec"} | dict(_files(run)), _damaged(run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
@@ -79,29 +78,30 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
 async def fetch(
     mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path, model: Path | None
 ) -> RunFolder:
-    """The run folder at `path`, complete; `model` is a local folder whose files are taken where they are the
-    run's.
+    """Fetch the run's spec and all its files into the run folder `path`; files of the local folder `model`
+    are copied when they are the run's.
 
-    Raises Unreached (nobody could give a file), Refusal (another protocol, or local files that are not the
+    Raises Unreached (no peer could give a file), Refusal (another protocol, or local files that are not the
     run's), CannotHere (the disk is too small).
     """
     run = await fetch_spec(mail, sources, digest, path)
-    places = dict(_places(run))
+    files = dict(_files(run))
     if model is not None:
         _take(model, run)
     missing = [
         name
-        for name, place in places.items()
-        if not _there(place, _expected(run.spec, name), run.spec.sizes[name])
+        for name, file in files.items()
+        if not _is_here(file, _expected(run.spec, name), run.spec.sizes[name])
     ]
     _check_room(path, sum(run.spec.sizes[name] for name in missing))
     for name in missing:
-        await _Transfer(mail, run, name, places[name]).run(sources)
+        await _Transfer(mail, run, name, files[name]).run(sources)
     return run
 
 
 async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path) -> RunFolder:
-    """The run folder at `path` without its files: enough for a peer that watches. Raises as `fetch`."""
+    """Fetch the run's spec into the run folder `path`, without files: enough for an observer. Raises as
+    `fetch`."""
     content = await _fetch_spec(mail, sources, digest)
     try:
         spec = wire.decode(content, Spec)
@@ -112,7 +112,7 @@ async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path
             f"the swarm speaks protocol {spec.protocol}, this program {PROTOCOL}: install the swarm's version"
         )
     _check(spec)
-    return run_folder.keep(path, content)
+    return run_folder.keep_spec(path, content)
 
 
 def _check(spec: Spec) -> None:
@@ -121,7 +121,7 @@ def _check(spec: Spec) -> None:
         name for name in spec.task if not task_files.NAME.fullmatch(name)
     }
     if strange:
-        # A name such as `../../.profile` would be written where it says.
+        # A name such as `../../.profile` would be written outside the folder.
         raise Refusal(
             f"the run wants a file {min(strange)[:80]!r} on this machine, and no run needs that: do not"
             " join it"
@@ -160,7 +160,7 @@ async def _fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest) -> 
 
 
 class _Part:
-    """A partly fetched file on the disk, and its digest so far."""
+    """A partly fetched file on the disk, with its digest so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -178,36 +178,36 @@ class _Part:
             self._file.write(piece)
             self._file.flush()
         except OSError as error:
-            error.filename = error.filename or str(self._path)  # a person wants to know which disk is full
+            error.filename = error.filename or str(self._path)  # the message says which disk is full
             raise
         self._sha.update(piece)
         self.size += len(piece)
 
-    def is_(self, digest: Digest, size: int) -> bool:
+    def matches(self, digest: Digest, size: int) -> bool:
         return self.size == size and self._sha.hexdigest() == digest
 
-    def become(self, path: Path) -> None:
+    def rename(self, path: Path) -> None:
         sync(self._path)
         self._path.rename(path)
         sync(path.parent)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was told by `add`
+        with contextlib.suppress(OSError):  # `add` has raised it already
             self._file.close()
 
 
 class _Transfer:
-    """The fetch of one file, from any peer that has it."""
+    """Fetches one file from any peer that has it."""
 
-    def __init__(self, mail: Mail, run: RunFolder, name: str, place: Path) -> None:
-        self._mail, self._run, self._name, self._place = mail, run, name, place
+    def __init__(self, mail: Mail, run: RunFolder, name: str, file: Path) -> None:
+        self._mail, self._run, self._name, self._file = mail, run, name, file
         self._expected, self._size = _expected(run.spec, name), run.spec.sizes[name]
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
     async def run(self, sources: Sequence[PeerId]) -> None:
-        """Fetch the file. Raises Unreached when no source could give it; the fetched part stays for the next
-        time."""
-        path, failed = self._place.with_name(self._place.name + ".part"), []
+        """Fetch the file. Raises Unreached when no source could give it; the part that was fetched is kept
+        for the next try."""
+        path, failed = self._file.with_name(self._file.name + ".part"), []
         for source in sources:
             for _ in range(2):
                 part = _Part(path)
@@ -218,14 +218,14 @@ class _Transfer:
                     break
                 finally:
                     part.close()
-                if part.is_(self._expected, self._size):
-                    part.become(self._place)
+                if part.matches(self._expected, self._size):
+                    part.rename(self._file)
                     return
                 path.unlink()
                 if not part.begun:
                     failed.append(f"{source}: sent other bytes than the digest names")
                     break
-                # What others had begun may be what is wrong: the whole file is asked for once.
+                # The part from before may be the wrong one: fetch the whole file from this source, once.
         raise Unreached(f"nobody gave {self._name} of run {self._run.digest[:12]}: {'; '.join(failed)}")
 
     async def _grow(self, part: _Part, source: PeerId) -> None:
@@ -236,15 +236,15 @@ class _Transfer:
             if len(piece) != min(SLICE, self._size - part.size):
                 raise NetError(f"it has {part.size + len(piece)} of {self._size} bytes")
             part.add(piece)
-            if time.monotonic() - self._told >= TELL:
-                self._told = time.monotonic()
+            if time.monotonic() - self._reported >= PROGRESS_EVERY:
+                self._reported = time.monotonic()
                 print(
                     f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB", file=sys.stderr, flush=True
                 )
 
 
-def _places(run: RunFolder) -> Iterator[tuple[str, Path]]:
-    """(name as it is asked for, path) of every file of the run."""
+def _files(run: RunFolder) -> Iterator[tuple[str, Path]]:
+    """(name in requests, path) of every file of the run."""
     for name in run.spec.files:
         yield name, run.model / name
     for name in run.spec.task:
@@ -252,32 +252,32 @@ def _places(run: RunFolder) -> Iterator[tuple[str, Path]]:
 
 
 def _damaged(run: RunFolder) -> dict[str, str]:
-    """Name -> what is wrong with it, and what to do."""
-    told = {}
-    for name, place in _places(run):
+    """Name -> a sentence on what is wrong with the file, and what to do."""
+    found = {}
+    for name, file in _files(run):
         size = run.spec.sizes.get(name, -1)
-        if not _there(place, _expected(run.spec, name), size):
+        if not _is_here(file, _expected(run.spec, name), size):
             what = (
                 f"is damaged: it is not the {size} bytes that the run began with"
-                if place.exists()
+                if file.exists()
                 else "is gone"
             )
-            told[name] = (
-                f"{place} {what}. Joiners cannot have it from here: bring it back from the model's folder"
+            found[name] = (
+                f"{file} {what}. Joiners cannot have it from here: bring it back from the model's folder"
             )
-    return told
+    return found
 
 
 def _expected(spec: Spec, name: str) -> Digest:
     return spec.task[name.removeprefix(TASK)] if name.startswith(TASK) else spec.files[name]
 
 
-def _there(place: Path, expected: Digest, size: int) -> bool:
-    """Whether a file is here. A large file got its name only when its digest was right, and reading it again
-    would take minutes."""
-    if not place.exists() or place.stat().st_size != size:
+def _is_here(file: Path, expected: Digest, size: int) -> bool:
+    """Whether a file is complete here. A large file is not read again, which would take minutes: it got its
+    name only after its digest was right."""
+    if not file.exists() or file.stat().st_size != size:
         return False
-    return size > LARGEST or _digest(place) == expected
+    return size > LARGEST or _digest(file) == expected
 
 
 def _take(model: Path, run: RunFolder) -> None:
@@ -292,7 +292,7 @@ def _take(model: Path, run: RunFolder) -> None:
             sync(run.model / name)
             sync(run.model)
         elif name != BASE:
-            # The base's weights may be cut and named in other ways: they come from another peer then.
+            # A local base may have its weights in other files: then they are fetched from a peer.
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"
             raise Refusal(
                 f"{local} is not the run's: with another {what} every group would be refused; leave --model"

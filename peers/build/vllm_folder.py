@@ -1,11 +1,10 @@
-"""A release as the folder of files that vLLM loads.
+"""Writes a release as the folder of files that vLLM loads.
 
     whole weights -> the model's own files (links) + model.safetensors, which is the release's bytes
     an adapter    -> adapter_config.json + adapter_model.safetensors
 
-Releases are checked against the shapes of the run's model before they are written: ValueError otherwise.
-`score` gives the log-probabilities of such a folder's weights by transformers, which a server's answers are
-compared with.
+A release whose shapes are not those of the run's model raises ValueError and is not written. `score` computes
+log-probabilities with such a folder's weights in transformers; a server's answers are compared with them.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from swarm.learn.pretrained import config_of
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 REFERENCE = 1_000_000_000
-"""Parameters of the largest model that `score` computes beside a server: a second in float32 on a CPU, and 4
-GB meanwhile."""
+"""Parameters of the largest model that `score` runs beside a server: a second and 4 GB in float32 on a
+CPU."""
 
 
 def whole(model: Path) -> Callable[[bytes, Path], None]:
+    """A function that writes (a release of all weights, folder)."""
     shapes = _shapes(model, None)
 
     def write(data: bytes, folder: Path) -> None:
@@ -42,6 +42,7 @@ def whole(model: Path) -> Callable[[bytes, Path], None]:
 
 
 def adapter(model: Path, lora: Lora) -> Callable[[bytes, Path], None]:
+    """A function that writes (a release of an adapter, folder)."""
     shapes = _shapes(model, lora)
 
     def write(data: bytes, folder: Path) -> None:
@@ -58,7 +59,7 @@ def size(model: Path) -> int:
 
 @torch.no_grad()
 def score(folder: Path, ids: Sequence[int]) -> list[float]:
-    """Log-probabilities of all tokens but the first, at temperature 1, by the weights in the folder, in
+    """Log-probabilities of all tokens but the first at temperature 1, computed with the folder's weights in
     float32 on the CPU."""
     logits = load_policy(folder)(torch.tensor([list(ids)])).logits[0, :-1].float()
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
@@ -75,7 +76,7 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
                 name: [*tensor.shape]
                 for name, tensor in weights.state(adapters.wrap(empty, lora, seed=0)).items()
             }
-    # Of tied tensors the last name counts, as in a release.
+    # A release has tied tensors once, under the last of their names.
     own = {id(tensor): name for name, tensor in sorted(empty.named_parameters(remove_duplicate=False))}
     tied = {name for name, _ in empty.named_parameters(remove_duplicate=False)} - set(own.values())
     return {name: [*tensor.shape] for name, tensor in empty.state_dict().items() if name not in tied}

@@ -61,7 +61,7 @@ def read_invite(word: str, folder: Path | None) -> None:
 
     from peers.build import run_folder
 
-    run_folder.entry(word, folder, time.time())
+    run_folder.usable_invite(word, folder, time.time())
 
 
 def check_objective(loaded: LoadedConfig) -> None:

@@ -29,24 +29,24 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
     """Join as an observer and serve the page until a signal. Returns an exit code."""
     from dashboard import app, server  # noqa: F401 (slow to import: before anybody is connected)
 
-    async def look(window: assembly.WatchedSwarm) -> None:
+    async def look(watched: assembly.WatchedSwarm) -> None:
         print(
-            f"watching run {window.run.name} {window.invite.run[:12]} (Ctrl-C leaves)",
+            f"watching run {watched.run.name} {watched.invite.run[:12]} (Ctrl-C leaves)",
             file=sys.stderr,
             flush=True,
         )
-        async with page(window.watch.feed, config.peer.page, _invite_shown(window, config.peer.page)):
-            await window.leaving.wait()
+        async with page(watched.observer.feed, config.peer.page, _invite_shown(watched, config.peer.page)):
+            await watched.leaving.wait()
 
     return assembly.observe(word, folder, config, look)
 
 
-def _invite_shown(window: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
+def _invite_shown(watched: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
     """The invite that the page shows; none for a private run, where this window's own invite makes
     observers."""
     return (
-        public_invite(window.invite.run, window.invite.addresses)
-        if settings.invite and not window.run.private
+        public_invite(watched.invite.run, watched.invite.addresses)
+        if settings.invite and not watched.run.private
         else None
     )
 

@@ -89,15 +89,15 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
     signal."""
     from peers.build import assembly
 
-    async def look(window: assembly.WatchedSwarm) -> None:
+    async def look(watched: assembly.WatchedSwarm) -> None:
         if watch:
             with Live(console=Console(), refresh_per_second=4) as live:
-                while not window.leaving.is_set():
-                    live.update(render(window.watch.state, time.time(), live.console.width))
-                    await _wait(window.leaving, LOOK)
-        elif not window.told:
-            await _wait(window.leaving, LISTEN)
-        _show(window.watch.state, as_json)
+                while not watched.leaving.is_set():
+                    live.update(render(watched.observer.state, time.time(), live.console.width))
+                    await _wait(watched.leaving, LOOK)
+        elif not watched.has_history:
+            await _wait(watched.leaving, LISTEN)
+        _show(watched.observer.state, as_json)
 
     return assembly.observe(word, folder, config, look)
 

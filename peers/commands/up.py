@@ -29,7 +29,7 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
-from peers.build.run_folder import prepared, read
+from peers.build.run_folder import make_folder, read
 from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, leave_signals
@@ -67,7 +67,7 @@ HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
 def up(loaded: LoadedConfig, folder: Path) -> int:
     """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a
     child cannot run."""
-    folder = prepared(folder.resolve())
+    folder = make_folder(folder.resolve())
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", config_loading.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", config_loading.dump(loaded.config, "peer").encode())

@@ -90,7 +90,7 @@ def test_a_run_begins_with_the_rate_of_its_kind_and_goes_on_with_it(
     begun, path = base_model.pinned(run(str(folder)))
     assert begun.optimizer.lr == 1e-6 and "learning rate 1e-06: GEPO's authors" in capsys.readouterr().err
     made = run_folder.create(tmp_path / "run", begun, path)
-    assert run_folder.opened(tmp_path / "run", run(str(folder))) == made, (
+    assert run_folder.existing_run(tmp_path / "run", run(str(folder))) == made, (
         "settings without a rate are those it began with"
     )
 

@@ -217,7 +217,7 @@ def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path)
 def test_quantized_sampling_is_for_runs_that_allow_it(folder: Path, kind: Any) -> None:
     peer = Peer(engine=EngineSettings(quantize=kind))
     with pytest.raises(
-        WrongUsage, match=rf"does not allow to sample with {kind} weights .*set peer.engine.quantize to none"
+        WrongUsage, match=rf"does not allow sampling with {kind} weights .*set peer.engine.quantize to none"
     ):
         factory.engine(folder, Config(peer=peer))
     engine = factory.engine(folder, Config(peer=peer, run=Run(sampling=Sampling(quantized=True))))

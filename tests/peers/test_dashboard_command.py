@@ -40,7 +40,7 @@ def folder(path: Path, private: bool, name: str = "windows") -> RunFolder:
         files={},
         genesis=Digest("ab" * 32),
     )
-    return run_folder.keep(path, encode(spec))
+    return run_folder.keep_spec(path, encode(spec))
 
 
 def note(number: int) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from peers import errors
-from peers.build import place as places
-from peers.build.place import Place, kept_port
+from peers.build import local_peer
+from peers.build.local_peer import LocalPeer, last_port
 from peers.commands import up
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
@@ -95,19 +95,19 @@ def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("said", ["80000", "", "12x", "-1", "²", "99999999999999999999"])
 def test_a_kept_port_that_is_no_port_is_forgotten(tmp_path: Path, said: str) -> None:
     (tmp_path / "port").write_text(said)
-    assert kept_port(Listen(), tmp_path / "port") == Listen()
+    assert last_port(Listen(), tmp_path / "port") == Listen()
     (tmp_path / "port").write_text("4711")
-    assert kept_port(Listen(), tmp_path / "port").port == 4711
+    assert last_port(Listen(), tmp_path / "port").port == 4711
 
 
 def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[events.Event] = []
-    place = Place(tmp_path, open_key(tmp_path / "key"), Bus())
-    place.bus.add(told.append)
-    monkeypatch.setattr(places, "write_durably", failed)
-    place.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
+    local = LocalPeer(tmp_path, open_key(tmp_path / "key"), Bus())
+    local.bus.add(told.append)
+    monkeypatch.setattr(local_peer, "write_durably", failed)
+    local.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
     (fault,) = told
     assert isinstance(fault, events.Faulted) and fault.part == "disk"
     assert (

@@ -167,9 +167,9 @@ def lab(tmp_path: Path) -> RunFolder:
     owner = identity.open_key(tmp_path / "owner.key")
     settings = run_dict(Run(name="lab", private=True))
     spec = Spec(protocol=PROTOCOL, run=settings, owner=owner.public.hex(), files={}, genesis=Digest("0" * 64))
-    made = run_folder.keep(tmp_path, wire.encode(spec))
+    made = run_folder.keep_spec(tmp_path, wire.encode(spec))
     word = made.invite(Role.LEARNER, [f"/ip4/192.0.2.7/tcp/31330/p2p/{invite.keyring(bytes(32)).me}"])
-    write_durably(made.word(Role.LEARNER), word.encode())
+    write_durably(made.invite_path(Role.LEARNER), word.encode())
     return made
 
 
@@ -214,7 +214,7 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     word, now = (lab.path / "invites" / "learner").read_text(), time.time()
     later = now + invite.LIFE + DAY
     with pytest.raises(InviteError, match="expired"):
-        run_folder.entry(word, lab.path, later)
+        run_folder.usable_invite(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me
     renewed = renewer(lab.owner(), lab.name)(
         peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY
@@ -222,6 +222,6 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     peer_folder = lab.path / "peers" / "learner-1"
     peer_folder.mkdir(parents=True)
     (peer_folder / "membership").write_bytes(wire.encode(renewed))
-    assert run_folder.entry(word, lab.path, later).run == lab.digest
+    assert run_folder.usable_invite(word, lab.path, later).run == lab.digest
     with pytest.raises(InviteError, match="expired"):
-        run_folder.entry(word, lab.path, now + 51 * DAY)
+        run_folder.usable_invite(word, lab.path, now + 51 * DAY)

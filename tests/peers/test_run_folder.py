@@ -59,17 +59,18 @@ def test_a_run_that_was_created_is_read_back(run: RunFolder) -> None:
 
 def test_the_same_settings_open_the_same_run_and_others_are_refused_by_their_names(run: RunFolder) -> None:
     assert (
-        run_folder.opened(run.path, Run()) == run and run_folder.opened(run.path / "elsewhere", Run()) is None
+        run_folder.existing_run(run.path, Run()) == run
+        and run_folder.existing_run(run.path / "elsewhere", Run()) is None
     )
     with pytest.raises(Refusal, match=r"other settings \(seed\)"):
-        run_folder.opened(run.path, Run(seed=2))
+        run_folder.existing_run(run.path, Run(seed=2))
 
 
 def test_a_folder_belongs_to_one_run(run: RunFolder) -> None:
     content = (run.path / "spec").read_bytes()
-    assert run_folder.keep(run.path, content) == run
+    assert run_folder.keep_spec(run.path, content) == run
     with pytest.raises(Refusal, match="another folder"):
-        run_folder.keep(run.path, content.replace(b"demo", b"omed"))
+        run_folder.keep_spec(run.path, content.replace(b"demo", b"omed"))
     assert (run.path / "spec").read_bytes() == content
 
 
@@ -187,10 +188,10 @@ def test_a_run_that_was_pinned_goes_on_from_settings_that_name_no_commit(
     hub = Model(name="org/model", revision=commit)
     run = run_folder.create(tmp_path / "run", Run(model=hub), policy)
     for revision in ("", "main", commit):
-        assert run_folder.opened(run.path, Run(model=Model(name="org/model", revision=revision))) == run
+        assert run_folder.existing_run(run.path, Run(model=Model(name="org/model", revision=revision))) == run
     for other in (Model(name="org/model", revision="b" * 40), Model(name="org/other")):
         with pytest.raises(Refusal, match=r"other settings \(model\)"):
-            run_folder.opened(run.path, Run(model=other))
+            run_folder.existing_run(run.path, Run(model=other))
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from peers.build import spec_transfer
-from peers.build.run_folder import RunFolder, digest_of, keep
+from peers.build.run_folder import RunFolder, digest_of, keep_spec
 from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from swarm import PROTOCOL, wire
@@ -54,7 +54,7 @@ def origin(path: Path, **changes: Any) -> RunFolder:
         sizes={name: len(content) for name, content in files.items()}
         | {f"task/{n}": len(c) for n, c in task.items()},
     )
-    run = keep(path, wire.encode(msgspec.structs.replace(spec, **changes)))
+    run = keep_spec(path, wire.encode(msgspec.structs.replace(spec, **changes)))
     for folder, contents in ((run.model, files), (run.path / "task", task)):
         folder.mkdir()
         for name, content in contents.items():

@@ -1,11 +1,10 @@
-"""Where a peer stands: its folder with key and journal, its node in the network, and the averager
-beside it.
+"""Opens what a peer runs on: its folder with key and journal, its network node, and its averager.
 
-    PeerFolder --place_of--> Place (folder, keyring, bus)
-    Place, run --node_of--> Node            Place, Node --averager_of--> HiveAverager
+    PeerFolder --open_local_peer--> LocalPeer (folder, keyring, bus)
+    LocalPeer, run --open_node--> Node            LocalPeer, Node --open_averager--> HiveAverager
 
-Invariant: what is opened here is closed when the peer leaves, in reverse. Not handled here: what a peer does
-there (peers.build.assembly).
+Invariant: everything opened here is closed when the peer leaves, in reverse order. Not handled here: what the
+peer does (peers.build.assembly).
 """
 
 from __future__ import annotations
@@ -43,28 +42,28 @@ if TYPE_CHECKING:
 
 HIGHEST_PORT = 65535
 
-
-GOODBYE = 10.0
-"""Seconds for each part to end: a forked process that hangs is killed by then."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds for each part to close: a forked process that hangs is killed by then."""
 
 
 @dataclass
-class Place:
-    """A peer's folder of a run folder, and its journal."""
+class LocalPeer:
+    """A peer on this machine: its folder, its key, and the bus that writes its journal."""
 
     folder: Path
     keyring: Keyring
     bus: events.Bus
 
     def keep(self, path: Path, text: str, otherwise: str) -> None:
-        """Write a file that makes a later start easier; a full disk costs that file, and not the peer."""
+        """Write an optional file for later starts; when the disk is full, report `otherwise`, the
+        consequence, and go on."""
         try:
             write_durably(path, text.encode())
         except OSError as error:
             self.report(Part.DISK, f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
 
     def report(self, part: str, detail: str, seconds: float | None) -> None:
-        """Faults and recoveries of the node's and the averager's processes, as events."""
+        """Emit a fault of the node or the averager, or its recovery after `seconds`."""
         at, me = time.time(), self.keyring.me
         if seconds is None:
             self.bus.emit(events.Faulted(at=at, peer=me, part=part, detail=events.cut(detail)))
@@ -73,13 +72,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def place_of(peer_folder: PeerFolder) -> Iterator[Place]:
+def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
     with peer_folder:
         journal = Journal(peer_folder.path / "journal.jsonl")
         bus = events.Bus()
         bus.add(journal)
         try:
-            yield Place(peer_folder.path, open_key(peer_folder.path / "key"), bus)
+            yield LocalPeer(peer_folder.path, open_key(peer_folder.path / "key"), bus)
         finally:
             journal.close()
             if journal.lost:
@@ -89,51 +88,51 @@ def place_of(peer_folder: PeerFolder) -> Iterator[Place]:
 
 
 @asynccontextmanager
-async def node_of(
-    place: Place, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
+async def open_node(
+    local: LocalPeer, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
 ) -> AsyncIterator[Node]:
-    """A running node under supervision; a `light` one is without torch."""
+    """Run a node under supervision; a `light` one does not import torch."""
     if light:
         torch_free.enter()
     else:
         one_thread()
     from swarm.net.hive import Node
 
-    listen = kept_port(listen, place.folder / "port")
+    listen = last_port(listen, local.folder / "port")
     try:
         node = await Node.start(
-            keyring=place.keyring,
-            key_path=place.folder / "key",
+            keyring=local.keyring,
+            key_path=local.folder / "key",
             run=run,
             listen=listen,
             bootstrap=bootstrap,
-            report=place.report,
+            report=local.report,
         )
     except Unreachable:
         raise
-    except NetError as error:  # a port, an address, a clock: this machine's
+    except NetError as error:  # a port, an address or a clock of this machine
         raise CannotHere(str(error)) from error
     if not listen.dial_only:
-        place.keep(place.folder / "port", str(node.port), "it takes another port when it is started again")
+        local.keep(local.folder / "port", str(node.port), "it takes another port when it is started again")
     supervision = asyncio.create_task(node.supervise())
     try:
         yield node
     finally:
         supervision.cancel()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.close(), GOODBYE)
+            await asyncio.wait_for(node.close(), CLOSE_TIMEOUT)
 
 
 def one_thread() -> None:
-    """Keep torch to one thread, before it computes anything: its threads do not survive the forks to come."""
+    """Limit torch to one thread before it computes anything: its threads do not survive a fork."""
     import torch
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)  # peers share machines: two threads on a busy one are six times slower than one
+    torch.set_num_threads(1)  # on a machine that peers share, two threads are six times slower than one
 
 
-def kept_port(listen: Listen, path: Path) -> Listen:
-    """Listen on the last start's port, so that old invites and remembered addresses keep working."""
+def last_port(listen: Listen, path: Path) -> Listen:
+    """Listen on the port of the last start, so that old invites and remembered addresses stay valid."""
     said = path.read_text(errors="replace") if listen.port == 0 and path.exists() else ""
     if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
         return msgspec.structs.replace(listen, port=int(said))
@@ -141,7 +140,7 @@ def kept_port(listen: Listen, path: Path) -> Listen:
 
 
 @asynccontextmanager
-async def averager_of(place: Place, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
+async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
     from peers.build import factory
     from swarm.net.averager import HiveAverager
     from swarm.net.guard import averaging_prefix
@@ -154,11 +153,11 @@ async def averager_of(place: Place, run: RunFolder, node: Node) -> AsyncIterator
         numel=factory.size(run.model, settings),
         groups=settings.batch.groups,
         settings=settings.averaging,
-        report=place.report,
+        report=local.report,
     )
     await averager.start()
     try:
         yield averager
     finally:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(averager.close(), GOODBYE)
+            await asyncio.wait_for(averager.close(), CLOSE_TIMEOUT)
