@@ -1,11 +1,11 @@
-"""Errors of the command line, and their exit codes.
+"""Errors that end a command, and their exit codes.
 
     0 done or left cleanly      3 this machine cannot
     1 our bug                   4 no bootstrap reachable
     2 usage or config           5 refused (invite, other run, protocol)
     129 / 130 / 143             after a graceful leave on SIGHUP / SIGINT / SIGTERM
 
-    UserError                    what a person can do something about: a sentence, no traceback
+    UserError                    a person can fix it: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
       CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk
       Unreached       4            also Unreachable at the start
@@ -13,9 +13,9 @@
     Interrupted       128 + n    a signal, after leaving
     anything else     1          our bug: the traceback is written to the state folder and its path is printed
 
-In comes an exception, out go an exit code and one sentence. The library raises its own errors and knows no
-exit codes; this is the one place where they meet. Not handled here: what peers say to each other, which never
-ends a program.
+Maps an exception to an exit code and one sentence. The library raises its own errors and knows no exit codes;
+this module is the only one that joins them. Not handled here: errors of other peers, which never end a
+program.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class CannotHere(UserError):
 
 
 class Unreached(UserError):
-    """No bootstrap answers."""
+    """No bootstrap peer answers."""
 
     code = UNREACHED
 
 
 class Refusal(UserError):
-    """The invite has expired, or is of another run or protocol; the swarm said no."""
+    """The swarm refuses this peer: the invite has expired, or is of another run or protocol."""
 
     code = REFUSED
 
 
 class Interrupted(Exception):
-    """A signal ended the program, and it left first."""
+    """A signal asked the program to end, and it has left the swarm."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(f"left on signal {signal}")
@@ -79,8 +79,7 @@ _BY_NAME = {
     "swarm.invite.InviteError": REFUSED,
     "swarm.net.ports.Refused": REFUSED,
 }
-"""Class name -> exit code; by name, so that `swarm --help` need not import the modules to know their
-errors."""
+"""Class name -> exit code; names, so that `swarm --help` does not import the modules of these errors."""
 
 _SYSTEM = {
     errno.ENOSPC: "the disk is full: free some space, or name another folder with --folder",
@@ -101,7 +100,7 @@ _SYSTEM = {
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
-    """(exit code, sentence) of an error that a person can do something about; None for a bug of ours."""
+    """(exit code, sentence) of an error that a person can fix; None for a bug of ours."""
     error = _innermost(error)
     if isinstance(error, UserError):
         return error.code, str(error)
@@ -115,14 +114,14 @@ def explain(error: BaseException) -> tuple[int, str] | None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The error inside task groups of one error."""
+    """The error inside nested exception groups of one error each."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def guarded(program: Callable[[], int]) -> int:
-    """Run a command; whatever it raises becomes an exit code, and a sentence on stderr."""
+    """Run a command; every exception becomes an exit code and a sentence on stderr."""
     try:
         return program()
     except KeyboardInterrupt:
@@ -130,8 +129,8 @@ def guarded(program: Callable[[], int]) -> int:
     except Interrupted as error:
         return 128 + error.signal
     except BrokenPipeError:
-        # The reader of our output has gone (`swarm status | head`): nobody is left to tell, and Python's own
-        # flush must not try.
+        # The reader of our output has gone (`swarm status | head`): there is nothing to report, and Python's
+        # own flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
@@ -144,7 +143,7 @@ def guarded(program: Callable[[], int]) -> int:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on stderr; a closed terminal takes no more, and that is no error."""
+    """Print a sentence on stderr; a closed terminal is no error."""
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:

@@ -1,11 +1,9 @@
-"""What each command of `swarm` does with its parsed words: find the run folder, load the settings, call one
-function.
+"""One function for each command of `swarm`: from parsed arguments to a call of the command and its exit code.
 
     Namespace --verb--> settings, folder --one function of peers.commands, build or studies--> exit code
 
-Every verb is a function from parsed words to an exit code; data goes to stdout, talk to stderr. Torch and
-hivemind take seconds to import, so that each verb imports what it needs when it runs. Not handled here: the
-words (peers.cli), what the commands do.
+Results go to stdout, messages to stderr. Torch and hivemind take seconds to import, so each verb imports what
+it needs when it runs. Not handled here: the arguments (peers.cli), what the commands do.
 """
 
 from __future__ import annotations
@@ -96,7 +94,8 @@ def invite_(args: argparse.Namespace) -> int:
     print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
     if Role.SEED not in peer_folder.running(folder):
         print(
-            f"nobody listens for this word now: start the run again with `swarm start` and --folder {folder}",
+            "no seed answers to this invite now: start the run again with `swarm start` and"
+            f" --folder {folder}",
             file=sys.stderr,
         )
     return 0
@@ -131,7 +130,7 @@ def bench(args: argparse.Namespace) -> int:
                 "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
             )
         try:
-            # It lies beside the packages in a checkout, and no package may import it.
+            # It is a folder beside the packages in a checkout, and no package may import it.
             program = importlib.import_module("benchmarks")
         except ModuleNotFoundError as error:
             raise CannotHere(
@@ -139,7 +138,7 @@ def bench(args: argparse.Namespace) -> int:
             ) from error
         return int(program.main(args.names, args.json))
     if len(args.names) > 1:
-        raise WrongUsage(f"a study takes minutes to hours: name one alone, {', '.join(STUDIES)}")
+        raise WrongUsage(f"a study takes minutes to hours: name only one of {', '.join(STUDIES)}")
     from peers import studies
 
     methods = [name.strip() for name in args.methods.split(",") if name.strip()]

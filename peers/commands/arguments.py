@@ -1,7 +1,7 @@
 """Resolves a command's arguments to settings, an invite and a run folder.
 
-All of it is offline, and a wrong argument ends the command before anything slow is imported. Not handled
-here: which arguments there are (peers.cli), where settings lie (peers.commands.shipped).
+Everything here is offline: a wrong argument ends the command before anything slow is imported. Not handled
+here: which arguments there are (peers.cli), where files of settings are (peers.commands.shipped).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from swarm.config_loading import LoadedConfig
 
 COMPLETION = 512
-"""Longest completion, in tokens: a worked answer to a grade-school question; the default of `run.sampling` is
-the demo's."""
+"""Longest completion in tokens for `swarm fit MODEL`: a worked answer to a grade-school question. The default
+of `run.sampling` is the demo's."""
 
 
 def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
@@ -39,7 +39,8 @@ def load_task(args: argparse.Namespace) -> LoadedConfig:
 
 
 def refuse_run_settings(loaded: LoadedConfig) -> None:
-    """A joiner's run half comes from the swarm; only where its model lies may differ."""
+    """Raise WrongUsage when a joining peer sets `run.*`, which come from the swarm; only `run.model.name`,
+    the path of its local model, may differ."""
     for key, origin in loaded.origins.items():
         if key.startswith("run.") and origin != "default" and key != "run.model.name":
             raise WrongUsage(
@@ -48,8 +49,8 @@ def refuse_run_settings(loaded: LoadedConfig) -> None:
 
 
 def load_fit(args: argparse.Namespace) -> LoadedConfig:
-    """The settings of a config, or the defaults with a model's name and completions as long as its users ask
-    for."""
+    """The settings of a config file; for a model's name the defaults, with completions of COMPLETION
+    tokens."""
     if args.model_or_config.endswith(".toml"):
         return load(args, Path(args.model_or_config))
     args.set[:0] = [f"run.model.name={args.model_or_config}", f"run.sampling.max_tokens={COMPLETION}"]
@@ -57,6 +58,7 @@ def load_fit(args: argparse.Namespace) -> LoadedConfig:
 
 
 def read_invite(word: str, folder: Path | None) -> None:
+    """Check an invite. Raises InviteError."""
     import time
 
     from peers.build import run_folder
@@ -65,6 +67,7 @@ def read_invite(word: str, folder: Path | None) -> None:
 
 
 def check_objective(loaded: LoadedConfig) -> None:
+    """Raise ConfigError when the run's objective cannot train, with the setting's origin."""
     from swarm.learn import objectives as methods
     from swarm.settings import ConfigError
 
@@ -82,7 +85,7 @@ def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:
 
 
 def only_folder(args: argparse.Namespace) -> Path:
-    """`--folder`, or the one run that lives on this machine."""
+    """`--folder`, or the folder of the only run on this machine."""
     from peers.build.run_folder import default_path
 
     runs = default_path("any").parent
@@ -100,7 +103,7 @@ def only_folder(args: argparse.Namespace) -> Path:
 
 
 def load_window(args: argparse.Namespace) -> LoadedConfig:
-    """The settings of a page; a port that is asked for is not replaced by another one."""
+    """The settings of a page; a port in the arguments is used or fails, without a search for a free one."""
     if args.host is not None:
         args.set.append(f"peer.page.host={args.host}")
     if args.port is not None:

@@ -1,5 +1,4 @@
-"""`swarm dashboard` and `swarm replay`: the page over a swarm of others, or over the journal of a run that
-has ended.
+"""`swarm dashboard` and `swarm replay`: serve the page of a swarm elsewhere, or of a finished run's journal.
 
     invite  -> an observer (peers.build.assembly) -> Observer -> page        journal -> Replay -> page
 
@@ -27,7 +26,7 @@ from swarm.protocol import Role
 
 def dashboard(word: str, config: Config, folder: Path | None) -> int:
     """Join as an observer and serve the page until a signal. Returns an exit code."""
-    from dashboard import app, server  # noqa: F401 (slow to import: before anybody is connected)
+    from dashboard import app, server  # noqa: F401 (slow to import: before this peer connects)
 
     async def look(watched: assembly.WatchedSwarm) -> None:
         print(
@@ -42,7 +41,7 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
 
 
 def _invite_shown(watched: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
-    """The invite that the page shows; none for a private run, where this window's own invite makes
+    """The invite that the page shows; none for a private run, where this peer's own invite makes
     observers."""
     return (
         public_invite(watched.invite.run, watched.invite.addresses)
@@ -52,8 +51,8 @@ def _invite_shown(watched: assembly.WatchedSwarm, settings: Page) -> InviteView 
 
 
 def replay(path: Path, config: Config, speed: float) -> int:
-    """Serve the page over a journal until a signal. Raises WrongUsage when it is none. Returns an exit
-    code."""
+    """Serve the page of a journal until a signal. Returns an exit code. Raises WrongUsage when the file is no
+    journal."""
     from dashboard.replay import Replay
 
     journal = _journal_in(path)
@@ -76,8 +75,8 @@ def replay(path: Path, config: Config, speed: float) -> int:
 
 
 def _journal_in(path: Path) -> Path:
-    """The journal at a path: the file itself, or a run's or a peer's; the seed's comes first, since a seed
-    hears everybody."""
+    """The journal at a path: the file itself, or one of a run's or a peer's folder. The seed's comes first,
+    since a seed receives all events."""
     if path.is_file():
         return path
     if not path.exists():

@@ -1,9 +1,8 @@
-"""`swarm doctor`: can this machine take part, and what to do if not. Looks at this machine only; sends
-nothing anywhere.
+"""`swarm doctor`: checks whether this machine can take part, and says what to do if not. It sends nothing.
 
-Each check is a function to a Finding (ok, warn or fail, what was found, what to do); a warning never stops
-anybody. Exit code 0, or 3 when a check failed. Not handled here: whether others can reach this machine, which
-nobody can know without asking them.
+Each check is a function that returns a Finding (ok, warn or fail; what was found; what to do). A warning does
+not keep a peer from running. Exit code 0, or 3 when a check failed. Not handled here: whether others can
+reach this machine, which only they can say.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ DISK = 2 << 30
 """Bytes for four releases of a 186M model in bf16, and a checkpoint with the optimizer's state."""
 
 P2PD_PATIENCE = 20.0
-"""Seconds for p2pd to print its options: milliseconds, but a cold disk has 60 MB to read."""
+"""Seconds for p2pd to print its options: milliseconds usually, but a cold disk reads 60 MB first."""
 
 
 class Finding(NamedTuple):
@@ -53,7 +52,7 @@ class NeededPackage(NamedTuple):
 
 
 NEEDS = (
-    NeededPackage("torch", (2, 6), (3,), "older ones lack what the learner uses"),
+    NeededPackage("torch", (2, 6), (3,), "older ones lack functions that the learner uses"),
     NeededPackage("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
     NeededPackage("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
     NeededPackage(
@@ -218,7 +217,7 @@ def loopback() -> Finding:
 
 
 def keys(place: Path) -> Finding:
-    """Check that nobody else may read the key files of the runs under `place`."""
+    """Check that no other user may read the key files of the runs under `place`."""
     found = [
         path
         for run in ("", "runs/*/")

@@ -1,8 +1,8 @@
-"""`swarm fit`: the table of roles and precisions on this machine, predicted, then measured.
+"""`swarm fit`: which roles and precisions fit this machine, predicted and then measured.
 
-A measurement is a small piece of the real work, chosen so that it takes seconds; what it says is scaled to
-the run's own batch. Weights that are not on the disk are made up: time and memory are the same. Data goes to
-stdout, what is being done to stderr.
+A measurement runs a small piece of the real work, chosen so that it takes seconds, and is scaled to the run's
+own batch. Weights that are not on the disk are replaced by random ones, which take the same time and memory.
+Results go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from peers.fit.estimates import ExpectedPace, RunShape, Speed
 from peers.fit.fits import GB, LEARNER, Case, FitRow
 from swarm.config import Config, Run
 
-DESCRIBING = ["*.json", "*.jinja", "*.model", "*.txt"]
+MODEL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 """Files of a Hub model without its weights."""
 
 BUDGET = 10.0
 """Seconds that one measured call should take; its warm-up takes as long."""
 
-ENDLESS = 60.0
-"""Seconds beyond which even the smallest piece is not worth waiting for."""
+TOO_LONG = 60.0
+"""Seconds of the smallest piece beyond which nothing is measured."""
 
 START = 300.0
-"""Seconds for a child to import torch and to read or make up its weights: ten, but minutes on a machine that
-is swamped."""
+"""Seconds for a child to import torch and to read or generate its weights: ten usually, minutes on an
+overloaded machine."""
 
-SLOW = 64 << 20
+SLOW_DISK = 64 << 20
 """Bytes a second that a slow disk writes."""
 
-BESIDE = 256 << 20
-"""Bytes that libraries and allocators take in any case: with a tiny model they are all that is measured."""
+LIBRARY_BYTES = 256 << 20
+"""Bytes that libraries and allocators take for any model; of a tiny model nothing else is measured."""
 
-SLACK = 10
-"""Times that a call may take longer than predicted before it is stopped."""
+TIMEOUT_FACTOR = 10
+"""Multiple of the predicted time after which a call is stopped."""
 
 
 def main(config: Config, name: str, measured: bool, as_json: bool) -> int:
@@ -84,7 +84,7 @@ def locate(run: Run) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, revision=run.model.revision or None, allow_patterns=DESCRIBING))
+        return Path(snapshot_download(name, revision=run.model.revision or None, allow_patterns=MODEL_FILES))
     except GatedRepoError as error:
         raise UserError(f"{name} is gated: accept its terms on its page, then run `hf auth login`") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
@@ -99,7 +99,7 @@ def locate(run: Run) -> Path:
 
 
 def has_weights(model: Path) -> bool:
-    """Whether all parts of the weights are there: an interrupted download leaves some."""
+    """Whether all files of the weights are here: an interrupted download leaves some."""
     index = model / "model.safetensors.index.json"
     if not index.exists():
         return any(model.glob("*.safetensors"))
@@ -113,7 +113,7 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
     def speed(dtype: str) -> Speed:
         if dtype not in known:
             _say(f"measuring this device's speed in {dtype}")
-            shape = (case.anatomy.hidden, 3 * case.anatomy.hidden)
+            shape = (case.model_shape.hidden, 3 * case.model_shape.hidden)
             outcome = fit_probe.run(
                 fit_probe.Job(what="speed", folder=str(model), dtype=dtype, shape=shape), START
             )
@@ -134,15 +134,15 @@ def speeds(case: Case, model: Path) -> Callable[[str], Speed]:
 def measurements(
     case: Case, model: Path, found: list[FitRow], speed: Callable[[str], Speed]
 ) -> Iterator[FitRow]:
-    """The rows; those that fit have measured figures."""
+    """The same rows, with measured figures in those that fit."""
     with ExitStack() as stack:
         folder, random = model, not has_weights(model)
-        trouble = "" if any(row.fits != "no" for row in found) else "nothing fits"
-        if random and not trouble:
-            folder, trouble = stack.enter_context(_made_up(case, model))
+        obstacle = "" if any(row.fits != "no" for row in found) else "nothing fits"
+        if random and not obstacle:
+            folder, obstacle = stack.enter_context(_random_weights(case, model))
         for row in found:
-            if row.fits == "no" or trouble or row.gpus > 1:
-                why = trouble or "not measured on several GPUs"
+            if row.fits == "no" or obstacle or row.gpus > 1:
+                why = obstacle or "not measured on several GPUs"
                 yield row if row.fits == "no" else row._replace(note=why)
                 continue
             done = measure(case, folder, row, speed)
@@ -154,17 +154,17 @@ def measurements(
 
 
 @contextmanager
-def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
-    """A folder with the model's files and random weights; or why there can be none."""
+def _random_weights(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
+    """A folder with the model's files and random weights; or the reason why there is none."""
     cache = platformdirs.user_cache_path("swarm")
     cache.mkdir(parents=True, exist_ok=True)
-    need, free = 2 * case.anatomy.parameters, hardware.disk(cache)
+    need, free = 2 * case.model_shape.parameters, hardware.disk(cache)
     if 1.2 * need > free:  # a fifth more: other programs write too
         yield (
             model,
             (
-                f"no weights here, and no room to make some up ({need / GB:.1f} GB, {free / GB:.1f} free in"
-                f" {cache})"
+                f"no weights here, and no disk space for random ones ({need / GB:.1f} GB, {free / GB:.1f}"
+                f" free in {cache})"
             ),
         )
         return
@@ -172,20 +172,20 @@ def _made_up(case: Case, model: Path) -> Iterator[tuple[Path, str]]:
         for file in model.iterdir():
             if ".safetensors" not in file.name:
                 (Path(name) / file.name).symlink_to(file.resolve())
-        _say(f"making up {need / GB:.1f} GB of random weights: its own are not on this disk")
-        outcome = fit_probe.run(fit_probe.Job(what="weights", folder=name), START + need / SLOW)
+        _say(f"writing {need / GB:.1f} GB of random weights: the model's own are not on this disk")
+        outcome = fit_probe.run(fit_probe.Job(what="weights", folder=name), START + need / SLOW_DISK)
         yield (
             Path(name),
-            f"no weights here, and none could be made up: {outcome.detail}" if outcome.failed else "",
+            f"no weights here, and random ones failed: {outcome.detail}" if outcome.failed else "",
         )
 
 
 def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]) -> FitRow:
-    """Measure one row; corrections learn from it even when the measurement fails."""
+    """Measure one row; its corrections are updated even when the measurement fails."""
     known = case.corrections.of(case.about(row.role, row.kind))
-    ask, plain = _piece(case, row, speed, known.time)
+    run_shape, plain = _piece(case, row, speed, known.time)
     seconds = plain.step * known.time
-    if seconds > ENDLESS:
+    if seconds > TOO_LONG:
         return row._replace(note=f"not measured: even a small piece takes about {seconds:.0f} s")
     _say(f"measuring {row.role} {row.kind} (about {2 * seconds:.0f} s and a start)")
     machine = case.on(row.role)
@@ -193,29 +193,29 @@ def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]
     job = fit_probe.Job(
         what=row.role,  # type: ignore[arg-type]
         folder=str(folder),
-        config=_settings(case.config, folder, row, ask),
-        prompt=ask.prompt,
+        config=_settings(case.config, folder, row, run_shape),
+        prompt=run_shape.prompt,
         ram=0 if machine.gpus else machine.free,
         gpu=share,
     )
-    limit = START + 2 * SLACK * seconds
+    limit = START + 2 * TIMEOUT_FACTOR * seconds
     outcome = fit_probe.run(job, limit)
     needs, there = (
-        fits.needs(case, ask, row.role, row.kind),
+        fits.needs(case, run_shape, row.role, row.kind),
         machine.gpus[0].free if machine.gpus else machine.free,
     )
-    memory = (needs.easy if row.fits == "yes" else needs.least).model + BESIDE
+    memory = (needs.easy if row.fits == "yes" else needs.least).model + LIBRARY_BYTES
     if outcome.failed == "memory":
         case.corrections.learn(case.about(row.role, row.kind), max(known.memory, 1.05 * there / memory), None)
-        return row._replace(fits="no", why=f"ran out of memory when it was tried ({outcome.detail})")
+        return row._replace(fits="no", why=f"more memory than there is, when measured ({outcome.detail})")
     if outcome.failed == "time":
         case.corrections.learn(case.about(row.role, row.kind), known.memory, limit / 2 / plain.step)
         return row._replace(note=outcome.detail)
     if outcome.failed or not outcome.tokens:
         return row._replace(note=f"not measured: {outcome.detail or 'no tokens came'}")
     slower = plain.tokens * outcome.seconds / outcome.tokens
-    case.corrections.learn(case.about(row.role, row.kind), (outcome.peak + BESIDE) / memory, slower)
-    again, whole = fits.row(case, row.role, row.kind), fits.pace(case, case.ask, row, speed)
+    case.corrections.learn(case.about(row.role, row.kind), (outcome.peak + LIBRARY_BYTES) / memory, slower)
+    again, whole = fits.row(case, row.role, row.kind), fits.pace(case, case.run_shape, row, speed)
     return again._replace(
         predicted=row.predicted, measured=ExpectedPace(whole.tokens / slower, whole.step * slower)
     )
@@ -224,14 +224,16 @@ def measure(case: Case, folder: Path, row: FitRow, speed: Callable[[str], Speed]
 def _piece(
     case: Case, row: FitRow, speed: Callable[[str], Speed], factor: float
 ) -> tuple[RunShape, ExpectedPace]:
-    """The largest piece of the work that takes BUDGET, or the smallest there is; and its pace without
+    """The largest piece of the work that takes at most BUDGET, else the smallest piece; and its pace without
     corrections."""
-    ask = case.ask
-    lengths = [(min(ask.prompt, limit), min(ask.tokens, limit)) for limit in (1 << 20, 256, 64, 16)]
+    run_shape = case.run_shape
+    lengths = [
+        (min(run_shape.prompt, limit), min(run_shape.tokens, limit)) for limit in (1 << 20, 256, 64, 16)
+    ]
     if row.role == LEARNER:
-        sizes = [ask._replace(groups=1, group=group) for group in (ask.group, 2)]
+        sizes = [run_shape._replace(groups=1, group=group) for group in (run_shape.group, 2)]
     else:
-        sizes = [ask._replace(tasks=tasks) for tasks in (ask.tasks, 1)]
+        sizes = [run_shape._replace(tasks=tasks) for tasks in (run_shape.tasks, 1)]
         lengths = [(prompt, min(tokens, 64)) for prompt, tokens in lengths]
     for (prompt, tokens), size in product(lengths, sizes):
         piece = size._replace(prompt=prompt, tokens=tokens)
@@ -241,15 +243,15 @@ def _piece(
     return piece, pace
 
 
-def _settings(config: Config, folder: Path, row: FitRow, ask: RunShape) -> Config:
+def _settings(config: Config, folder: Path, row: FitRow, run_shape: RunShape) -> Config:
     """The run's and this peer's settings, with the row's kind and the piece's size."""
     replace, run, peer = msgspec.structs.replace, config.run, config.peer
     # The Hub's cache names a folder after its commit.
     run = replace(run, model=replace(run.model, revision=folder.name))
-    sampling = replace(run.sampling, group_size=ask.group, max_tokens=ask.tokens)
+    sampling = replace(run.sampling, group_size=run_shape.group, max_tokens=run_shape.tokens)
     if row.role == LEARNER:
         training, _, name = row.kind.partition("+")
-        # The rate does not matter: a step takes as long at any.
+        # Any rate will do: a step takes the same time.
         optimizer = replace(run.optimizer, name=name or "adamw", lr=run.optimizer.lr or 1.0)
         run = replace(
             run,
@@ -264,14 +266,11 @@ def _settings(config: Config, folder: Path, row: FitRow, ask: RunShape) -> Confi
     engine = replace(
         peer.engine,
         name="hf",
-        tasks=ask.tasks,
+        tasks=run_shape.tasks,
         dtype="auto" if small else row.kind,
         quantize=row.kind if small else "none",
     )
     return Config(run=run, peer=replace(peer, engine=engine))
-
-
-# --- what is shown ------------------------------------------------------------------------------------------
 
 
 def _say(line: str) -> None:

@@ -1,12 +1,12 @@
-"""A measurement in a process of its own: it may run out of memory, crash or hang, and costs a line and not
-the command.
+"""Runs one measurement of `swarm fit` in its own process, which may run out of memory, crash or hang.
 
     Job --> python -m peers.commands.fit_probe --> Outcome
             (rlimit; first to be killed when memory runs out)
 
-`speed` times what a device can do; `weights` writes random ones for a model whose own are not on the disk;
-`sampler`, `evaluator` and `learner` build what such a peer builds and let it work twice: the first time warms
-up, the second is timed. Not handled: averaging and releases, whose memory is counted and not measured.
+`speed` times the device's basic operations; `weights` writes random weights for a model whose own are not on
+the disk; `sampler`, `evaluator` and `learner` build what such a peer builds and run it twice: the first call
+warms up, the second is timed. Not handled: averaging and releases, whose memory is predicted and not
+measured.
 """
 
 from __future__ import annotations
@@ -30,57 +30,56 @@ from swarm.types import Array, Digest, Group, PeerId, Struct, Times
 if TYPE_CHECKING:
     import torch
 
-FIRST_TO_GO = "1000"
-"""The kernel's out-of-memory killer takes the process with the highest score: a measurement rather than
-anything else."""
+OOM_SCORE = "1000"
+"""Highest score: the kernel's out-of-memory killer ends this process before any other."""
 
 SIZE = 1 << 25
-"""Values that are copied to time the memory: 128 MiB, far beyond any cache."""
+"""Values that are copied to time the memory: 128 MiB, larger than any cache."""
 
 ROWS = 256
-"""Of the left matrix of a timed product: a batch of samplers and a small chunk of a learner."""
+"""Rows of the left matrix of a timed product: a sampler's batch, or a small chunk of a learner."""
 
-ENOUGH = 0.25
-"""Seconds of repetitions for one figure: three of them stay near a second."""
+TIMED_FOR = 0.25
+"""Seconds of repetitions for one figure; the three figures take about a second."""
 
-SPREAD = 0.02
-"""Standard deviation of made-up weights, as models are initialised."""
+WEIGHT_STD = 0.02
+"""Standard deviation of random weights, as models are initialised."""
 
 
 class Job(Struct):
     what: Literal["speed", "weights", "sampler", "evaluator", "learner"]
     folder: str
-    """The model's; `weights` are written there."""
+    """The model's folder; `weights` writes there."""
     config: Config = Config()
     dtype: str = "float32"
-    """Of a timed product."""
+    """Number format of a timed product."""
     shape: tuple[int, int] = (64, 64)
-    """Of its right matrix."""
+    """Shape of its right matrix."""
     prompt: int = 0
     """Tokens."""
     ram: int = 0
-    """Bytes that the process may have; 0: no limit."""
+    """Bytes that the process may use; 0: no limit."""
     gpu: float = 1.0
-    """Share of the GPU's memory that it may have; 0: it sees none."""
+    """Share of the GPU's memory that it may use; 0: it sees no GPU."""
 
 
 class Outcome(Struct):
     failed: Literal["", "memory", "time", "other"] = ""
     detail: str = ""
     seconds: float = 0.0
-    """Of the timed call."""
+    """Seconds of the timed call."""
     tokens: int = 0
-    """Sampled, or trained on with their prompts."""
+    """Tokens sampled, or trained on with their prompts."""
     peak: int = 0
-    """Bytes that the work took: of the GPU's memory what torch reserved, else what of the process became
-    resident."""
+    """Peak bytes of the work: on a GPU what torch reserved, else the growth of resident memory."""
     flops: float = 0.0
     bandwidth: float = 0.0
     launch: float = 0.0
 
 
 def run(job: Job, timeout: float) -> Outcome:
-    """The outcome of `job`, also when its process died or took longer than `timeout` seconds."""
+    """Run `job` in a child process. Returns an outcome also when it dies or takes more than `timeout`
+    seconds."""
     own = {"CUDA_VISIBLE_DEVICES": ""} if job.gpu == 0 else {}
     child = Child([sys.executable, "-m", "peers.commands.fit_probe"], environment(own))
     try:
@@ -98,7 +97,7 @@ def run(job: Job, timeout: float) -> Outcome:
 def main() -> int:
     pipe = Pipe()
     job = msgspec.msgpack.decode(pipe.listen()(), type=Job)
-    _submit(job)
+    _limit_process(job)
     try:
         outcome = {"speed": _speed, "weights": _weights, "learner": _learner}.get(job.what, _sampler)(job)
     except Exception as error:
@@ -107,20 +106,19 @@ def main() -> int:
     return 0
 
 
-def _submit(job: Job) -> None:
-    """To the parent's death, to the memory limit, and to the system's choice of whom to kill."""
+def _limit_process(job: Job) -> None:
+    """End with the parent, set the memory limits, and be the first process to be killed for memory."""
     die_with_parent()
     if sys.platform == "linux":
         with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+            Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     import torch
 
     torch.set_num_threads(1)  # as in every peer
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu))
     elif job.ram:
-        # Data, not address space: shared libraries and files that are mapped take none of the memory that
-        # matters.
+        # Limit data, not address space: shared libraries and mapped files do not use this memory.
         resource.setrlimit(resource.RLIMIT_DATA, (job.ram, job.ram))
 
 
@@ -141,7 +139,7 @@ def _failure(error: Exception) -> Outcome:
 
 
 def _speed(job: Job) -> Outcome:
-    """Products of the model's own size, copies of much memory, and the smallest operation."""
+    """Time matrix products of the model's size, copies of a large buffer, and the smallest operation."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -152,21 +150,21 @@ def _speed(job: Job) -> Outcome:
     )
     source, small = torch.ones(SIZE, device=device), torch.ones(8, device=device)
     target = torch.empty_like(source)
-    product = _each(lambda: left @ right, device)
-    copy = _each(lambda: target.copy_(source), device)
+    product = _seconds_of(lambda: left @ right, device)
+    copy = _seconds_of(lambda: target.copy_(source), device)
     return Outcome(
         flops=2 * ROWS * job.shape[0] * job.shape[1] / product,
         bandwidth=2 * source.nbytes / copy,
-        launch=_each(lambda: small.add_(1.0), device),
+        launch=_seconds_of(lambda: small.add_(1.0), device),
     )
 
 
-def _each(work: Callable[[], object], device: str) -> float:
-    """Seconds of one `work`, after one that does not count."""
+def _seconds_of(work: Callable[[], object], device: str) -> float:
+    """Mean seconds of one call of `work`, after one warm-up call."""
     work()
     _wait(device)
     began, times = time.perf_counter(), 0
-    while (spent := time.perf_counter() - began) < ENOUGH:
+    while (spent := time.perf_counter() - began) < TIMED_FOR:
         for _ in range(1 << min(times.bit_length(), 8)):
             work()
             times += 1
@@ -182,8 +180,8 @@ def _wait(device: str) -> None:
 
 
 def _weights(job: Job) -> Outcome:
-    """Random bfloat16 weights for the config in the folder, of a million values over and over: only their
-    number costs time."""
+    """Write random bfloat16 weights for the config in the folder. A million values are repeated: generating
+    all of them would take longer and measure nothing else."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -191,7 +189,7 @@ def _weights(job: Job) -> Outcome:
     folder = Path(job.folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    some = (torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * SPREAD).to(torch.bfloat16)
+    some = (torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * WEIGHT_STD).to(torch.bfloat16)
     made = {name: _filled(tensor.shape, some) for name, tensor in model.named_parameters()}  # tied ones once
     save_file(made, folder / "model.safetensors", metadata={"format": "pt"})
     return Outcome()
@@ -203,7 +201,7 @@ def _filled(shape: torch.Size, some: torch.Tensor) -> torch.Tensor:
 
 
 def _sampler(job: Job) -> Outcome:
-    """One call for `peer.engine.tasks` groups, or for as many greedy answers."""
+    """Time one call that samples `peer.engine.tasks` groups, or as many greedy answers."""
     from peers.build import factory
 
     base = _peak()
@@ -225,7 +223,7 @@ def _sampler(job: Job) -> Outcome:
 
 
 def _learner(job: Job) -> Outcome:
-    """Two steps on one made-up group."""
+    """Time the second of two steps on one random group."""
     import numpy as np
 
     from peers.build import factory

@@ -1,4 +1,4 @@
-"""What `swarm fit` shows of its rows: a table for a person, or data.
+"""Formats the rows of `swarm fit` as a text table or as JSON.
 
     Case, FitRows --heading, table, hints--> lines            --as_data--> JSON
 
@@ -16,26 +16,30 @@ from peers.fit.fits import GB, LEARNER, Case, FitRow
 
 
 def heading(case: Case, name: str, speed: Callable[[str], Speed]) -> list[str]:
-    of, ask = case.anatomy, case.ask
+    """Three lines above the table: the model, this machine, the work."""
+    model, work = case.model_shape, case.run_shape
     device = speed("bfloat16" if case.machine.gpus else "float32")
     free = f"{case.machine.free / GB:.1f} GB RAM free"
     for gpu in case.machine.gpus[:1]:
         free = f"{gpu.free / GB:.1f} GB of the GPU and {free}"
     return [
-        f"{name}: {of.parameters / 1e6:,.1f}M parameters, {of.layers} layers, vocabulary {of.vocabulary:,}",
+        (
+            f"{name}: {model.parameters / 1e6:,.1f}M parameters, {model.layers} layers,"
+            f" vocabulary {model.vocabulary:,}"
+        ),
         (
             f"here: {case.machine}; {free}; {device.flops / 1e9:,.0f} GFLOP/s, {device.bandwidth / 1e9:,.0f}"
             " GB/s"
         ),
         (
-            f"work: groups of {ask.group} completions of {ask.tokens} tokens to prompts of {ask.prompt}; "
-            f"a sampler's call has {ask.tasks} groups, a learner's step {ask.groups}"
+            f"work: groups of {work.group} completions of {work.tokens} tokens to prompts of {work.prompt}; "
+            f"a sampler's call has {work.tasks} groups, a learner's step {work.groups}"
         ),
     ]
 
 
 def table(case: Case, found: list[FitRow]) -> list[str]:
-    """Text in columns."""
+    """The rows as lines of aligned columns."""
     own = case.config.run.model.training + (
         "+adamw8bit" if case.config.run.optimizer.name == "adamw8bit" else ""
     )
@@ -77,15 +81,14 @@ def _speed(pace: ExpectedPace | None) -> list[str]:
 
 
 def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
-    """What the table leaves open: where corrections come from, and what would help where something does not
-    fit."""
+    """Lines below the table: where corrections come from, and what to change when something does not fit."""
     if before:
         yield (
             f"predictions are corrected by {before} earlier measurements on this device"
             f" ({case.corrections.path})"
         )
     if any(row.measured for row in found):
-        yield f"what was measured corrects the next predictions: {case.corrections.path}"
+        yield f"these measurements correct the next predictions: {case.corrections.path}"
     if all(row.fits == "no" for row in found):
         least = min(found, key=lambda row: row.needs.least.computing + row.needs.least.keeping)
         yield f"nothing fits: even {least.role} {least.kind} needs {least.why}. What would help:"
@@ -107,11 +110,11 @@ def as_data(case: Case, name: str, found: list[FitRow]) -> dict[str, object]:
     """The whole table as JSON, in bytes and seconds."""
     return {
         "model": name,
-        "anatomy": vars(case.anatomy),
+        "anatomy": vars(case.model_shape),
         "machine": msgspec.to_builtins(
             case.machine._asdict() | {"gpus": [gpu._asdict() for gpu in case.machine.gpus]}
         ),
-        "ask": case.ask._asdict(),
+        "ask": case.run_shape._asdict(),
         "corrections": {"file": str(case.corrections.path), "measurements": case.corrections.count()},
         "rows": [_row_data(row) for row in found],
     }
@@ -131,7 +134,7 @@ def _row_data(row: FitRow) -> dict[str, object]:
         )
         for name, pace in (("predicted", row.predicted), ("measured", row.measured))
     }
-    told = {
+    shown = {
         "role": row.role,
         "kind": row.kind,
         "fits": row.fits,
@@ -139,4 +142,4 @@ def _row_data(row: FitRow) -> dict[str, object]:
         "why": row.why,
         "note": row.note,
     }
-    return {**told, **needs, **paces}
+    return {**shown, **needs, **paces}

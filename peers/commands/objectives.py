@@ -1,5 +1,5 @@
-"""`swarm objectives`: the methods, one line each; one method with its parts, its options and its paper; all
-of it as JSON."""
+"""`swarm objectives`: lists the methods in one line each, or shows one with its parts, options and paper;
+also as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(names: Sequence[str], as_json: bool) -> int:
 
 
 def _whole(method: Objective) -> str:
-    """Every part with its settings; those are what `--set run.objective.options.NAME=VALUE` changes."""
+    """Every part of a method with its options, which `--set run.objective.options.NAME=VALUE` changes."""
     lines = [f"{method.name}: {method.about}", f"  {'source':10}{method.source}"]
     for part, value in asdict(method).items():
         if isinstance(value, dict):
@@ -51,7 +51,7 @@ def _word(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON, which has no infinity: null stands for no bound."""
+    """A value for JSON, which has no infinity: null means no bound."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and math.isinf(value) else value

@@ -1,11 +1,11 @@
-"""Settings and scenarios that come with the program: a bare name finds one from any folder.
+"""Finds settings and scenarios by path, or by bare name among those that come with the program.
 
     demo              ./demo, ./demo.toml, then demo.toml of the program
     demo.toml         ./demo.toml, then demo.toml of the program
     mine/demo.toml    that file alone
 
-In comes what somebody typed, out goes a file that exists. Not handled here: what is in it
-(swarm.config, swarm.sim.scenario).
+Takes an argument and returns a file that exists. Not handled here: the file's contents (swarm.config,
+swarm.sim.scenario).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from peers.errors import WrongUsage
 
 PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
-"""The build puts `configs/` into the package `peers`; in a checkout it lies beside the packages."""
+"""A wheel has `configs/` inside the package `peers`; a checkout has it beside the packages."""
 
 
 def settings(asked: Path) -> Path:
@@ -33,7 +33,7 @@ def _find(asked: Path, below: str, kind: str) -> Path:
     names = [asked] if asked.suffix == ".toml" else [asked, asked.with_name(f"{asked.name}.toml")]
     if len(asked.parts) == 1:
         names += [place / below / names[-1] for place in PLACES]
-    # Anything but a folder: a pipe is as good as a file.
+    # Anything but a folder: a pipe may be read, too.
     if found := next((name for name in names if name.exists() and not name.is_dir()), None):
         return found
     ours = sorted({file.stem for place in PLACES for file in (place / below).glob("*.toml")})

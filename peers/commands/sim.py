@@ -1,9 +1,9 @@
-"""`swarm sim`: the roles that ship, on a simulated network.
+"""`swarm sim`: runs the shipped roles in virtual time on a simulated network.
 
-A scenario's peers get the same Sampler, LearnerPeer, Evaluator and Seed as real ones; only the ports are of
-memory and time is virtual. The policy is a table for the task `toy` and a language model for every other one:
-it is really computed, and what it costs in virtual time is the scenario's price. What a real peer reads from
-a run folder is made here from the scenario's seed, so that the same seed gives the same journal.
+A scenario's peers run the same Sampler, LearnerPeer, Evaluator and Seed as real ones, over in-memory ports.
+The policy is a table for the task `toy` and a language model for every other task; it is really computed, and
+the scenario's prices say how much virtual time that takes. What a real peer reads from a run folder is
+derived from the scenario's seed, so that the same seed gives the same journal.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from swarm.tasks.toy import Toy
 from swarm.types import Delegation, Digest, Membership, PeerId
 
 RUN = Digest("5" * 64)
-"""All simulated runs have one digest: a simulation is one run."""
+"""The digest of every simulated run: a simulation has one run only."""
 
 ALPHABET = 8
-"""Letters of the table policy and its task, where the scenario does not say."""
+"""Default number of letters of the table policy and its task."""
 
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
@@ -77,32 +77,31 @@ class Letters:
         return "".join(chr(ord("a") + token) for token in tokens)
 
 
-Playing = Sampler | LearnerPeer | Evaluator | Seed
+RoleProgram = Sampler | LearnerPeer | Evaluator | Seed
 
 
 class PolicyParts(NamedTuple):
-    """The policy's parts that roles are made with."""
+    """Functions that make the engine and the learner of a simulated peer."""
 
     engine: Callable[[], Engine]
     learner: Callable[[], tuple[Learner | ShardedLearner, Decoder]]
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life, with the policy that its task asks for. Raises ScenarioError for no
-    known learning rate."""
+    """The coroutine of a simulated peer, with the policy for its task. Raises ScenarioError when no learning
+    rate is known."""
     try:
         run = with_learning_rate(peer.config.run, 0)[0]
     except UnknownRate as error:
         raise scenario.ScenarioError(str(error)) from error
     peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
-    return live(peer, kit(peer.config))
+    return run_peer(peer, policy_parts(peer.config))
 
 
-def live(
-    peer: SimPeer, kit: PolicyParts, role: Callable[[Host, PolicyParts], Playing] | None = None
+def run_peer(
+    peer: SimPeer, parts: PolicyParts, role: Callable[[Host, PolicyParts], RoleProgram] | None = None
 ) -> Coroutine[Any, Any, None]:
-    """A simulated peer's whole life, with what it is given; `role` makes what it plays, `role_of` unless
-    given."""
+    """The coroutine of a simulated peer with the given parts; `role` makes its role, by default `role_of`."""
     run = peer.config.run
     who = PeerInfo(
         name=peer.name,
@@ -113,16 +112,15 @@ def live(
         membership=_membership(peer),
         observes=ROLES[peer.role].observes,
     )
-    # Memory ports know who calls, so any signature will do here.
+    # In-memory ports know the sender, so every signature is accepted.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
-    return host.run((role or role_of)(host, kit).run)
+    return host.run((role or role_of)(host, parts).run)
 
 
-def role_of(host: Host, kit: PolicyParts, source: TaskSource | None = None) -> Playing:
-    """What a simulated peer of this host's role plays. Tasks come from `source`, or else from the run's
-    settings."""
+def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) -> RoleProgram:
+    """The role of a simulated peer. Tasks come from `source`, by default from the run's settings."""
     run = host.config.run
     if source is None:
         source = tasks.source(run.task, run.seed)
@@ -130,17 +128,17 @@ def role_of(host: Host, kit: PolicyParts, source: TaskSource | None = None) -> P
     program = resolve_name(row.program)
     match row.policy:
         case Policy.USED:
-            return program(host, kit.engine(), source)
+            return program(host, parts.engine(), source)
         case Policy.TRAINED:
-            learner, decoder = kit.learner()
+            learner, decoder = parts.learner()
             return program(host, learner, source, decoder, None)
         case Policy.KEPT:
-            return program(host, kit.learner()[0].weights(), None)
+            return program(host, parts.learner()[0].weights(), None)
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 
-def kit(config: Config) -> PolicyParts:
-    """A table for the task `toy`, a language model for every other one."""
+def policy_parts(config: Config) -> PolicyParts:
+    """The parts of a table policy for the task `toy`, of a language model for every other task."""
     return _table(config) if config.run.task.name == Toy.environment else _model(config)
 
 

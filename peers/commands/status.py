@@ -1,4 +1,5 @@
-"""Commands that look at a run or end it on this machine: `status`, `leave`, `export`."""
+"""Commands on a run of this machine: `status` shows it, `leave` stops its peers, `export` writes the
+model."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ LEAVE_PATIENCE = 20.0
 
 
 def status(folder: Path | None, word: str | None, config: Config, watch: bool, as_json: bool) -> int:
-    """Show the state of the run on this machine, from its journals, or with an invite of a swarm
-    elsewhere."""
+    """Show the state of the run on this machine, from its journals; with an invite, of the swarm that it
+    names."""
     if word is not None:
         return _observe(word, folder, config, watch, as_json)
     assert folder is not None
@@ -85,8 +86,8 @@ def _show(state: State, as_json: bool) -> None:
 
 
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
-    """Join as an observer: show what a seed sends, or what is heard in LISTEN seconds; with `watch` until a
-    signal."""
+    """Join as an observer: show the history that a seed sends, or what arrives in LISTEN seconds; with
+    `watch` until a signal."""
     from peers.build import assembly
 
     async def look(watched: assembly.WatchedSwarm) -> None:
@@ -113,7 +114,7 @@ def leave(folder: Path) -> int:
     if not peers:
         print(f"no peer of {folder} is running", file=sys.stderr)
         return 0
-    # `swarm up` looks after its children: asked to leave, it asks them.
+    # `swarm up` restarts its children: ask it, and it asks them.
     asked = {"up": peers["up"]} if "up" in peers else peers
     for pid in asked.values():
         os.kill(pid, signal.SIGTERM)
@@ -128,8 +129,8 @@ def leave(folder: Path) -> int:
 
 
 def export(folder: Path, target: Path) -> int:
-    """Write the newest policy that this machine holds as a Hugging Face folder; of an adapter's run merged,
-    and beside it as `adapter/`, which PeftModel and vLLM load on the base.
+    """Write the newest policy that this machine holds as a Hugging Face folder. Of a run with adapters: the
+    merged model, and `adapter/`, which PeftModel and vLLM load on the base.
     """
     run = run_folder.read(folder)
     if run is None:
@@ -152,7 +153,7 @@ def export(folder: Path, target: Path) -> int:
 
 
 def _write_policy(model: Path, base: Path, weights: bytes, target: Path) -> None:
-    """Weights of the architecture in `base`, with all that `model` has beside weights."""
+    """Write weights of the architecture in `base`, with the other files of `model`."""
     from swarm.learn.model import load_policy
 
     load_policy(base, dtype="bfloat16", data=weights).save_pretrained(target)
@@ -174,7 +175,7 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
-    """(version, bytes) of the best release that is whole at a seed of this machine, or of version 0. Raises
+    """(version, bytes) of the best undamaged release of this machine's seed, or of version 0. Raises
     UserError."""
     seed = folder / "peers" / Role.SEED
     for release in _kept(seed, run):

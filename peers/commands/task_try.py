@@ -1,11 +1,11 @@
-"""`swarm task try`: some exercises of a task, with the rewards of a right and a wrong answer to each, and the
+"""`swarm task try`: shows exercises of a task, the rewards of a right and a wrong answer to each, and the
 time that scoring takes.
 
-In comes a name such as `digit-sums` or `data:./problems.jsonl`, or a config; out come exercises as a peer of
-that run would draw them, the prompt as the model reads it where a model is named. Rewards run as on the
-author's own machine: reward code is not in a sandbox. What a reward does wrong (it raises, hangs, returns NaN
-or the wrong number of values) is shown as the sentence that a peer would emit, and the exit code is 2. Not
-handled here: how good the rewards are.
+The argument is a name such as `digit-sums` or `data:./problems.jsonl`, or a config file. Exercises are drawn
+as a peer of that run would draw them, and prompts are rendered for the model where one is named. Reward code
+runs without a sandbox, as on its author's machine. When a reward raises, hangs, returns NaN or the wrong
+number of values, the sentence that a peer would emit is shown, and the exit code is 2. Not handled here: how
+good the rewards are.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from swarm.tasks.base import RewardError, TaskSource
 from swarm.types import Task
 
 WIDE = 100
-"""Columns of text that a person reads at most."""
+"""Most columns of the output."""
 
 LONG, LINES = 1200, 16
-"""Characters and lines of a prompt or answer that are shown; JSON has them all."""
+"""Most characters and lines of a prompt or answer that are shown; JSON has all of them."""
 
 OTHERS = 3
-"""Following exercises whose answers are tried on this one: the answer with the least reward is the wrong
-one."""
+"""Number of following exercises whose answers are tried on this one; the one with the least reward is shown
+as the wrong answer."""
 
 
 @dataclass(frozen=True)
 class Attempt:
     completion: str
     reward: float | None
-    """None where the rewards could not be computed."""
+    """None when the rewards could not be computed."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One exercise, tried."""
+    """One exercise with its right and wrong answer."""
 
     index: int
     prompt: str
@@ -56,20 +56,21 @@ class Trial:
     right: Attempt
     wrong: Attempt
     seconds: float
-    """Seconds for all completions that were tried, `scored` of them."""
+    """Seconds to score all completions that were tried."""
     scored: int
+    """Number of these completions."""
     problem: str
     """The sentence that a peer would emit; empty when nothing is wrong."""
 
 
 def main(run: Run, count: int, modelled: bool, as_json: bool) -> int:
-    """Try `count` exercises; `modelled`: the run names a model, whose tokenizer shows what it reads. Returns
-    an exit code."""
+    """Try `count` exercises; `modelled`: the run names a model, and its tokenizer renders the prompts.
+    Returns an exit code."""
     if count < 1:
         raise WrongUsage(f"-n {count}: there is nothing to try; give 1 or more")
-    told = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731 (a value, not a name)
     render = _render(run) if modelled else None
-    source = tasks.source(run.task, run.seed, say=told)
+    source = tasks.source(run.task, run.seed, say=say)
     try:
         trials = [_tried(source, index, render) for index in range(count)]
     finally:
@@ -110,8 +111,8 @@ def _tried(source: TaskSource, index: int, render: Callable[[Task], str] | None)
 
 
 def _render(run: Run) -> Callable[[Task], str]:
-    """The tokenizer of the run's model, writing prompts. Raises CannotHere or WrongUsage when there is none
-    to be had."""
+    """The function that renders prompts for the run's model. Raises CannotHere or WrongUsage when there is no
+    tokenizer."""
     from swarm.learn import tokenization
 
     folder = Path(run.model.name).expanduser()
@@ -187,7 +188,7 @@ def _worth(attempt: Attempt, scored: bool) -> Text:
 
 
 def _shown(text: str) -> Text:
-    """The text cut to what a person reads; what is left out is counted."""
+    """The text, cut to LONG characters and LINES lines, with the number of characters left out."""
     part = "\n".join(text[:LONG].splitlines()[:LINES])
     shown = Text(part or "(empty)", style="" if part else "dim", overflow="fold")
     return (
@@ -204,14 +205,14 @@ def _summary(trials: Sequence[Trial]) -> Text:
             f"{len(failed)} of {len(trials)} exercises could not be scored: a peer would drop their groups.",
             style="red",
         )
-    told = [(trial.right.reward or 0.0, trial.wrong.reward or 0.0) for trial in trials]
-    better = sum(right > wrong for right, wrong in told)
-    mean = [sum(column) / len(told) for column in zip(*told, strict=True)]
+    pairs = [(trial.right.reward or 0.0, trial.wrong.reward or 0.0) for trial in trials]
+    better = sum(right > wrong for right, wrong in pairs)
+    mean = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
     said = Text(f"Right answers earn {mean[0]:.3g} on average, wrong ones {mean[1]:.3g}.")
     if better < len(trials):
         said.append(
-            f" In {len(trials) - better} of {len(trials)} the right one earns no more: is another form asked"
-            " for?"
+            f" In {len(trials) - better} of {len(trials)} the right one earns no more: do the rewards expect"
+            " another form?"
         )
     return said
 

@@ -1,13 +1,13 @@
-"""`swarm up`: a whole swarm as separate processes on this machine, watched and looked after, until the run is
+"""`swarm up`: runs a whole swarm as processes on this machine, and restarts those that die, until the run is
 complete.
 
     swarm start --> seed --> invites --> swarm join (learners, samplers, evaluators)
     seed's journal --> State --> live view, and at the end the summary
 
-Children are ordinary peers that got an ordinary invite. A child that dies is started again (it takes its
-folder, identity and checkpoint up again); one that cannot run at all (exit codes 2, 3, 5) ends the swarm with
-its message. Ctrl-C asks all to leave, twice kills them. Not handled here: peers of other machines, which come
-and go as they like.
+Children are ordinary peers with an ordinary invite. A child that dies is restarted with its folder, identity
+and checkpoint; one that cannot run at all (exit codes 2, 3, 5) ends the swarm with its message. Ctrl-C asks
+all to leave, a second one kills them. Not handled here: peers of other machines, which join and leave on
+their own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from swarm.journal import from_line
 from swarm.protocol import Role
 
 LOOK = 0.25
-"""Seconds between two looks at the children and the journal."""
+"""Seconds between two checks of the children and the journal."""
 
 LINE_EVERY = 5.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines of output without a terminal."""
 
 SEED_PATIENCE = 300.0
 """Seconds for the seed to make the model and print its invites; a large model is copied by then."""
@@ -55,28 +55,28 @@ LEAVE_PATIENCE = 20.0
 
 BACKOFF = 1.0
 BACKOFF_LONGEST = 15.0
-"""Seconds before a dead child is started again, doubled with each death until it has lived for SETTLED."""
+"""Seconds before a dead child is restarted, doubled with each death until it has run for STABLE_AFTER."""
 
-SETTLED = 60.0
-"""Seconds: a child that cannot run says so within them, on a busy machine too."""
+STABLE_AFTER = 60.0
+"""Seconds within which a child that cannot run has said so, on a busy machine too."""
 
-HOPELESS = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
-"""By the exit code: what a second start cannot change, unless the child has run before."""
+FATAL = {error.code: error for error in (WrongUsage, CannotHere, Refusal)}
+"""Exit code -> error that a restart cannot fix, unless the child has run before."""
 
 
 def up(loaded: LoadedConfig, folder: Path) -> int:
-    """Returns an exit code: 0 when the run is complete. Raises Interrupted after a signal, UserError when a
-    child cannot run."""
+    """Run a swarm. Returns an exit code, 0 when the run is complete. Raises Interrupted after a signal,
+    UserError when a child cannot run."""
     folder = make_folder(folder.resolve())
     with PeerFolder(folder / "peers" / "up"):
         write_durably(folder / "config.toml", config_loading.dump(loaded.config).encode())
         write_durably(folder / "peer.toml", config_loading.dump(loaded.config, "peer").encode())
         children = Children(folder, loaded.config)
         try:
-            children.live()
+            children.run()
         finally:
             children.end()
-        return children.farewell()
+        return children.summarize()
 
 
 @dataclass
@@ -85,14 +85,13 @@ class PeerProcess:
     words: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    born: float = 0.0
+    started_at: float = 0.0
     deaths: int = 0
-    due: float = 0.0
-    """When it is to be started (again)."""
+    restart_at: float = 0.0
+    """When the process is (re)started."""
     done: bool = False
-    proven: bool = False
-    """It has lived for SETTLED seconds in one of its lives: what ends it now may pass, as a full disk
-    does."""
+    stable: bool = False
+    """One of its processes ran for STABLE_AFTER seconds: what ends it now may pass, such as a full disk."""
 
     def start(self) -> None:
         with _opened(self.log) as log:
@@ -104,20 +103,20 @@ class PeerProcess:
                 start_new_session=True,
                 env=_environment(),
             )
-        self.born = time.monotonic()
+        self.started_at = time.monotonic()
 
-    def look(self) -> int | None:
-        """The exit code of a child that has just died."""
+    def ended(self) -> int | None:
+        """The exit code of a process that has just ended, once; None otherwise."""
         if self.process is None or (code := self.process.poll()) is None:
             return None
         self.process = None
-        lived = time.monotonic() - self.born
-        self.proven = self.proven or lived >= SETTLED
-        self.deaths = self.deaths + 1 if lived < SETTLED else 1
-        self.due = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
+        lived = time.monotonic() - self.started_at
+        self.stable = self.stable or lived >= STABLE_AFTER
+        self.deaths = self.deaths + 1 if lived < STABLE_AFTER else 1
+        self.restart_at = time.monotonic() + min(BACKOFF * 2 ** (self.deaths - 1), BACKOFF_LONGEST)
         return code
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         try:
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         except OSError as error:
@@ -128,12 +127,12 @@ class PeerProcess:
 def _opened(log: Path) -> IO[bytes]:
     try:
         return open(log, "ab")
-    except OSError:  # the disk fails: a child without a log is better than none
+    except OSError:  # the disk fails: a child without a log is better than no child
         return open(os.devnull, "ab")
 
 
 def _environment() -> Mapping[str, str]:
-    # Settings of the environment are in config.toml already.
+    # Settings from the environment are in config.toml already.
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
     return own | {
         PARENT: str(os.getpid()),
@@ -158,10 +157,10 @@ class Children:
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = Console(stderr=True)
         self._line_due = 0.0
-        self._blind = False
+        self._unreadable = False
 
-    def live(self) -> None:
-        """Until the run is complete, or a signal."""
+    def run(self) -> None:
+        """Start all peers and restart those that die, until the run is complete or a signal comes."""
         for which in leave_signals():
             signal.signal(which, self._on_signal)
         self._add(Role.SEED, ["start", str(self.folder / "config.toml"), "--folder", str(self.folder)])
@@ -192,7 +191,8 @@ class Children:
                 show()
 
     def end(self) -> None:
-        """Ask everybody to leave; kill whoever has not by LEAVE_PATIENCE, or at a second signal."""
+        """Ask all children to leave; kill those that have not left after LEAVE_PATIENCE, or at a second
+        signal."""
         asked = time.monotonic()
         running = [child.process for child in self.children.values() if child.process is not None]
         for process in running:
@@ -206,8 +206,8 @@ class Children:
                         os.killpg(process.pid, signal.SIGKILL)
         self._read()
 
-    def farewell(self) -> int:
-        """Export, print the summary."""
+    def summarize(self) -> int:
+        """Export the model and print the summary. Returns the exit code."""
         if self.signalled is not None:
             self.console.print(summary(self.state, time.time(), None, self.journal.path))
             raise Interrupted(self.signalled)
@@ -219,8 +219,7 @@ class Children:
         )
         if exported.returncode:
             self.console.print(exported.stderr.decode(), end="", markup=False)
-        # In a file or a pipe a path must stay in one piece: whoever reads it there copies it, or searches for
-        # it.
+        # In a file or a pipe a path must not be wrapped: readers copy it, or search for it.
         screen = Console(width=None if sys.stdout.isatty() else 240)
         screen.print(
             summary(self.state, time.time(), model if exported.returncode == 0 else None, self.journal.path)
@@ -257,32 +256,32 @@ class Children:
     def _look(self) -> None:
         self._read()
         for child in self.children.values():
-            code = child.look()
+            code = child.ended()
             if code == 0:
                 child.done = True
                 self.complete = self.complete or child.name == Role.SEED
-            elif code in HOPELESS and not child.proven:
-                raise HOPELESS[code](f"{child.name} cannot run: {child.last_words()} (its log: {child.log})")
+            elif code in FATAL and not child.stable:
+                raise FATAL[code](f"{child.name} cannot run: {child.last_line()} (its log: {child.log})")
             elif code is not None:
-                why = f": {child.last_words()}" if code in HOPELESS else ""
+                why = f": {child.last_line()}" if code in FATAL else ""
                 self.console.print(
-                    f"{child.name} died ({_how(code)}{why}) and is started again",
+                    f"{child.name} died ({_cause_of_death(code)}{why}) and is started again",
                     style="yellow",
                     highlight=False,
                 )
-            if child.process is None and not child.done and time.monotonic() >= child.due:
+            if child.process is None and not child.done and time.monotonic() >= child.restart_at:
                 child.start()
 
     def _read(self) -> None:
         try:
             for event in self.journal.news():
                 fold(self.state, event)
-        except OSError as error:  # the view stands still, and the swarm goes on
-            if not self._blind:
+        except OSError as error:  # the view is not updated, and the swarm goes on
+            if not self._unreadable:
                 self.console.print(
                     f"{self.journal.path} cannot be read: {error.strerror}", style="yellow", highlight=False
                 )
-            self._blind = True
+            self._unreadable = True
 
     def _screen(self) -> AbstractContextManager[Callable[[], None]]:
         return _Screen(self) if self.console.is_terminal else nullcontext(self._print_line)
@@ -315,8 +314,8 @@ class _Screen:
 
 
 class Tail:
-    """A journal that another process writes: the whole lines that are new. CannotHere at a line that is no
-    event."""
+    """Reads the new whole lines of a journal that another process writes. Raises CannotHere at a line that is
+    no event."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -352,5 +351,5 @@ def headline(state: State, now: float) -> str:
     return f"version {head.version}, {accuracy}, {reward}, {head.trained} groups trained; {peers}"
 
 
-def _how(code: int) -> str:
+def _cause_of_death(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

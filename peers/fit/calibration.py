@@ -1,9 +1,9 @@
-"""Calibration: factors between measured and predicted memory and time, by device and work, kept in this
+"""Calibration: factors between measured and predicted memory and time, by device and work, in a file of this
 user's state folder.
 
-A prediction that was too low must not come again, so that a memory factor rises at once and falls by halves;
-times follow both ways. A file that cannot be read is no experience, and one that cannot be written costs only
-the next prediction's accuracy.
+A memory prediction must not be too low twice: its factor rises at once, and falls halfway. A time factor
+moves halfway in both directions. When the file cannot be read, all factors are 1; when it cannot be written,
+a message says that the measurement is forgotten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.durable import write_durably
 from swarm.types import Struct
 
 BOUNDS = (0.5, 50.0)
-"""Bounds of a factor: one measurement beside a busy neighbour must not make every later prediction absurd."""
+"""Bounds of a factor: one measurement on a busy machine must not make every later prediction absurd."""
 
 
 class Correction(Struct):
@@ -47,8 +47,8 @@ class Corrections:
         return sum(correction.measured for correction in self._all.get(self._device, {}).values())
 
     def learn(self, work: str, memory: float, time: float | None) -> Correction:
-        """Learn from one measurement: the ratio of measured to uncorrected prediction. Returns the new
-        factors."""
+        """Update the factors from one measurement; `memory` and `time` are the ratios of measured to
+        uncorrected prediction. Returns the new factors."""
         old = self.of(work)
         memory = _bounded(memory)
         if old.measured and memory < old.memory:

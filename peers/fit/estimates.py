@@ -1,12 +1,12 @@
-"""Memory and time of a role, predicted: arithmetic over a model's ModelShape, a run's RunShape and a device's
-Speed. No I/O, no torch.
+"""Predicts a role's memory and time from a model's shape, a run's settings and a device's speed. No I/O, no
+torch.
 
     ModelShape + RunShape + kind --> MemoryNeed    least, easy: bytes that compute, bytes kept in RAM
     the same + Speed             --> ExpectedPace  tokens a second, seconds a step
 
-Every formula adds up what the code really holds at its peak; the reasons stand beside the terms. What depends
-on kernels and allocators is left to a factor that `peers.fit.fits` learns from measurements. `P` parameters,
-`N` trained ones, `w` bytes of a weight as it computes: 4 on a CPU, 2 on a GPU.
+Every formula adds up what the code holds at its peak; the reasons stand beside the terms. `peers.fit.fits`
+multiplies the result by a factor from measurements, for what depends on kernels and allocators. `P`:
+parameters; `N`: trained parameters; `w`: bytes of a weight in computation, 4 on a CPU, 2 on a GPU.
 """
 
 from __future__ import annotations
@@ -30,42 +30,43 @@ CONTEXT = 700 * MIB
 PROMPT = 256
 """Assumed tokens of a prompt: a grade-school question with its chat template has 100 to 200."""
 
-LOOSE = 1.1
-"""Factor: allocators hold about a tenth more than is asked of them."""
+ALLOCATOR_OVERHEAD = 1.1
+"""Factor: allocators hold about a tenth more than is requested."""
 
 QUANTIZED = {"int8": 1.0, "nf4": 0.5 + 1 / 64}
 """Bytes a weight: NF4 has a scale of 8 bits for 64 weights."""
 
-KEPT = {4: 6.0, 2: 4.0}
-"""w -> bytes kept for the backward pass, for each feature that goes into or comes out of a linear layer: 1.2
-to 1.6 values of 4 bytes counted on Llama, Qwen3 and Gemma 3; in bfloat16 1.7 to 2, since norms and rotations
-stay in float32."""
+ACTIVATION_BYTES = {4: 6.0, 2: 4.0}
+"""w -> bytes kept for the backward pass, for each feature that goes into or comes out of a linear layer.
+Llama, Qwen3 and Gemma 3 keep 1.2 to 1.6 values of 4 bytes; in bfloat16 1.7 to 2 values, since norms and
+rotary embeddings stay in float32."""
 
 LOGITS = 1 << 24
-"""Logits at a time in swarm.learn.chunked_logprobs: in float32, with their softmax and its gradient beside
-them."""
+"""Logits that swarm.learn.chunked_logprobs computes at a time: in float32, beside their softmax and its
+gradient."""
 
-DRAWN = 32
+DRAW_BYTES = 32
 """Bytes a logit while a token is drawn: float32 logits and log-probabilities, float64 probabilities, their
 sums and copies."""
 
 MOMENTS = {"adamw": 8.0, "adamw8bit": 2.0 + 8 / 256}
-"""Bytes a trained weight: two float32, or two bytes with a float32 scale for each 256."""
+"""Bytes of the optimizer's moments for each trained weight: two float32, or two bytes and a float32 scale for
+each 256."""
 
 VECTORS = 4
-"""Float32 vectors of N in RAM during a round: the gradient, the averager's buffer, its sums, and the parts on
-the way."""
+"""Float32 vectors of length N in RAM during a round: the gradient, the averager's buffer, its sums, and the
+parts in transfer."""
 
 RELEASES = 3
-"""Releases in RAM beside those held for others: the whole one, its chunks while they are joined or cut, the
-tensors in it."""
+"""Releases in RAM beside those held for others: the bytes, the chunks while they are joined or cut, the
+tensors."""
 
-STATE = 12
-"""Bytes a trained weight of a learner's whole state: float32 master and two moments."""
+STATE_BYTES = 12
+"""Bytes of a learner's full state for each trained weight: float32 master and two moments."""
 
 OPERATIONS = 150
-"""Launches a layer: 40 kernels (products, norms, rotations, attention, activation), each with Python around
-it that takes longer."""
+"""Launch times of a layer: 40 kernels (products, norms, rotary embeddings, attention, activation), each with
+Python code that takes longer than its launch."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class ModelShape:
     parameters: int
     """All of them, tied ones once."""
     linear: int
-    """Of these, weights of the linear layers before the output: what bitsandbytes makes smaller."""
+    """Of these, weights of the linear layers before the output layer: what bitsandbytes quantizes."""
     spread: int
-    """In-features plus out-features, summed over those layers: what passes through them for one token."""
+    """In-features plus out-features, summed over those layers: their values for one token."""
     targeted: int
     """The same over the layers that get an adapter; times the rank, it is the adapter's size."""
     head: int
@@ -86,9 +87,9 @@ class ModelShape:
     hidden: int
     layers: int
     cache: int
-    """Values that one token leaves in the KV cache."""
+    """Values of one token in the KV cache."""
     longest: int
-    """Positions that the model was made for; 0 where its config does not say."""
+    """Positions that the model supports; 0 when its config does not say."""
 
 
 class RunShape(NamedTuple):
@@ -110,7 +111,7 @@ class RunShape(NamedTuple):
     training: str
     """`full`, `lora` or `qlora`: what a release is."""
     recompute: bool
-    """Activations are recomputed in any case."""
+    """Activations are always recomputed."""
 
     @staticmethod
     def of(config: Config) -> RunShape:
@@ -140,12 +141,12 @@ class Speed(NamedTuple):
 
 
 class MemoryNeed(NamedTuple):
-    """Bytes at the peak. What computes is on the GPU, or in RAM where there is none."""
+    """Bytes at the peak. `computing` memory is on the GPU, or in RAM without one."""
 
     fixed: float
-    """Bytes of computing that do not depend on the model."""
+    """Bytes for computing that do not depend on the model."""
     model: float
-    """Bytes of computing with the model."""
+    """Bytes for computing that depend on the model."""
     keeping: float
     """Bytes kept in RAM."""
 
@@ -156,117 +157,136 @@ class MemoryNeed(NamedTuple):
 
 class Needs(NamedTuple):
     least: MemoryNeed
-    """With the smallest batch that the code goes down to."""
+    """With the smallest batch that the code uses."""
     easy: MemoryNeed
-    """With the batch that was asked for."""
+    """With the batch in the settings."""
 
 
 class ExpectedPace(NamedTuple):
     tokens: float
     """Tokens a second."""
     step: float
-    """Seconds: of one call that samples whole groups, or of one learner step."""
+    """Seconds of one call that samples whole groups, or of one learner step."""
 
 
-def sampler(of: ModelShape, ask: RunShape, kind: str, gpu: bool) -> Needs:
+def sampler(model: ModelShape, run: RunShape, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
-    The engine halves its tasks when memory runs out, down to one: that is the least. In RAM are the releases
-    held for others and the newest one as it is read; on a GPU the program itself lies in RAM too.
+    The engine halves its tasks when memory runs out, down to one: that is `least`. RAM holds the releases for
+    others and the newest one while it is read; with a GPU, also the program itself.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
-    weights = stored(of, kind, width) + (width * trained(of, ask) if ask.training != "full" else 0)
-    row = (ask.prompt + ask.tokens) * of.cache * width + of.vocabulary * DRAWN
-    keeping = (ask.keep + RELEASES) * released(of, ask) + (PROGRAM if gpu else 0)
+    weights = stored(model, kind, width) + (width * trained(model, run) if run.training != "full" else 0)
+    row = (run.prompt + run.tokens) * model.cache * width + model.vocabulary * DRAW_BYTES
+    keeping = (run.keep + RELEASES) * released(model, run) + (PROGRAM if gpu else 0)
     return Needs(
         *(
-            MemoryNeed(CONTEXT if gpu else PROGRAM, LOOSE * (weights + tasks * ask.group * row), keeping)
-            for tasks in (1, ask.tasks)
+            MemoryNeed(
+                CONTEXT if gpu else PROGRAM, ALLOCATOR_OVERHEAD * (weights + tasks * run.group * row), keeping
+            )
+            for tasks in (1, run.tasks)
         )
     )
 
 
-def learner(of: ModelShape, ask: RunShape, kind: str, gpu: bool, shards: int = 1) -> Needs:
-    """Weights and what trains them, plus a group's forward and backward pass.
+def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int = 1) -> Needs:
+    """Weights and optimizer state, plus the forward and backward pass of one group.
 
-    full: weights (w P), float32 masters where w is not 4 already, moments, the sum of gradients (4 N) and one
-    chunk's (w N). lora, qlora: the base, as it is or in NF4, is only read; all the rest is for the N values
-    of the adapter. Memory is for one group at a time: a learner makes its chunks as small as it must. The
-    least recomputes activations: of each layer only its input is kept, and one layer's are there at a time.
-    The easy one keeps them, and gives its state to a learner that joins, which is there as bytes and as
-    chunks. In RAM are the vectors of a round, and releases as for a sampler. `shards` GPUs have a part each
-    of what does not depend on the batch, and groups of their own.
+    full: weights (w P), float32 masters unless w is 4 already, moments, the sum of gradients (4 N) and one
+    chunk's gradient (w N). lora, qlora: the base, as it is or in NF4, is only read; everything else is for
+    the N values of the adapter. One group at a time is counted: a learner makes its chunks as small as it
+    must. `least` recomputes activations: it keeps each layer's input, and one layer's activations at a time.
+    `easy` keeps all activations, and has room for a state transfer, which holds the state as bytes and as
+    chunks. RAM holds the vectors of a round, and releases as for a sampler. Each of `shards` GPUs has a part
+    of what does not depend on the batch, and groups of its own.
     """
     training, _, optimizer = kind.partition("+")
-    ask = ask._replace(training=training)
-    width, n = (2 if gpu else 4), trained(of, ask)
-    base = stored(of, "nf4" if training == "qlora" else "", width) + (width * n if training != "full" else 0)
+    run = run._replace(training=training)
+    width, n = (2 if gpu else 4), trained(model, run)
+    base = stored(model, "nf4" if training == "qlora" else "", width) + (
+        width * n if training != "full" else 0
+    )
     static = base + n * (4 + width + MOMENTS[optimizer or "adamw"] + (4 if width != 4 else 0))
-    tokens = ask.group * (ask.prompt + ask.tokens)
-    scored = 12 * min(LOGITS, ask.group * ask.tokens * of.vocabulary)
+    tokens = run.group * (run.prompt + run.tokens)
+    scored = 12 * min(LOGITS, run.group * run.tokens * model.vocabulary)
     # a float32 copy of the output layer, and its gradient
-    scored += 4 * of.head * ((width != 4) + (training == "full"))
-    layer = tokens * of.spread * KEPT[width] / of.layers
-    less = layer + tokens * of.layers * of.hidden * width
-    more = less if ask.recompute else layer * of.layers
-    keeping = VECTORS * 4 * n + (ask.keep + RELEASES) * released(of, ask) + (PROGRAM if gpu else 0)
+    scored += 4 * model.head * ((width != 4) + (training == "full"))
+    layer = tokens * model.spread * ACTIVATION_BYTES[width] / model.layers
+    less = layer + tokens * model.layers * model.hidden * width
+    more = less if run.recompute else layer * model.layers
+    keeping = VECTORS * 4 * n + (run.keep + RELEASES) * released(model, run) + (PROGRAM if gpu else 0)
     fixed = CONTEXT if gpu else PROGRAM
     return Needs(
-        MemoryNeed(fixed, LOOSE * (static / shards + less + scored), keeping),
-        MemoryNeed(fixed, LOOSE * (static / shards + more + scored), keeping + 2 * STATE * n),
+        MemoryNeed(fixed, ALLOCATOR_OVERHEAD * (static / shards + less + scored), keeping),
+        MemoryNeed(
+            fixed, ALLOCATOR_OVERHEAD * (static / shards + more + scored), keeping + 2 * STATE_BYTES * n
+        ),
     )
 
 
-def sampling(of: ModelShape, ask: RunShape, kind: str, speed: Speed, gpu: bool) -> ExpectedPace:
-    """One forward pass a token for all rows: the weights are read once, the cache of every row is read,
-    logits are drawn from.
+def sampling(model: ModelShape, run: RunShape, kind: str, speed: Speed, gpu: bool) -> ExpectedPace:
+    """One forward pass for each token of all rows: it reads the weights once and the cache of every row, and
+    draws from the logits.
 
-    Products take 2 operations a weight and row. Quantized weights are made wide again before they are
-    multiplied: read small, written and read wide. A kernel costs its launch at least; small models consist of
-    launches.
+    Products take 2 operations for each weight and row. Quantized weights are expanded before they are
+    multiplied: read small, written and read wide. A kernel takes at least its launch time, which dominates in
+    small models.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
-    rows = ask.tasks * ask.group
-    read = stored(of, kind, width) + (2 * width * of.linear if kind in QUANTIZED else 0)
-    context = ask.prompt + ask.tokens / 2
-    moved = (read + rows * (context * of.cache * width + of.vocabulary * DRAWN)) / speed.bandwidth
-    one = max(moved, 2 * rows * (of.linear + of.head) / speed.flops) + of.layers * OPERATIONS * speed.launch
-    prompt = 2 * ask.tasks * ask.prompt * of.linear / speed.flops + of.layers * OPERATIONS * speed.launch
-    step = prompt + ask.tokens * one
-    return ExpectedPace(rows * ask.tokens / step, step)
+    rows = run.tasks * run.group
+    read = stored(model, kind, width) + (2 * width * model.linear if kind in QUANTIZED else 0)
+    context = run.prompt + run.tokens / 2
+    moved = (read + rows * (context * model.cache * width + model.vocabulary * DRAW_BYTES)) / speed.bandwidth
+    one = (
+        max(moved, 2 * rows * (model.linear + model.head) / speed.flops)
+        + model.layers * OPERATIONS * speed.launch
+    )
+    prompt = (
+        2 * run.tasks * run.prompt * model.linear / speed.flops + model.layers * OPERATIONS * speed.launch
+    )
+    step = prompt + run.tokens * one
+    return ExpectedPace(rows * run.tokens / step, step)
 
 
-def learning(of: ModelShape, ask: RunShape, kind: str, speed: Speed, recompute: bool) -> ExpectedPace:
-    """A forward pass has 2 operations a weight and token; backward has 2 for what goes on to the layer below
-    and, where the layer is trained, 2 for its own gradient; recomputing adds a forward pass. The output layer
-    works on completions alone, and makes its logits twice. Then every trained weight, gradient and moment
-    passes through memory, some of it several times.
+def learning(model: ModelShape, run: RunShape, kind: str, speed: Speed, recompute: bool) -> ExpectedPace:
+    """One learner step.
+
+    A forward pass takes 2 operations for each weight and token; the backward pass takes 2 for the input's
+    gradient and, in a trained layer, 2 for the weight's gradient; recomputing adds a forward pass. The output
+    layer runs on completions only, and computes its logits twice. Then every trained weight, gradient and
+    moment is read or written, some of them several times.
     """
     training, _, _ = kind.partition("+")
-    n = trained(of, ask._replace(training=training))
-    passes = 4 + (2 if training == "full" else 0) + (2 if recompute or ask.recompute else 0)
-    rows = ask.groups * ask.group
-    tokens = rows * (ask.prompt + ask.tokens)
-    products = tokens * passes * of.linear + rows * ask.tokens * (8 if training == "full" else 6) * of.head
-    wide = 4 * of.linear * ask.groups / speed.bandwidth if training == "qlora" else 0.0
-    launches = ask.groups * of.layers * OPERATIONS * passes / 2 * speed.launch
+    n = trained(model, run._replace(training=training))
+    passes = 4 + (2 if training == "full" else 0) + (2 if recompute or run.recompute else 0)
+    rows = run.groups * run.group
+    tokens = rows * (run.prompt + run.tokens)
+    products = (
+        tokens * passes * model.linear + rows * run.tokens * (8 if training == "full" else 6) * model.head
+    )
+    wide = 4 * model.linear * run.groups / speed.bandwidth if training == "qlora" else 0.0
+    launches = run.groups * model.layers * OPERATIONS * passes / 2 * speed.launch
     step = products / speed.flops + wide + launches + n * (7 * 4 + VECTORS * 8) / speed.bandwidth
     return ExpectedPace(tokens / step, step)
 
 
-def stored(of: ModelShape, kind: str, width: int) -> float:
-    """Bytes of the weights; bitsandbytes makes the linear layers smaller, and neither embeddings, norms nor
-    the output layer."""
+def stored(model: ModelShape, kind: str, width: int) -> float:
+    """Bytes of the weights; bitsandbytes quantizes the linear layers, but not embeddings, norms and the
+    output layer."""
     small = QUANTIZED.get(kind)
-    return of.parameters * width if small is None else of.linear * small + (of.parameters - of.linear) * width
+    return (
+        model.parameters * width
+        if small is None
+        else model.linear * small + (model.parameters - model.linear) * width
+    )
 
 
-def trained(of: ModelShape, ask: RunShape) -> int:
-    """N: all parameters, or those of an adapter: rank times what goes into and comes out of each layer that
+def trained(model: ModelShape, run: RunShape) -> int:
+    """N: all parameters, or those of an adapter: rank times in-features plus out-features of each layer that
     has one."""
-    return of.parameters if ask.training == "full" else ask.rank * of.targeted
+    return model.parameters if run.training == "full" else run.rank * model.targeted
 
 
-def released(of: ModelShape, ask: RunShape) -> int:
+def released(model: ModelShape, run: RunShape) -> int:
     """Bytes of a release: bfloat16."""
-    return 2 * trained(of, ask)
+    return 2 * trained(model, run)

@@ -1,14 +1,14 @@
-"""What fits on this machine: which roles, in which precision, how fast; and the role that `swarm join --as
-auto` takes.
+"""Which roles fit this machine, in which precision and how fast; and the role that `swarm join --as auto`
+takes.
 
     config.json -> ModelShape --+-- estimates -- corrections --> a FitRow for each role and kind
     machine, its speed ---------+                                  -- probe --> measured, corrections
 
-Predictions need no weights and no seconds; measurements are real ones in a process of their own, of what fits
-alone. A wrong guess changes the next one: factors between measured and predicted are kept by device and kind.
-Invariant: nothing that is measured can end the command. Not handled: vLLM, which takes the share of a GPU
-that it is given, and is faster than what is measured here; averaging and transfers, which depend on other
-machines.
+Predictions need neither weights nor noticeable time. Measurements run in a process of their own, and only for
+rows that fit; the factors between measured and predicted figures are kept by device and kind, and correct
+later predictions. Invariant: a measurement cannot end the command. Not handled: vLLM, which takes the share
+of a GPU that its settings name and is faster than what is measured here; averaging and transfers, which
+depend on other machines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from swarm.protocol import Role
 
 GB = 1 << 30
 ROOM = 0.9
-"""Share of the memory that is planned with: the rest is for other programs and for the estimates' errors."""
+"""Share of the free memory that a row may need; the rest is for other programs and for errors of the
+estimates."""
 
 LEARNER, SAMPLER, EVALUATOR = Role.LEARNER.value, Role.SAMPLER.value, Role.EVALUATOR.value
 
@@ -49,30 +50,32 @@ class FitRow(NamedTuple):
     fits: str
     """`yes`, `tight` (with the smallest batches, recomputing) or `no`."""
     why: str
-    """When it does not fit: what is missing."""
+    """What is missing, when the row does not fit."""
     predicted: ExpectedPace | None
     measured: ExpectedPace | None = None
     note: str = ""
 
 
 class Case(NamedTuple):
-    """A model, what a run asks, and a machine."""
+    """A model, a run's settings and a machine: everything that an estimate depends on."""
 
-    anatomy: ModelShape
+    model_shape: ModelShape
     config: Config
-    ask: RunShape
+    run_shape: RunShape
     machine: Machine
     corrections: Corrections
 
     @staticmethod
     def of(model: Path, config: Config, machine: Machine, corrections: Corrections | None = None) -> Case:
-        """Raises WrongUsage when `model` holds none."""
-        anatomy = examine(model, config.run.lora.targets)
-        return Case(anatomy, config, RunShape.of(config), machine, corrections or Corrections(machine.device))
+        """Raises WrongUsage when the folder `model` holds no model."""
+        model_shape = examine(model, config.run.lora.targets)
+        return Case(
+            model_shape, config, RunShape.of(config), machine, corrections or Corrections(machine.device)
+        )
 
     def about(self, role: str, kind: str) -> str:
-        """The key of corrections: predictions for models of one order of magnitude err in the same way."""
-        return f"{role} {kind} 1e{round(math.log10(self.anatomy.parameters))}"
+        """The key of corrections: models of one order of magnitude share one factor."""
+        return f"{role} {kind} 1e{round(math.log10(self.model_shape.parameters))}"
 
     def on(self, role: str) -> Machine:
         """The part of the machine that this role may use, by its `device` setting."""
@@ -81,7 +84,8 @@ class Case(NamedTuple):
 
 
 def rows(case: Case, speed: Callable[[str], Speed] | None = None) -> list[FitRow]:
-    """Every role and kind; `speed` gives the device's for a dtype, without it no times are predicted."""
+    """A row for every role and kind. `speed`: dtype -> the device's Speed; without it no times are
+    predicted."""
     found = [row(case, SAMPLER, kind, speed) for kind in kinds(case.config)]
     found += [row(case, LEARNER, kind, speed) for kind in TRAINED]
     return found + [row(case, EVALUATOR, kind, speed) for kind in kinds(case.config)]
@@ -101,25 +105,25 @@ def row(case: Case, role: str, kind: str, speed: Callable[[str], Speed] | None =
     if speed is None:
         return found
     factor = case.corrections.of(case.about(role, kind)).time
-    plain = pace(case, case.ask, found, speed)
+    plain = pace(case, case.run_shape, found, speed)
     return found._replace(predicted=ExpectedPace(plain.tokens / factor, plain.step * factor))
 
 
-def pace(case: Case, ask: RunShape, row: FitRow, speed: Callable[[str], Speed]) -> ExpectedPace:
+def pace(case: Case, run_shape: RunShape, row: FitRow, speed: Callable[[str], Speed]) -> ExpectedPace:
     """Tokens a second and seconds a step, uncorrected."""
     gpu = bool(case.on(row.role).gpus)
     device = speed("bfloat16" if gpu or row.kind == "bfloat16" else "float32")
     if row.role == LEARNER:
-        return estimates.learning(case.anatomy, ask, row.kind, device, row.fits != "yes")
-    return estimates.sampling(case.anatomy, _rows(ask, row.role), row.kind, device, gpu)
+        return estimates.learning(case.model_shape, run_shape, row.kind, device, row.fits != "yes")
+    return estimates.sampling(case.model_shape, _rows(run_shape, row.role), row.kind, device, gpu)
 
 
-def needs(case: Case, ask: RunShape, role: str, kind: str, shards: int = 1) -> Needs:
-    """Bytes, uncorrected."""
+def needs(case: Case, run_shape: RunShape, role: str, kind: str, shards: int = 1) -> Needs:
+    """Predicted bytes, uncorrected."""
     gpu = bool(case.on(role).gpus)
     if role == LEARNER:
-        return estimates.learner(case.anatomy, ask, kind, gpu, shards)
-    return estimates.sampler(case.anatomy, _rows(ask, role), kind, gpu)
+        return estimates.learner(case.model_shape, run_shape, kind, gpu, shards)
+    return estimates.sampler(case.model_shape, _rows(run_shape, role), kind, gpu)
 
 
 def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) -> str:
@@ -139,9 +143,9 @@ def missing(machine: Machine, need: estimates.MemoryNeed, share: float = 1.0) ->
     return f"{need.keeping / GB:.1f} of {machine.free / GB:.1f} GB RAM"
 
 
-def _rows(ask: RunShape, role: str) -> RunShape:
-    """The sizes of a role's work: an evaluator has one answer to a task."""
-    return ask if role == SAMPLER else ask._replace(group=1)
+def _rows(run_shape: RunShape, role: str) -> RunShape:
+    """The sizes of a role's work: an evaluator samples one answer for a task."""
+    return run_shape if role == SAMPLER else run_shape._replace(group=1)
 
 
 def _needs(case: Case, role: str, kind: str) -> tuple[int, Needs]:
@@ -150,9 +154,9 @@ def _needs(case: Case, role: str, kind: str) -> tuple[int, Needs]:
     count, factor = len(case.on(role).gpus), case.corrections.of(case.about(role, kind)).memory
     wanted = case.config.peer.learner.gpus if role == LEARNER else 1
     gpus = min(count, max(1, wanted))
-    found = _corrected(needs(case, case.ask, role, kind, max(1, gpus)), factor)
+    found = _corrected(needs(case, case.run_shape, role, kind, max(1, gpus)), factor)
     if wanted == 0 and count > 1 and missing(case.on(role), found.easy, ROOM):
-        return count, _corrected(needs(case, case.ask, role, kind, count), factor)
+        return count, _corrected(needs(case, case.run_shape, role, kind, count), factor)
     return gpus, found
 
 
@@ -161,9 +165,9 @@ def _corrected(plain: Needs, factor: float) -> Needs:
 
 
 def _beyond(case: Case, role: str, kind: str) -> str:
-    """Why no memory would be enough; empty when that is not so."""
-    training = kind.partition("+")[0] if role == LEARNER else case.ask.training
-    size = estimates.released(case.anatomy, case.ask._replace(training=training))
+    """Why the row fits no machine, whatever its memory; empty when there is no such reason."""
+    training = kind.partition("+")[0] if role == LEARNER else case.run_shape.training
+    size = estimates.released(case.model_shape, case.run_shape._replace(training=training))
     if size > LARGEST:
         return f"a release of {size / GB:.1f} GB, {LARGEST / GB:.0f} travel at most"
     if (kind in estimates.QUANTIZED or "qlora" in kind or "8bit" in kind) and importlib.util.find_spec(
@@ -184,12 +188,11 @@ class RoleChoice(NamedTuple):
 
 
 def choose(case: Case, invited: Role | None, admitted: Collection[Role]) -> RoleChoice:
-    """The invite's role; without one a learner's when the invite admits it, else a sampler's: the first that
-    fits.
+    """The first role that fits: the invite's; without one, learner when the invite admits it, else sampler.
 
-    A learner's invite makes a sampler of a machine that cannot learn, where the run lets strangers sample.
-    Samplers and evaluators get the first precision that is allowed and fits. Nothing is asked of a machine
-    whose invite admits it to nothing: whoever joins is told. Raises CannotHere with numbers.
+    With a learner's invite, a machine that cannot learn becomes a sampler where the run lets strangers
+    sample. Samplers and evaluators get the first precision that is allowed and fits. When the invite admits
+    to no role, nothing is checked here, and joining is refused later. Raises CannotHere with numbers.
     """
     wanted = [invited] if invited is not None else [Role.LEARNER]
     if invited in (None, Role.LEARNER):

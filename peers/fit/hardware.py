@@ -1,8 +1,8 @@
-"""This machine's hardware: in a few words for the roster and the page, and in bytes for estimates.
+"""This machine's hardware: a short description for the roster and the page, and bytes for estimates.
 
-Memory is what a new process can have now: the kernel's estimate, or less where a control group says so. GPUs
-are asked through `nvidia-smi`, since CUDA itself must not start in a process that forks later. Not handled:
-slices of a GPU (MIG) and the GPUs of other makers; a machine with those counts as one without.
+Free memory is what a new process can use now: the kernel's estimate, or a control group's limit when that is
+lower. GPUs are read from `nvidia-smi`, since CUDA itself must not start in a process that forks later. Not
+handled: slices of a GPU (MIG) and GPUs of other makers; a machine with those counts as one without a GPU.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE = 20.0
-"""Seconds for nvidia-smi: a tenth of one usually, several when the driver has to wake up."""
+"""Seconds for nvidia-smi: a tenth usually, several when the driver has to start."""
 
 NOT_LIMITED = 1 << 60
-"""Bytes; a control group of version 1 without a limit names a number near 2^63."""
+"""Bytes from which a limit means none: a control group of version 1 without a limit gives a number near
+2^63."""
 
 _GROUPS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
-"""Control groups, version 2 and version 1: the limit, what is used, and what of that."""
+"""Files of control groups, version 2 and version 1: limit, usage, details of the usage."""
 
 _PARTS = re.compile(r"\b(nvidia|amd|geforce|tesla|pcie|sxm\d?|nvl|hbm\w*|\d+ ?gb)\b", re.IGNORECASE)
-"""Parts of a GPU's name that are left out: maker, socket, and memory, which is said beside it."""
+"""Parts of a GPU's name that are left out: maker, socket, and memory, which is shown beside the name."""
 
 
 class Gpu(NamedTuple):
@@ -48,14 +49,14 @@ class Machine(NamedTuple):
     ram: int
     """Bytes in all, or the control group's share."""
     free: int
-    """Bytes that a new process can have without another one being swapped out."""
+    """Bytes that a new process can use without another one being swapped out."""
 
     def __str__(self) -> str:
         return f"{_gpus(self.gpus) or _cores(self.cores)}, {_gib(self.ram)} GB RAM"
 
     @property
     def device(self) -> str:
-        """The name of what one process computes with; measurements are kept under it."""
+        """The name of the device that one process computes on; measurements are kept under it."""
         return f"{self.gpus[0].name} {_gib(self.gpus[0].total)} GB" if self.gpus else _cores(self.cores)
 
 
@@ -126,7 +127,7 @@ def _nvidia(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found[row[0]] for row in rows if row[0] in found)
-    # CUDA takes the names up to the first one that it does not know.
+    # CUDA uses the names up to the first one that it does not know.
     return tuple(
         found[name] for name in itertools.takewhile(found.__contains__, map(str.strip, visible.split(",")))
     )
@@ -143,12 +144,13 @@ def _cores(count: int) -> str:
 
 
 def _gib(count: int) -> int:
-    """A card that is sold as one of 80 GB has 79.6 GiB."""
+    """Bytes as rounded GiB, which are the GB of a GPU's product name: a card of "80 GB" has 79.6 GiB."""
     return round(count / (1 << 30))
 
 
 def _cached(stat: Path) -> int:
-    """Bytes of files that were read and would be dropped for a program: they count as used, and are free."""
+    """Bytes of the file cache: a control group counts them as used, but the kernel drops them for a
+    program."""
     try:
         found = re.search(r"^(?:total_)?inactive_file (\d+)$", stat.read_text(), re.MULTILINE)
     except OSError:

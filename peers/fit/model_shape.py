@@ -1,10 +1,10 @@
-"""A model's shape, from its config alone: the sizes that memory and speed are predicted from.
+"""Reads a model's shape from its config: the sizes that memory and speed are predicted from.
 
     config.json --(transformers, meta device: shapes without values)--> ModelShape
 
 Not handled: mixtures of experts, whose fused expert weights are not linear layers, count as if every expert
-worked on every token; windows of attention count as if they were as long as the text. Both predict too much
-rather than too little.
+ran on every token; sliding-window attention counts as full attention. Both predict too much rather than too
+little.
 """
 
 from __future__ import annotations

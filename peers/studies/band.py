@@ -136,14 +136,14 @@ def measure(one: Honest) -> Row:
 
     def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
         whole = _with_engine(peer, one.engine)
-        kit = sim.kit(whole)
+        kit = sim.policy_parts(whole)
 
         def learner() -> Any:
             made, tokenization = kit.learner()
             assert isinstance(made, Learner)
             return watched(made, seen), tokenization
 
-        return sim.live(dataclasses.replace(peer, config=whole), kit._replace(learner=learner))
+        return sim.run_peer(dataclasses.replace(peer, config=whole), kit._replace(learner=learner))
 
     World(scenario(one.cell), spawn, sinks=[]).run()
     return {

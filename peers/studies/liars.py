@@ -57,10 +57,10 @@ def suffer(one: Lied) -> Row:
                 peer.config.peer, engine=settings.EngineSettings(tasks=GROUPS // SAMPLERS + 1)
             ),
         )
-        kit = sim.kit(whole)
+        kit = sim.policy_parts(whole)
         if peer.name == "sampler-0" and one.nats:
             kit = kit._replace(engine=lambda true=kit.engine: Lying(true(), one.nats))  # type: ignore[misc]
-        return sim.live(dataclasses.replace(peer, config=whole), kit)
+        return sim.run_peer(dataclasses.replace(peer, config=whole), kit)
 
     with nullcontext() if one.doubts else believing():
         World(liar_scenario(one), spawn, sinks=[told]).run()

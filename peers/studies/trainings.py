@@ -217,10 +217,10 @@ def train(cell: Cell) -> Row:
         whole = msgspec.structs.replace(
             peer.config, peer=msgspec.structs.replace(peer.config.peer, engine=engine)
         )
-        kit = sim.kit(whole)
+        kit = sim.policy_parts(whole)
         if peer.role is Role.EVALUATOR and not is_model(cell.domain):
             kit = kit._replace(engine=lambda: FixedDraws(from_bytes))
-        return sim.live(dataclasses.replace(peer, config=whole), kit)
+        return sim.run_peer(dataclasses.replace(peer, config=whole), kit)
 
     World(scenario(cell), spawn, sinks=[figures]).run()
     return figures.row(cell)

@@ -160,7 +160,7 @@ def test_objectives_are_listed_with_a_line_each_and_shown_with_their_parts(
     ("words", "says"),
     [
         ("objectives gebo", "did you mean 'gepo'"),
-        ("bench staleness join", "name one alone"),
+        ("bench staleness join", "name only one"),
         ("bench join --quick", "are for the studies"),
         ("bench gradient --methods gepo,gebo", "did you mean 'gepo'"),
         (

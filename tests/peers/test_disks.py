@@ -120,7 +120,7 @@ def household(tmp_path: Path, code: int) -> tuple[up.Children, up.PeerProcess]:
     house = up.Children(tmp_path, Config())
     child = house.children["seed"] = up.PeerProcess("seed", [], tmp_path / "logs" / "seed.log")
     child.log.write_text("swarm: cannot use blobs: the disk is full\n")
-    child.process, child.born = subprocess.Popen(["sh", "-c", f"exit {code}"]), time.monotonic()
+    child.process, child.started_at = subprocess.Popen(["sh", "-c", f"exit {code}"]), time.monotonic()
     child.process.wait()
     return house, child
 
@@ -129,13 +129,13 @@ def test_a_child_that_has_run_and_cannot_now_is_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, child = household(tmp_path, 3)
-    child.proven = True
+    child.stable = True
     started: list[str] = []
     monkeypatch.setattr(up.PeerProcess, "start", lambda self: started.append(self.name))
     house._look()
     said = " ".join(capsys.readouterr().err.split())
     assert "seed died (exit code 3: cannot use blobs: the disk is full) and is started again" in said
-    child.due = 0.0
+    child.restart_at = 0.0
     house._look()
     assert started == ["seed"]
 

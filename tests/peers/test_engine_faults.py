@@ -81,8 +81,8 @@ def played(
     )
 
     def spawn(peer: SimPeer) -> Any:
-        kit = sim.kit(peer.config)
-        return sim.live(
+        kit = sim.policy_parts(peer.config)
+        return sim.run_peer(
             peer, kit._replace(engine=lambda: Sick(peer, call, ill, error)) if peer.name == sick else kit
         )
 

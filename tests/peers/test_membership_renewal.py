@@ -181,7 +181,7 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(
     got = invite.read(said.out, time.time())
     assert got.delegate is not None and not got.delegate.delegation.final
     assert abs(got.expires - time.time() - invite.LIFE) < 60
-    assert "nobody listens for this word now: start the run again" in said.err
+    assert "no seed answers to this invite now: start the run again" in said.err
     with lab.peer_folder("seed"):
         cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
         assert not capsys.readouterr().err

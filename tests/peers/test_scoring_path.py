@@ -87,14 +87,18 @@ class Told:
         self.all: list[events.Event] = []
         self.learners: list[LearnerPeer] = []
 
-        def role(host: Host, kit: sim.PolicyParts) -> sim.Playing:
+        def role(host: Host, kit: sim.PolicyParts) -> sim.RoleProgram:
             played = sim.role_of(host, kit, source(host.who.role))
             if isinstance(played, LearnerPeer):
                 self.learners.append(played)
             return played
 
         played = self._scenario(minutes, right, {"sample": 1.0, "learn": 0.3} | prices)
-        World(played, lambda peer: sim.live(peer, sim.kit(peer.config), role), sinks=[self.all.append]).run()
+        World(
+            played,
+            lambda peer: sim.run_peer(peer, sim.policy_parts(peer.config), role),
+            sinks=[self.all.append],
+        ).run()
 
     def _scenario(self, minutes: float, right: float, prices: dict[str, float]) -> Scenario:
         return Scenario(
