@@ -1,8 +1,8 @@
-"""Whether the learners hold the same weights: by version, which learner showed which digest.
+"""Whether the learners hold the same weights: for each version, each learner's digest.
 
-In come (version, learner, digest) as heartbeats and releases tell them; a later digest of a learner replaces
-its earlier one (it snapped to the release). Versions that leave the window are only counted. A version shown
-by one learner proves nothing.
+Takes (version, learner, digest) from heartbeats and releases; a later digest of a learner replaces its earlier one
+(it snapped to the release). Versions that leave the window are only counted. A version with one learner's digest is
+not compared.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dashboard.views import AgreementView
 from swarm.types import Digest, PeerId
 
 WINDOW = 16
-"""Versions that are still compared: a learner further behind than this catches up by taking a release as it
-is."""
+"""Newest versions that are compared: a learner further behind loads a release, and so has its digest."""
 
 HOLDERS = 64
-"""Learners compared per version."""
+"""Most learners compared for each version."""
 
 
 class Agreement(msgspec.Struct):
@@ -40,7 +39,7 @@ class Agreement(msgspec.Struct):
             self.same, self.different = self.same + (agreed is True), self.different + (agreed is False)
 
     def view(self) -> AgreementView:
-        """Compared versions in all, how many differed, and the newest one's digests."""
+        """Numbers of versions with equal and with different digests, and the newest version's digests."""
         compared = {
             version: agreed
             for version, holders in self.shown.items()
@@ -57,8 +56,8 @@ class Agreement(msgspec.Struct):
             learners=len(holders),
         )
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         shown, self.shown = self.shown, {}
         self.same, self.different = whole(self.same), whole(self.different)
         for version in sorted(shown):

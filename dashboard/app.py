@@ -1,10 +1,9 @@
 """The page, its stream and its JSON API as one read-only application.
 
-In comes a Source (a live swarm or a replay), out goes a FastAPI application: `/` (the page), `/static`,
-`/stream` (server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`.
-Every request passes dashboard.safety first. A stream needs a seat: there are so many in all and so many for
-one address. Not handled here: ports and connections (dashboard.server), who may look (bind to loopback, or
-put a proxy in front).
+Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
+(server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`. Every request
+passes dashboard.safety first. The number of streams is limited, in all and for each address. Not handled here:
+ports and connections (dashboard.server), who may read the page (bind to loopback, or put a proxy in front).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
@@ -44,23 +43,24 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-"""Not the machine's own list, which may call a module something that a browser refuses to run."""
+"""Media types of static files; the machine's own list may give a script a type that browsers refuse to run."""
 
 SEATS = 16
-"""Streams of one address: two browsers with six connections each, or a small office behind one router. A
-proxy on this machine speaks for the addresses that it forwards."""
+"""Most streams of one address: two browsers with six connections each, or a small office behind one router. For
+requests through a proxy on this machine the forwarded address counts."""
 
 SMALLEST = 1000
-"""Bytes that are worth compressing: less fits one packet anyway."""
+"""Least bytes of an answer that is compressed: fewer fit one packet anyway."""
 
 EFFORT = 3
-"""zlib's: 5 ms for the half megabyte of 500 peers; 5 takes half as long again for 6 % fewer bytes."""
+"""zlib's compression level: 5 ms for the half megabyte of 500 peers; level 5 takes 1.5 times as long for 6 % fewer
+bytes."""
 
 RETRY = 1000
-"""Milliseconds until a browser asks again for a stream that broke."""
+"""Milliseconds until a browser reconnects to a stream that broke."""
 
 UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""A proxy that would collect a stream passes it on."""
+"""Header that makes a buffering proxy pass a stream on at once."""
 
 Start = Annotated[
     Instant | Absent, Query(description="Unix seconds of the journal; its beginning when absent.")
@@ -72,7 +72,7 @@ Pace = Annotated[
 
 
 def create_app(source: Source, invite: InviteView | None = None, hosts: Collection[str] = ()) -> FastAPI:
-    """`hosts`: names under which the page may be asked for, besides those that serving it adds."""
+    """`hosts`: host names under which the page is served, besides those that the server adds."""
     app = FastAPI(
         title="swarm",
         version=__version__,
@@ -127,8 +127,8 @@ def _add_stream(app: FastAPI, source: Source) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, each made when the one before is on its way. (FastAPI's own response holds two back
-    in queues, and calls a client that leaves meanwhile a bug of ours.)"""
+    """Server-sent events, each made after the one before is sent. (FastAPI's own response holds two back in queues,
+    and reports a client that disconnects meanwhile as an exception.)"""
 
     media_type = "text/event-stream"
 
@@ -139,12 +139,12 @@ async def _frames(updates: AsyncIterator[str]) -> AsyncIterator[bytes]:
 
 
 class Seats:
-    """Places of readers of the stream."""
+    """Limits the number of streams."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._taken: Counter[str] = Counter()
-        """By address."""
+        """Address -> number of open streams."""
 
     async def take(self, request: Request) -> AsyncIterator[None]:
         who = request.client.host if request.client else ""
@@ -176,7 +176,7 @@ class Static(StaticFiles):
 
 
 async def _bad_query(request: Request, error: Exception) -> JSONResponse:
-    """Says which parameter and what it must be, never what it was."""
+    """An error that names the parameter and what it must be, and never repeats its value."""
     assert isinstance(error, RequestValidationError)
     wrong = "; ".join(f"`{'.'.join(map(str, one['loc'][1:]))}`: {one['msg']}" for one in error.errors())
     return JSONResponse({"detail": f"{wrong}. /openapi.json lists the parameters"}, 422)

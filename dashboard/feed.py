@@ -1,10 +1,9 @@
-"""The feed: folds a bus's events into a State and gives each reader what it has not seen.
+"""The feed: folds a bus's events into a State and sends each reader what changed since its last update.
 
-A Feed is a sink of a Bus. A reader is nothing but a revision number: at each tick it gets all that changed
-since then, as one update; readers with the same revision share its text. So there is no queue that could
-grow: a slow reader gets fewer and larger updates, and a full view when it is far behind. Ticks are aligned,
-four a second, and fewer while much changes. Everything runs in one event loop. Not handled here: transport
-(dashboard.app).
+A Feed is a sink of a Bus. A reader is a revision number: at each tick it gets everything that changed since that
+revision as one update; readers with the same revision share the text. So no queue can grow: a slow reader gets
+fewer and larger updates, and a full view when it is far behind. Ticks are aligned, four a second, fewer while much
+changes. Everything runs in one event loop. Not handled here: transport (dashboard.app).
 """
 
 from __future__ import annotations
@@ -23,21 +22,22 @@ PAUSE = 0.25
 """Seconds between two updates of one reader: as fast as a person reads changing figures."""
 
 MANY, SLOWER = 200, 4
-"""Rows in one update above which the next one comes after so many ticks: the rows cost the browser more than
-the wait."""
+"""After an update of more than MANY rows the next one comes SLOWER ticks later: rendering takes the browser longer
+than that wait."""
 
 CALM = 1.0
-"""Seconds between two updates of the flows: they are averages over several, and much to send."""
+"""Seconds between two updates of the flows: they are averages over several seconds, and large."""
 
 PULSE = 2.0
-"""Seconds after which a reader without news hears how long it has been quiet; the page worries after 10."""
+"""Seconds after which a reader without news gets an update that says how long it has been quiet; the page warns
+after 10."""
 
 BEHIND = 10.0
-"""Seconds after which a reader that took nothing begins anew: all such readers share one full view."""
+"""Seconds without reading after which a reader gets a full view, which all such readers share."""
 
 READERS = 64
-"""Open streams: a browser may hold one per tab; beyond them the page says so instead of the peer running out
-of memory."""
+"""Most open streams; a browser may hold one per tab. Beyond them the page refuses with a message, so that the peer
+does not run out of memory."""
 
 _json = msgspec.json.Encoder()
 
@@ -70,14 +70,14 @@ class Feed:
 
     async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
-        seen, told, drawn = 0, -PULSE, 0
+        seen, sent_at, drawn = 0, -PULSE, 0
         while not self._closed:
             now, wait = loop.time(), 1
-            if self.state.revision != seen or now - told >= PULSE:
+            if self.state.revision != seen or now - sent_at >= PULSE:
                 revision, tick = self.state.revision, int(now / PAUSE)
                 flows = (tick - drawn) * PAUSE >= CALM
-                text, wait = self._text(0 if now - told > BEHIND else seen, flows, tick)
-                seen, told, drawn = revision, now, tick if flows else drawn
+                text, wait = self._text(0 if now - sent_at > BEHIND else seen, flows, tick)
+                seen, sent_at, drawn = revision, now, tick if flows else drawn
                 yield text
             await asyncio.sleep(PAUSE * wait - loop.time() % PAUSE)
 

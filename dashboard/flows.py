@@ -1,9 +1,9 @@
-"""Bytes between peers, as the receivers counted them.
+"""Flows of bytes between peers, as the receivers counted them.
 
-In come Transferred (a receiver's counts by purpose and by sender, over so many seconds), out go rates of the
-flows that are still reported and totals by purpose. A rate that is not reported again for three periods is
-gone. Senders' counts are not used: two ends would be counted twice. Learners that averaged without reporting
-bytes have flows of gradients without a rate.
+Takes Transferred events (a receiver's counts by purpose and sender, over some seconds), and shows the rates of
+flows that are still reported, and totals by purpose. A rate that is not reported again for three periods is
+dropped. Senders' counts are not used, since each transfer would be counted twice. Learners that averaged without
+reporting bytes have flows of gradients without a rate.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from swarm import events as happened
 
 Purpose = Literal["rollouts", "weights", "gradients", "other"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
-TOLD = (*PURPOSES, "gossip")
+COUNTED = (*PURPOSES, "gossip")
 MOST = 100
-"""Flows that are drawn: more cannot be told apart, and each view carries them all."""
+"""Flows that are drawn: nobody can distinguish more, and each view carries all of them."""
 
 LINKS = 64
-"""Senders that one report may name."""
+"""Most senders in one report."""
 
 RECEIVERS = 1000
 PATIENCE = 3
-"""Periods without a report after which a rate is gone: one may be lost."""
+"""Periods without a report after which a rate is dropped: one report may be lost."""
 
 SHORTEST, LONGEST, UNKNOWN = 1.0, 60.0, 5.0
-"""Seconds of a reporting period: what a report may claim, and what an averaging round counts as."""
+"""Seconds of a reporting period: the bounds of what a report may claim, and the period assumed for an averaging
+round."""
 
-AMONG = 8
-"""Learners that are drawn as all-to-all; more are drawn as a ring."""
+ALL_TO_ALL = 8
+"""Most learners of a round that are drawn with a flow between every two; more are drawn as a ring."""
 
 
 class FlowReport(msgspec.Struct):
@@ -63,7 +64,7 @@ class Flows(msgspec.Struct):
         seconds = number(event.seconds, SHORTEST, LONGEST)
         until = now + PATIENCE * seconds
         received = {
-            purpose: whole(event.received[purpose]) for purpose in TOLD if event.received.get(purpose)
+            purpose: whole(event.received[purpose]) for purpose in COUNTED if event.received.get(purpose)
         }
         count(self.total, received)
         self.receivers.pop(event.peer, None)
@@ -83,8 +84,8 @@ class Flows(msgspec.Struct):
                     )
 
     def averaged(self, members: tuple[str, ...], now: float) -> None:
-        """Learners that sent each other gradients; the bytes are unknown."""
-        if len(members) <= AMONG:
+        """Record a round's flows of gradients, whose bytes are unknown."""
+        if len(members) <= ALL_TO_ALL:
             pairs = [(source, target) for source in members for target in members if source != target]
         else:
             pairs = list(zip(members, (*members[1:], members[0]), strict=True))
@@ -117,16 +118,16 @@ class Flows(msgspec.Struct):
                     rate[purpose] = rate.get(purpose, 0.0) + bytes_per_second
         return TrafficView(total={purpose: float(size) for purpose, size in self.total.items()}, rate=rate)
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
-        self.total = {purpose: whole(self.total[purpose]) for purpose in TOLD if purpose in self.total}
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
+        self.total = {purpose: whole(self.total[purpose]) for purpose in COUNTED if purpose in self.total}
         self.receivers = {
             peer: receiver for peer, receiver in list(self.receivers.items())[:RECEIVERS] if proper(peer)
         }
         for receiver in self.receivers.values():
             receiver.until = moment(receiver.until)
             receiver.rates = {
-                purpose: number(receiver.rates[purpose]) for purpose in TOLD if purpose in receiver.rates
+                purpose: number(receiver.rates[purpose]) for purpose in COUNTED if purpose in receiver.rates
             }
         kept = [
             stream for stream in self.streams.values() if proper(stream.source) and proper(stream.target)

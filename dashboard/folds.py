@@ -1,8 +1,7 @@
-"""What each kind of event changes in a State.
+"""One function for each kind of event: how it changes a State.
 
-One function an event: (state, event, when it happened by the window's clock). They clean what peers wrote and
-hand it to the part that keeps it. Judged, Sampled and other kinds without a function here become sentences,
-or nothing.
+Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the part
+that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dashboard import pulse
-from dashboard.peer import told_verdicts
+from dashboard.peer import known_verdicts
 from dashboard.rounds import Mean, members
 from dashboard.sentences import News
 from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, whole
@@ -82,7 +81,7 @@ def _counted(state: State, event: happened.Counted, at: float) -> None:
     for sampler, verdicts in event.samplers.items():
         peer = state.peers.get(PeerId(sampler))
         if peer is not None:
-            count(peer.verdicts, told_verdicts(verdicts))
+            count(peer.verdicts, known_verdicts(verdicts))
             peer.revision = state.revision
 
 
@@ -140,7 +139,7 @@ def _released(state: State, event: happened.Released, at: float) -> None:
         state.releases[release.version] = release
         state.spreads.release(release, at, state.revision)
         for peer in state.peers.values():
-            if peer.version == release.version:  # its row can tell now how old that is
+            if peer.version == release.version:  # its row shows the release's age from now on
                 peer.revision = state.revision
     while len(state.releases) > state.history.releases:
         del state.releases[min(state.releases)]

@@ -1,7 +1,7 @@
-"""The map of lags: how many versions each peer was behind, by slots of time.
+"""The heat map of lags: how many versions each peer was behind, by slots of time.
 
-In come (peer, lag in versions, time), out goes the largest lag of each peer in each slot. A full map merges
-its slots in pairs, so that it covers any time in a bounded number of columns.
+Takes (peer, lag in versions, time) and keeps the largest lag of each peer in each slot. A full map merges its slots
+in pairs, so that a bounded number of columns covers any length of time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOT = 5.0
 
 NOTHING = -1
 GREATEST = 2**31
-"""Versions; a lag beyond it is a peer that claims nonsense."""
+"""Versions; larger claims are clipped."""
 
 
 class Heat(msgspec.Struct):
@@ -47,8 +47,8 @@ class Heat(msgspec.Struct):
         used = max(map(len, self.rows.values()), default=0)
         return HeatView(slot=self.slot, start=self.start, columns=used, rows=rows)
 
-    def mend(self, columns: int, peers: int) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self, columns: int, peers: int) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         self.slot, self.start, self.columns = number(self.slot, SLOT, 1e12), moment(self.start), columns
         self.rows = {peer: row for peer, row in list(self.rows.items())[:peers] if proper(peer)}
         for row in self.rows.values():

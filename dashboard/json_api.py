@@ -1,10 +1,9 @@
-"""The JSON API: everything that the page shows, for scripts, one read-only endpoint a block.
+"""The JSON API: everything that the page shows, for scripts, with one read-only endpoint for each block.
 
-In come a Source and perhaps an invite, out goes a router. Each answer is a struct of dashboard.views; curves
-also go as CSV, an invite as a QR code, the figures as Prometheus metrics. A live window answers of now and
-refuses `at`; a replay takes `at` and answers of then. Parameters that an endpoint does not know are ignored,
-as they are elsewhere on the web. Not handled here: the stream and the page (dashboard.app), who may ask
-(dashboard.safety).
+Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.views; curves are also
+available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for the present
+and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not handled here: the
+stream and the page (dashboard.app), who may request them (dashboard.safety).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on
@@ -32,14 +31,14 @@ from dashboard.text import LARGEST
 from swarm.types import PeerId
 
 SILENT = 10.0
-"""Seconds without any news: several heartbeats of every peer are missing. The page worries at the same
+"""Seconds without any event, in which several heartbeats of every peer are missing. The page warns after the same
 time."""
 
 CURVES = 64
-"""Names in one question: more curves than a state keeps."""
+"""Most names in one request: more curves than a State keeps."""
 
 Absent = SkipJsonSchema[None]
-"""Type of a parameter that may be left out; a query cannot say null."""
+"""Type of an optional parameter; a query string has no null."""
 
 Instant = Annotated[float, Field(ge=0, lt=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, lt=LARGEST, allow_inf_nan=False)]
@@ -73,7 +72,7 @@ class Exposition(Response):
 
 
 class Endpoints(APIRouter):
-    """Every endpoint answers GET and HEAD; the description shows GET."""
+    """Register an endpoint for GET and HEAD; the description shows GET."""
 
     def endpoint(
         self, path: str, responses: Answers, kind: type[Response] = JSONResponse
@@ -90,7 +89,7 @@ class Endpoints(APIRouter):
 
 
 def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
-    """The endpoints of one window: `at` is refused where it is live, taken where it is a replay."""
+    """The endpoints of one page: a live one refuses `at`, a replay uses it."""
     router = Endpoints()
     moment = _live(source) if source.live else _replayed(source)
     _swarm(router, moment)
@@ -101,7 +100,7 @@ def routes(source: Source, invite: views.InviteView | None) -> APIRouter:
 
 
 async def timeless(request: Request) -> None:
-    """Refuse `at` for a live window: it shows the present alone."""
+    """Refuse `at` for a live page, which shows the present only."""
     if "at" in request.query_params:
         raise HTTPException(
             422, "`at`: this window shows a live swarm; `swarm replay JOURNAL` shows what was"
@@ -149,7 +148,7 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
         return _json(now.state.problems(now.now))
 
     @router.endpoint(
-        "/api/events", answers(views.EventsView, "Sentences told or repeated after a revision, oldest first.")
+        "/api/events", answers(views.EventsView, "Sentences added or repeated after a revision, oldest first.")
     )
     async def events(now: Now, after: After = 0) -> Response:
         return _json(views.EventsView(revision=now.state.revision, events=now.state.events(after)))
@@ -241,7 +240,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """CSV as RFC 4180 has it. Text that a spreadsheet would run as a formula is quoted for it."""
+    """CSV by RFC 4180. Text that a spreadsheet would run as a formula is escaped."""
     written = io.StringIO(newline="")
     writer = csv.writer(written)
     writer.writerow(header)

@@ -15,13 +15,13 @@ RECENT = 6
 """Newest lines among which a repeated sentence is counted instead of listed again."""
 
 WIRE = 500
-"""Sentences of a full view: as many as a page keeps; /api/events has them all."""
+"""Sentences in a full view: as many as the page keeps; /api/events has all of them."""
 
 ABOUT = 16
-"""Peers that a sentence is about; the text names no more."""
+"""Most peers that a sentence is about; the text names no more."""
 
 
-class ToldLine(msgspec.Struct):
+class KeptLine(msgspec.Struct):
     key: str
     revision: int
     line: Line
@@ -31,13 +31,13 @@ class Lines(msgspec.Struct):
     most: int = 1000
     told: int = 0
     """Id of the newest line."""
-    kept: list[ToldLine] = []
+    kept: list[KeptLine] = []
     """Oldest first."""
 
     def say(self, at: float, news: News, revision: int) -> None:
         key = clean(news.key, 160)
         start = max(len(self.kept) - RECENT, 0)
-        place = next((place for place, told in enumerate(self.kept[start:], start) if told.key == key), None)
+        place = next((place for place, kept in enumerate(self.kept[start:], start) if kept.key == key), None)
         if place is None:
             self.told += 1
         same = self.kept.pop(place).line if place is not None else None
@@ -49,7 +49,7 @@ class Lines(msgspec.Struct):
             count=min(same.count + 1, 10**9) if same else 1,
             peers=tuple(peer for peer in news.peers[:ABOUT] if proper(peer)),
         )
-        self.kept.append(ToldLine(key, revision, line))
+        self.kept.append(KeptLine(key, revision, line))
         if len(self.kept) > self.most + RECENT:  # a batch at a time: the front of a list is slow to take from
             del self.kept[: len(self.kept) - self.most]
 
@@ -57,21 +57,21 @@ class Lines(msgspec.Struct):
         """Sentences added or repeated after revision `since`, oldest first; about one peer, or about
         anything."""
         fresh: list[Line] = []
-        for told in reversed(self.kept[-self.most :]):
-            if told.revision <= since or len(fresh) == (most or self.most):
+        for kept in reversed(self.kept[-self.most :]):
+            if kept.revision <= since or len(fresh) == (most or self.most):
                 break
-            if peer is None or peer in told.line.peers:
-                fresh.append(told.line)
+            if peer is None or peer in kept.line.peers:
+                fresh.append(kept.line)
         return tuple(reversed(fresh))
 
-    def mend(self, most: int) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self, most: int) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         self.most, self.told = most, whole(self.told)
         self.kept = self.kept[-most:]
-        for told in self.kept:
-            line = told.line
-            told.key, told.revision = clean(told.key, 160), whole(told.revision)
-            told.line = Line(
+        for kept in self.kept:
+            line = kept.line
+            kept.key, kept.revision = clean(kept.key, 160), whole(kept.revision)
+            kept.line = Line(
                 id=whole(line.id),
                 at=moment(line.at),
                 level=line.level,

@@ -1,9 +1,8 @@
-"""The swarm's figures as Prometheus reads them: `/metrics`.
+"""The swarm's figures in Prometheus' text format: `/metrics`.
 
-In comes a moment of a State, out goes the text format. Everything is computed when it is asked for, from the
-State alone, so that a scrape and the page cannot differ. Base units (seconds, bytes, ratios 0 to 1); an
-unknown figure is left out instead of being zero. Labels have few values, and peers are labels of
-`swarm_peer_up` alone, of which a State keeps a bounded number. Not handled here: drawing
+Everything is computed from a State at each request, so that a scrape and the page cannot differ. Figures have base
+units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels have few values;
+only `swarm_peer_up` is labelled by peer, and a State keeps a bounded number of those. Not handled here: drawing
 (dashboard/grafana.json).
 """
 
@@ -136,7 +135,7 @@ def _groups(view: views.StateView) -> Iterator[Metric]:
     yield _histogram(
         "swarm_trained_lag_versions", "Lag of trained groups in versions.", LAG_VERSIONS, versions, total
     )
-    # Learners count by upper bound, so that the sum of the ages is not known.
+    # Learners count ages by upper bound, so their sum is unknown.
     yield _histogram(
         "swarm_trained_lag_seconds", "Age of trained groups.", LAG_SECONDS, view.lag.seconds, None
     )

@@ -1,8 +1,7 @@
-"""OpenAPI description of the JSON API, made from the types that its endpoints answer with.
+"""OpenAPI description of the JSON API, generated from the types that its endpoints return.
 
-In come the structs of dashboard.views with the texts under their fields, out go the schemas that every answer
-is documented with, so that the description cannot say anything else than the code. Not handled here:
-parameters (FastAPI reads them from the endpoints).
+The schemas come from the structs of dashboard.views and the docstrings under their fields, so that description and
+code cannot differ. Not handled here: parameters (FastAPI reads them from the endpoints).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(kind: Any, text: str, *errors: int) -> Answers:
-    """What an endpoint answers: a view, or a list of views (`tuple[views.Row, ...]`). Any endpoint may find a
-    parameter wrong."""
+    """The documented answers of an endpoint: a view or a list of views (`tuple[views.Row, ...]`), and the error
+    for a wrong parameter, which every endpoint has."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return {200: _json(text, schema)} | refusals(*errors)
 
@@ -39,7 +38,7 @@ def refusals(*errors: int) -> Answers:
 
 
 def frames() -> Answers:
-    """What the stream sends: a view in each event."""
+    """The documented answer of the stream: a view in each event."""
     view = {
         "type": "string",
         "contentMediaType": "application/json",
@@ -57,7 +56,8 @@ def _json(text: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The application's `openapi`, with the views among its components; made when somebody first asks."""
+    """The application's `openapi` function, with the views among its components; it computes the description at
+    the first request."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""One row of the peer table: what is known of a peer, from its heartbeats and from what others say of it.
+"""One row of the peer table: what is known about a peer, from its heartbeats and from other peers' events.
 
-Everything in a heartbeat is the peer's own claim; the verdicts on its groups, the answers it gave and how far
-its clock is off are what others counted and timed. Strings and numbers are cleaned on the way in. `lost` has
-one rule, `status`: a roster's Lost event, or silence for longer than the run's patience.
+Everything in a heartbeat is the peer's own claim; verdicts on its groups, its answer times and the error of its
+clock were counted and timed by others. Strings and numbers are cleaned on the way in. Whether a peer is `lost` is
+decided in `status` only: by a roster's Lost event, or by silence for longer than the run's patience.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MOVING = frozenset(role for role, row in ROLES.items() if row.policy in (Policy.
 """Roles that use the policy, so that a version lag means something."""
 
 CLOCKS = 5
-"""Heartbeats whose median tells how far a clock is off: one that was long under way does not count."""
+"""Heartbeats whose median is the error of a clock: one that was delayed does not change it."""
 
 RTT_LASTS = 60.0
 """Seconds until a slower answer replaces a faster one: routes change."""
 
 
 class PeerRow(msgspec.Struct, dict=True):
-    """Changed by the fold alone, which says `changed` first."""
+    """A peer's row; only the fold changes it, and calls `changed` first."""
 
     id: PeerId
     name: str = ""
     role: Role = Role.OBSERVER
     state: str = ""
-    """For people."""
+    """Name for people; the id is the identity."""
     phase: Phase = Phase.UNKNOWN
     version: int = 0
     since: float | None = None
@@ -44,7 +44,7 @@ class PeerRow(msgspec.Struct, dict=True):
     """Unix seconds of the last heartbeat, by the receiver's clock; of its last event for a peer without
     heartbeats."""
     beating: bool = False
-    """It sends heartbeats, so that silence means something."""
+    """It sends heartbeats, so silence can be measured."""
     gone: str = ""
     """`lost` or `left` by an event; else empty."""
     introduced: bool = False
@@ -83,11 +83,11 @@ class PeerRow(msgspec.Struct, dict=True):
 
     @property
     def skew(self) -> float | None:
-        """Its clock minus the clock of whoever heard it; None until enough heartbeats were heard."""
+        """Its clock minus the receiver's clock; None until enough heartbeats were heard."""
         return sorted(self.clocks)[CLOCKS // 2] if len(self.clocks) == CLOCKS else None
 
     def hear(self, beat: Beat, at: float) -> bool:
-        """Take a heartbeat that its receiver got at `at`. False when it is older than what is known."""
+        """Record a heartbeat that was received at `at`. False when it is older than the newest one."""
         self.heard = max(self.heard, at) if self.beating else at
         self.beating = True
         if (beat.incarnation, beat.seq) <= self.order:
@@ -116,7 +116,7 @@ class PeerRow(msgspec.Struct, dict=True):
         return True
 
     def reached(self, link: Link, at: float) -> None:
-        """Take another peer's timing of this one's answers."""
+        """Record another peer's timing of this one's answers."""
         self.relayed = link.relayed
         if link.rtt > 0 and (self.rtt is None or link.rtt <= self.rtt or at - self.timed > RTT_LASTS):
             self.rtt, self.timed = number(link.rtt, high=1e6), at
@@ -133,7 +133,8 @@ class PeerRow(msgspec.Struct, dict=True):
         self.__dict__.clear()  # the cached row
 
     def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
-        """`newest` is the newest version, `released` when the version it uses was released."""
+        """The row as a view. `newest`: the newest version; `released`: when the version that it uses was
+        released."""
         moving = self.role in MOVING
         verdicts = self.verdicts
         return Row(
@@ -177,8 +178,8 @@ class PeerRow(msgspec.Struct, dict=True):
             causes=Causes(**self.lag),
         )
 
-    def mend(self) -> bool:
-        """Bring a row that was read from a snapshot to the bounds of a fold. False: it is no peer."""
+    def sanitize(self) -> bool:
+        """Clip a row from a snapshot to the bounds that a fold keeps. False when it is no valid peer."""
         if not proper(self.id):
             return False
         self.name, self.hardware = clean(self.name) or human_name(self.id), clean(self.hardware, 80)
@@ -195,7 +196,7 @@ class PeerRow(msgspec.Struct, dict=True):
             number(self.busy, high=1.0),
         )
         self.lag = {cause: number(self.lag[cause]) for cause in Causes.__struct_fields__ if cause in self.lag}
-        self.verdicts = Counter(told_verdicts(self.verdicts))
+        self.verdicts = Counter(known_verdicts(self.verdicts))
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
         return True
@@ -205,6 +206,6 @@ VERDICTS = (*map(str, Verdict), "expired")
 """Outcomes of a group that learners count; `expired`: admitted, then too old."""
 
 
-def told_verdicts(counts: dict[str, int]) -> dict[str, int]:
+def known_verdicts(counts: dict[str, int]) -> dict[str, int]:
     """The known verdicts among reported counts."""
     return {verdict: whole(counts[verdict]) for verdict in VERDICTS if counts.get(verdict)}

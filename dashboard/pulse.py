@@ -1,4 +1,4 @@
-"""The swarm's pulse: figures of all peers together, once in each slot of time.
+"""Figures over all peers together, once in each slot of time.
 
     peers               alive, of any role
     groups_per_second   trained, by the learners' claims
@@ -6,8 +6,8 @@
     busy                mean share of the learners' time spent computing
     lag_max             versions that the last peer is behind the newest release
 
-Taken when time enters the next slot, of the moment where the slot before ended: a slot in which nobody spoke
-has no figure.
+They are computed when time enters the next slot, as of the end of the slot before. A slot without any event has no
+figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from swarm.protocol import Role
 
 NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")
 SLOT = 5
-"""Seconds: two heartbeats, so that everybody alive has spoken."""
+"""Seconds: two heartbeats, so that every living peer has sent one."""
 
 
 class Pulse(msgspec.Struct):
@@ -37,8 +37,8 @@ class Pulse(msgspec.Struct):
         """Continue by another clock, which says `now`."""
         self.slot = self.slot if self.slot <= int(now) // SLOT else -1
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         self.slot = int(moment(self.slot * SLOT)) // SLOT if self.slot >= 0 else -1
 
 

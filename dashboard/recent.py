@@ -1,10 +1,10 @@
-"""The last minutes of a swarm, for the diagnosis: each peer's state and since when, and what happened to it.
+"""The last minutes of a swarm, for the diagnosis: each peer's phase, since when, and its recent events.
 
-Every event comes in through `take`; nothing goes out: dashboard.diagnosis reads. Times are arrivals by the
-window's own clock (that of the newest heartbeat's receiver), so that a peer whose clock is off cannot age
-anything. Memory is bounded whatever the events say: so many peers, so many marks of each. Not kept in a
-snapshot: a few minutes fill it again. Not handled here: what State has (who is there, curves, digests), and
-what counts as long: that is relative to the run's pace.
+Every event comes in through `take`; dashboard.diagnosis reads the rest. Times are arrivals by this peer's own
+clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look old.
+Memory is bounded whatever the events contain, in peers and in marks for each. It is not saved in a snapshot: a
+few minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long is too long,
+which depends on the run's pace.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ MARKS = 8
 """Rounds, steps and snaps kept of a peer: enough to see a habit."""
 
 SLOT = 4.0
-"""Seconds of verdicts that are kept as one."""
+"""Seconds of verdicts that are counted together."""
 
 SLOTS = 15
-"""Slots kept: together the minute that a sampler is judged by."""
+"""Slots kept: together the minute by which a sampler is judged."""
 
 VERSIONS = 64
 """Releases and steps that are remembered one by one."""
 
 STRETCH = 20
-"""Versions over which a reward is compared with the best: a batch's reward alone scatters by several
+"""Versions over which a mean reward is compared with the best one: a single batch's reward varies by several
 percent."""
 
 SENDERS = 128
-"""Peers with refused frames, and open faults: beyond them there are only the events."""
+"""Most peers with refused frames, and most open faults; further ones appear in the events only."""
 
 PAUSE = 2.0
-"""Seconds without any heartbeat that may mean that this window was not listening: the shortest pace in use
-beats every second."""
+"""Seconds without any heartbeat after which this peer itself may have been paused: the shortest pace in use has
+a heartbeat every second."""
 
 _VERDICTS = frozenset((*map(str, Verdict), "expired"))
 
@@ -63,7 +63,7 @@ class Trace:
     worked: float = 0.0
     """When `done` last grew."""
     behind: float | None = None
-    """Learner: since when it tries to take a release."""
+    """Learner: since when it tries to load a newer release."""
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
     rounds: deque[tuple[float, frozenset[PeerId]]] = field(default_factory=lambda: deque(maxlen=MARKS))
     snaps: deque[float] = field(default_factory=lambda: deque(maxlen=MARKS))
@@ -116,7 +116,7 @@ class Distrust:
 
 
 class Recent:
-    """Changed by `take` alone."""
+    """Recent events, as the diagnosis reads them; only `take` changes it."""
 
     METRICS = ("reward", "kl", "ess", "zero", "flat", "grad_norm", "lag_versions")
     """Metrics of Trained that the rules about learning read."""
@@ -126,11 +126,11 @@ class Recent:
         """The newest arrival; None before any event."""
         self.began = 0.0
         self.beating = False
-        """A heartbeat was heard, so that silence means something."""
+        """A heartbeat was heard, so silence can be measured."""
         self.pause = (0.0, 0.0)
         """(end, seconds) of the last long stretch without any heartbeat."""
         self.me: PeerId | None = None
-        """This window's own peer, when it is one."""
+        """The peer that folds these events, when it is one of the swarm."""
         self.traces: dict[PeerId, Trace] = {}
         self.releases: dict[int, float] = {}
         """Newest versions -> arrival of their release."""
@@ -157,7 +157,7 @@ class Recent:
         self.distrust: dict[PeerId, Distrust] = {}
 
     def take(self, event: happened.Event) -> None:
-        """Take note of one event."""
+        """Record one event."""
         heard = isinstance(event, happened.Heard)
         if heard or not self.beating:
             self._tick(event.at, heard)
@@ -169,13 +169,13 @@ class Recent:
         if (heard and not self.beating) or self.clock is None:
             self.beating, self.began = heard, at
         elif (gap := at - self.clock) > PAUSE and (2 * gap > self.pause[1] or at - self.pause[0] > 600.0):
-            # A much shorter pause, such as the time between two heartbeats, does not replace a long one.
+            # A much shorter pause, such as the usual gap between heartbeats, does not replace a long one.
             self.pause = (at, gap)
         self.clock = at
 
     def trace(self, peer: PeerId, now: float) -> Trace:
         known = self.traces.pop(peer, None) or Trace(now, since=now, worked=now)
-        self.traces[peer] = known  # whoever said nothing for longest comes first, and goes first
+        self.traces[peer] = known  # the peer that has been silent for longest is first, and is dropped first
         if len(self.traces) > TRACES:
             del self.traces[next(iter(self.traces))]
         return known
@@ -189,7 +189,7 @@ class Recent:
             if trace.incarnation >= 0:
                 del self.traces[peer]
                 trace = self.trace(peer, now)
-                self._mend(peer)
+                self._drop_faults(peer)
             trace.incarnation = beat.incarnation
         trace.at(beat.phase, int(number(beat.version, low=-1)), now)
         done = int(number(beat.done))
@@ -285,13 +285,13 @@ class Recent:
     def _recovered(self, event: happened.Recovered, now: float) -> None:
         self.faults.pop((event.peer, clean(event.part)), None)
 
-    def _mend(self, peer: PeerId) -> None:
+    def _drop_faults(self, peer: PeerId) -> None:
         """Drop the faults of a peer that started again or left."""
         for key in [key for key in self.faults if key[0] == peer]:
             del self.faults[key]
 
     def _came_or_left(self, event: happened.Event, now: float) -> None:
-        self._mend(event.peer)
+        self._drop_faults(event.peer)
 
     def _rejected(self, event: happened.Rejected, now: float) -> None:
         if event.sender == event.peer:

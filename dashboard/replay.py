@@ -1,13 +1,13 @@
-"""A journal as a source: any moment of it, or all of it again at any speed.
+"""Plays a journal: the State at any moment of it, or a stream of views at any speed.
 
     journal -> Replay -> moment(at)              the state as it was
                       -> updates(at, speed)      views: the journal's clock runs `speed` times as fast as ours
 
-Journal time is the Timeline's: the clock of whoever kept the journal, which never goes back; an event of
-somebody else's clock is placed where it arrived. Events before the keeper's first own stamp are placed there.
-While the journal is read once, the state is kept every so many events; a moment is the nearest kept state
-before it, and the events after that. Readers have states of their own; those that only look share the last
-few. At the end of the journal a reader stays there. Not handled here: journals that still grow (`swarm
+Journal time is the Timeline's: the clock of the peer that wrote the journal, which never goes back; an event with
+another peer's clock is placed where it arrived. Events before the writer's first own time stamp are placed there.
+The journal is read once, and the state is saved every so many events; the state at a moment is the nearest saved
+one before it, plus the events in between. Each stream has its own state; requests for single moments share the
+last few. A stream that reaches the journal's end stays there. Not handled here: journals that still grow (`swarm
 status` and the live page follow those).
 """
 
@@ -36,20 +36,19 @@ from swarm.events import AnyEvent, Event
 from swarm.journal import from_line
 
 STRIDE = 4096
-"""Events between two saved states: as many as are folded in a tenth of a second."""
+"""Least events between two saved states: as many as are folded in a tenth of a second."""
 
 STATES = 256
-"""Saved states at most; a longer journal has them further apart."""
+"""Most saved states; a longer journal has them further apart."""
 
 MOMENTS = 4
-"""States that are shared by those who ask for single moments: a page asks for several things of one
-moment."""
+"""States cached for requests of single moments: a page requests several endpoints for one moment."""
 
 READERS = 8
-"""Streams: each has a state of its own."""
+"""Most streams: each has its own state."""
 
 FASTEST = 1000.0
-"""Journal seconds per second: beyond it a run is over before a person has seen anything."""
+"""Highest speed in journal seconds per second: faster than this a run is over before a person sees anything."""
 
 _json = msgspec.json.Encoder()
 
@@ -62,8 +61,8 @@ class StateAt(NamedTuple):
 
 
 class JournalFile:
-    """The events of a journal on the disk; only where each line begins is held. A torn last line is left
-    out."""
+    """The events of a journal on the disk; only the offsets of its lines are in memory. An incomplete last line
+    is left out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +96,7 @@ class EventsInMemory:
 
 
 class Track:
-    """A journal by time: which events had come at a moment, and the state then."""
+    """A journal indexed by time: the number of events at a moment, and the State then."""
 
     def __init__(
         self, events: JournalFile | EventsInMemory, run: Run | None, history: History | None
@@ -110,7 +109,7 @@ class Track:
         self._read()
 
     def place(self, at: float) -> int:
-        """How many events had come at a time."""
+        """Number of events up to a time."""
         return bisect_right(self.times, at)
 
     def quiet(self, place: int, now: float) -> float:
@@ -132,7 +131,7 @@ class Track:
             fold(state, event)
 
     def _read(self) -> None:
-        """Fold the journal once: the time of each event, and the states that are kept."""
+        """Fold the journal once, to record the time of each event and to save states."""
         state = State(self._run, self._history)
         early = 0
         for place, event in enumerate(self._events.between(0, len(self._events))):
@@ -167,7 +166,7 @@ class Replay:
         return self.readers >= READERS
 
     def moment(self, at: float | None = None) -> Moment:
-        """The state after all events up to `at`; of the end without it."""
+        """The state after all events up to `at`, by default up to the end."""
         now = self._within(at, self.span.last)
         place = self._track.place(now)
         if place not in self._moments:
@@ -183,12 +182,12 @@ class Replay:
         speed = number(speed, 0.0, FASTEST)
         reader = _ReplayReader(self._track, self.span, begin)
         yield reader.view(begin)
-        told = start
+        sent_at = start
         while not self._closed:
             await asyncio.sleep(PAUSE - loop.time() % PAUSE)
             now = min(begin + (loop.time() - start) * speed, self.span.last)
-            if reader.move(now) or loop.time() - told >= PULSE:
-                told = loop.time()
+            if reader.move(now) or loop.time() - sent_at >= PULSE:
+                sent_at = loop.time()
                 yield reader.view(now)
 
     def open(self) -> None:
@@ -203,17 +202,17 @@ class Replay:
 
 
 class _ReplayReader:
-    """A position in the journal, with a state of its own."""
+    """A position in the journal, with its own State."""
 
     def __init__(self, track: Track, span: Span, at: float) -> None:
         self._track, self._span = track, span
         self._place = track.place(at)
         self._state = track.state(self._place)
         self._seen = 0
-        """Revision that the reader has."""
+        """Revision of the last view."""
 
     def move(self, now: float) -> bool:
-        """Whether anything happened until `now`."""
+        """Go to journal time `now`. True when there were events on the way."""
         place, before = self._track.place(now), self._place
         if place - before > self._track.stride:
             self._state = self._track.state(place)

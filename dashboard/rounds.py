@@ -1,7 +1,7 @@
-"""Where each learner is in its averaging round, and the rounds that ended.
+"""The phase of each learner in its averaging round, and the last rounds.
 
-In come Moved, the state words of learners' heartbeats and Averaged; of the words about one learner the newest
-by its own clock counts, and the time shown is the window's. Words that are no phase change nothing.
+Takes Moved events, the phases in learners' heartbeats, and Averaged events. For each learner the newest phase by
+its own clock counts; the time shown is by this peer's clock. Phases that are not of a round change nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.protocol import ROUND, Phase
 from swarm.types import PeerId
 
 LEARNERS = 64
-"""Learners that are followed, and members of a round that are named: more than a strip shows."""
+"""Most learners that are tracked, and most members of a round that are named: more than the page shows."""
 
 
 class LearnerPhase(msgspec.Struct):
@@ -44,7 +44,7 @@ class LearnerRounds(msgspec.Struct):
     """Learner -> the last round that it reported."""
 
     def move(self, learner: PeerId, state: Phase, version: int, at: float, told: float) -> None:
-        """`at` by the window's clock, `told` by the learner's."""
+        """Record a phase; `at` by this peer's clock, `told` by the learner's."""
         known = self.phases.get(learner)
         if state not in ROUND or (known is not None and told < known.told):
             return
@@ -87,8 +87,8 @@ class LearnerRounds(msgspec.Struct):
             last_at=last.at,
         )
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
         self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in ROUND}
         for phase in self.phases.values():

@@ -1,10 +1,9 @@
 """Safety: checks of every request before the page answers, and security headers of every answer.
 
-In comes an HTTP request, out goes an answer with the security headers. Only names that belong to this page
-are answered, so that a foreign site whose name is made to point here cannot read it (DNS rebinding); only GET
-and HEAD exist; nothing is shared with other origins; an exception becomes a sentence without its text and
-goes on to the server's log. Not handled here: who may look (bind to loopback, or put a proxy in front),
-connections and their deadlines (dashboard.server).
+Requests are answered only under host names of this page, so that another site whose name resolves to this address
+cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other origins; an exception
+becomes a general sentence in the answer and a traceback in the server's log. Not handled here: who may read the
+page (bind to loopback, or put a proxy in front), connections and their deadlines (dashboard.server).
 """
 
 from __future__ import annotations
@@ -42,18 +41,17 @@ OUR_BUG = "the page has a bug; the log of the peer that serves it shows where"
 
 
 class Hosts:
-    """Names under which the page may be asked for. Ports do not count: a tunnel changes them and an attacker
-    can choose them."""
+    """Host names under which the page is served. Ports are ignored: a tunnel changes them, and an attacker can
+    choose them."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = {_bare(name) for name in (*LOOPBACK, *names)}
         self._addresses = False
-        """Accept any address: a page that listens on all of them cannot know them all, and rebinding needs a
-        name."""
+        """Accept any IP address as host: a page that listens on all addresses cannot list them, and rebinding
+        needs a name."""
 
     def bind(self, host: str) -> None:
-        """The page listens on `host`: that is a name of it, and this machine's own names are where others can
-        reach it."""
+        """Allow `host`, on which the page listens, and this machine's own names where others can reach it."""
         self._names.add(_bare(host))
         address = _address(host)
         self._addresses = self._addresses or (address is not None and address.is_unspecified)
@@ -101,7 +99,7 @@ class Safety:
                 started = True
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                # Files have an ETag, so that asking again is cheap; figures are old at once.
+                # Files have an ETag, so revalidating them is cheap; figures change all the time.
                 headers["Cache-Control"] = "no-cache" if "etag" in headers else "no-store"
             await send(message)
 

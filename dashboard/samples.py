@@ -1,4 +1,4 @@
-"""The newest trained groups, for reading: prompts, completions and what the learner made of them."""
+"""The newest trained groups for people to read: prompts, completions, rewards, advantages and weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPLETIONS = 64
 """Completions of one group: as many as the largest groups in use have."""
 
 PROMPT, COMPLETION = 2000, 1000
-"""Characters that are read on a page; one event carries at most 4 KiB."""
+"""Most characters of a text on the page; one event carries at most 4 KiB."""
 
 
 class Samples(msgspec.Struct):
@@ -41,8 +41,8 @@ class Samples(msgspec.Struct):
         """Groups added after revision `since`, oldest first."""
         return tuple(sample for revision, sample in self.kept if revision > since)
 
-    def mend(self, most: int) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self, most: int) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         kept, self.kept, self.most = self.kept, [], most
         for revision, sample in kept[-most:]:
             self._keep(whole(revision), _fit(sample))

@@ -1,8 +1,7 @@
 """Events as plain sentences, for the page and the terminal.
 
-In comes an event and a way to name peers, out goes News or None when the event is not news by itself
-(heartbeats, counts, training steps: the table and the curves show those). Lines with one key are the same
-news again and share a line with a count.
+An event becomes News, or None when it has no sentence (heartbeats, counts, training steps: the table and the curves
+show those). News with the same key share one line with a count.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ _IDS = re.compile(r"\b12D3Koo[1-9A-HJ-NP-Za-km-z]{30,60}\b")
 
 class News(NamedTuple):
     key: str
-    """Of two pieces of news with one key only the newest is kept, with a count."""
+    """Of several News with one key only the newest is kept, with a count."""
     level: Level
     text: str
     peers: tuple[PeerId, ...] = ()
     """Peers that the sentence is about."""
 
 
-def tell(event: happened.Event, name: Namer) -> News | None:
+def sentence_of(event: happened.Event, name: Namer) -> News | None:
     """The sentence of an event, from the event alone."""
-    teller = _TELLERS.get(type(event))
-    if teller is None:
+    make = _SENTENCES.get(type(event))
+    if make is None:
         return None
-    news = teller(event, name)
+    news = make(event, name)
     return news._replace(text=clean(news.text, TEXT_LIMIT)) if news else None
 
 
@@ -86,9 +85,9 @@ def _averaged(event: happened.Averaged, name: Namer) -> News | None:
     if not event.scaled:
         return None
     about = dict(list(event.scaled.items())[:MOST])
-    told = ", ".join(f"{name(peer)} ({share:.2g} of it)" for peer, share in about.items())
+    shares = ", ".join(f"{name(peer)} ({share:.2g} of it)" for peer, share in about.items())
     text = (
-        f"In the round for version {event.version} gradients far beyond the usual were scaled down: {told}."
+        f"In the round for version {event.version} gradients far beyond the usual were scaled down: {shares}."
     )
     return News(f"scaled {' '.join(about)}", "warning", text, tuple(about))
 
@@ -150,7 +149,7 @@ def _some(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-_TELLERS: dict[type[happened.Event], Callable[..., News | None]] = {
+_SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Left: _left,
     happened.Lost: _lost,
     happened.Judged: _judged,

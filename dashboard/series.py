@@ -1,9 +1,9 @@
 """One curve: a value per policy version, or per slot of time, in bounded memory.
 
-In come (x, at, value, weight) in about the order of x; several learners report one version, whose point is
-then their weighted mean. When a curve is full, neighbours are merged in pairs, so that an arbitrarily long
-run keeps its shape. Each point remembers the revision at which it last changed: whoever drew the curve at
-revision r asks only for what is newer.
+Takes (x, at, value, weight) in about the order of x; when several learners report one version, its point is their
+weighted mean. When a curve is full, neighbours are merged in pairs, so that a run of any length keeps its shape.
+Each point has the revision at which it last changed: a reader that has the curve at revision r requests only newer
+points.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT = 2000
 """Points: more than a wide screen has pixels for a chart."""
 
 WIRE = 300
-"""Points of a curve in a full view: as many as a chart shows apart; /api/series has them all."""
+"""Points of a curve in a full view: as many as a chart can show; /api/series has all of them."""
 
 GREATEST = 1e100
 """Values beyond it overflow in a weighted mean."""
@@ -82,7 +82,7 @@ class Series(msgspec.Struct):
             del column[place:]
 
     def thin(self) -> None:
-        """Merge neighbours in pairs: the later one's place, the weighted mean of their values."""
+        """Merge neighbours in pairs: at the later one's x, the weighted mean of their values."""
         even = len(self.xs) // 2 * 2
         first, second = slice(0, even, 2), slice(1, even, 2)
         totals = [a + b for a, b in zip(self.weights[first], self.weights[second], strict=True)]
@@ -96,8 +96,8 @@ class Series(msgspec.Struct):
         self.xs[:even], self.times[:even] = self.xs[second], self.times[second]
         self.values[:even], self.weights[:even] = means, totals
 
-    def mend(self, limit: int) -> bool:
-        """Bring a curve that was read from a snapshot to the bounds of a fold. False: it is no curve."""
+    def sanitize(self, limit: int) -> bool:
+        """Clip a curve from a snapshot to the bounds that a fold keeps. False when it is no valid curve."""
         self.limit = limit
         columns = self._columns()
         if len({len(column) for column in columns}) != 1 or any(
@@ -118,7 +118,7 @@ class Series(msgspec.Struct):
         return self.xs, self.times, self.values, self.weights, self.revisions
 
     def _merged(self, pack: int) -> tuple[Point, ...]:
-        """Each `pack` neighbours as one point: the last one's place, the mean of their values."""
+        """Each `pack` neighbours as one point: the last one's x, the mean of their values."""
         even = len(self.xs) // pack * pack
         lasts = slice(pack - 1, even, pack)
         means = [

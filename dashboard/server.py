@@ -1,16 +1,14 @@
-"""The page's HTTP server: serves an application inside the caller's event loop, also to slow and hostile
-clients.
+"""The page's HTTP server: runs an application inside the caller's event loop and resists slow and hostile clients.
 
-In comes the application of dashboard.app, out goes a Server that is to be closed. Signals stay with the
-caller. uvicorn knows no deadline for a request's head and none for a client that does not read, so a
-connection here has both:
+Serves the application of dashboard.app until the Server is closed. The caller handles signals. uvicorn has no
+deadline for a request's head, and none for a client that does not read, so a connection here has both:
 
     connected --head complete--> answering --answered--> waiting for the next head
     closed after HEAD seconds without a whole head, however its bytes trickle,
            or when it reads less than PORTION in STALL seconds
 
-Connections without a request make room for new ones, the oldest first, so that half-open ones never keep
-anybody out. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy's).
+When there are too many connections without a request, the oldest ones are closed, so that half-open ones block no
+other client. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy).
 """
 
 from __future__ import annotations
@@ -28,33 +26,32 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 TRIES = 50
-"""Ports after the wanted one that are tried: more pages than anybody runs on one machine."""
+"""Ports after the wanted one that are tried: more than the pages of one machine."""
 
 GRACE = 2
-"""Seconds that open answers get when the server closes; streams end by themselves in a quarter of one."""
+"""Seconds for open answers to finish when the server closes; streams end within a quarter of one."""
 
 CONNECTIONS = 256
-"""Open connections in all, streams included: keeps file descriptors for the swarm."""
+"""Most open connections, streams included: leaves file descriptors for the swarm."""
 
 WAITING = 64
-"""Connections without a request: browsers keep six each, and a head takes one round trip."""
+"""Most connections without a request: a browser keeps six, and a head takes one round trip."""
 
 HEAD = 5.0
 """Seconds for a request's head, and between an answer and the next head."""
 
 STALL = 30.0
-"""Seconds in which a client that is sent much must read PORTION of it."""
+"""Seconds in which a client must read PORTION of a large answer."""
 
 PORTION = 64 << 10
-"""Bytes, two a millisecond: a slow phone reads them, a sleeping one gives its place away."""
+"""Bytes, two a millisecond: a slow phone reads as many, and the connection of a sleeping one is closed."""
 
 NO_ADDRESS = {socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA}
 """errno of a failed name lookup."""
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.ERROR)
-# A stranger's broken request is a warning in uvicorn, and a line each is more than a log needs; our own
-# errors stay.
+# uvicorn warns about each malformed request, which would fill a log; our own errors stay.
 
 
 class PortTaken(OSError):
@@ -133,7 +130,7 @@ def _listen(host: str, port: int, free: bool) -> socket.socket:
 
 
 class _Quiet(uvicorn.Server):
-    """uvicorn that leaves the signals to the host, which has more to shut down than a page."""
+    """uvicorn without signal handlers: the host handles signals, since it shuts down more than a page."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -141,7 +138,7 @@ class _Quiet(uvicorn.Server):
 
 
 class _Alarm:
-    """Calls `ring` when it is not stopped in time."""
+    """A timer that calls `ring` unless it is stopped in time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], object]) -> None:
         self._loop, self._ring = loop, ring
@@ -163,7 +160,7 @@ class _Alarm:
 
 
 class _Connection(H11Protocol):
-    """HTTP/1.1 to one client, with the deadlines that the module's docstring draws."""
+    """HTTP/1.1 to one client, with the deadlines in the module's docstring."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

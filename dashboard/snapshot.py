@@ -1,10 +1,9 @@
-"""A State as bytes, for a restart and for peers that join late.
+"""Saves a State as bytes and loads it, for a restart and for observers that join late.
 
-The parts of a State are typed structs, so the form is the type: msgpack, zstd. `load` takes bytes that may
-come from a stranger: sizes are checked before anything is decoded or allocated, types while decoding, and
-every part is mended to the bounds and the cleanliness that the fold keeps. Afterwards `fold` goes on as if it
-had never stopped. Not kept: the last minutes by which dashboard.diagnosis tells what is wrong; they fill
-again.
+The parts of a State are typed structs, encoded with msgpack and compressed with zstd. `load` accepts bytes of
+strangers: it checks sizes before anything is decoded or allocated, types while decoding, and then clips every part
+to the bounds that a fold keeps. Afterwards `fold` continues as if it had never stopped. Not saved: the last minutes,
+which dashboard.diagnosis reads; a few minutes fill them again.
 """
 
 from __future__ import annotations
@@ -33,18 +32,17 @@ FORM = 1
 """Version of the format: another one is not read."""
 
 LARGEST_DUMP = 64 << 20
-"""Bytes when unpacked: ten times a state whose every container is full."""
+"""Most bytes when unpacked: ten times a State whose containers are all full."""
 
 GROWS, SMALLEST = 64, 1 << 20
-"""Times that a state grows when unpacked, and bytes that it may have in any case: those of swarms grow four
-to eight times. A byte may become an object of sixty: a few kilobytes of a stranger must not become a gigabyte
-here."""
+"""Highest ratio of unpacked to packed bytes, and unpacked bytes that are always allowed. Real states grow four to
+eight times. One byte may become an object of sixty: a stranger's few kilobytes must not become a gigabyte here."""
 
 COARSEST = 64
-"""Points of a curve: below that a smaller state has no shape left."""
+"""Least points of a curve that is thinned to save space: fewer would not show its shape."""
 
 WINDOW = 8 << 20
-"""Bytes that unpacking may look back: what this level of zstd uses at most."""
+"""Largest window of zstd in bytes that is accepted: what this compression level uses at most."""
 
 PIECE = 1 << 20
 """Bytes unpacked at a time."""
@@ -54,7 +52,7 @@ LEVEL = 3
 
 
 class SnapshotError(ValueError):
-    """These bytes are no state; the message says why."""
+    """These bytes are no valid State; the message says why."""
 
 
 class SavedState(msgspec.Struct, kw_only=True):
@@ -85,8 +83,8 @@ _decoder = msgspec.msgpack.Decoder(SavedState)
 
 
 def dump(state: State, limit: int | None = None) -> bytes:
-    """The state as bytes, at most `limit`: curves get coarser, then the oldest groups, sentences, lags and
-    releases stay away."""
+    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, sentences, lags and
+    releases are left out."""
     kept = _keep(state)
     packed = _pack(kept)
     if limit is not None and len(packed) > limit:
@@ -103,9 +101,9 @@ def dump(state: State, limit: int | None = None) -> bytes:
 def load(
     data: bytes, run: Run | None = None, history: History | None = None, now: float | None = None
 ) -> State:
-    """Read a state. Raises SnapshotError when the bytes are none.
+    """Load a State. Raises SnapshotError when the bytes are no valid one.
 
-    With `now` the loader's clock counts from here on: later stamps come from a wrong clock.
+    With `now`, the loader's clock counts from here on: later time stamps in the State come from a wrong clock.
     """
     try:
         kept = _decoder.decode(_unpack(data))
@@ -127,7 +125,7 @@ def load(
 
 
 def _begin(state: State, now: float) -> None:
-    """The loader's clock counts from here on, and says `now`."""
+    """Continue with the loader's clock, which shows `now`."""
     state.timeline.begin(now)
     state.pulse.begin(now)
     for peer in state.peers.values():
@@ -155,7 +153,7 @@ def _pack(kept: SavedState) -> bytes:
 
 
 def _unpack(data: bytes) -> bytes:
-    """A declared size is not believed: the stream is read against our own budget."""
+    """Unpack bytes up to our own limit; the size that they declare is not trusted."""
     most = min(LARGEST_DUMP, SMALLEST + GROWS * len(data))
     reader = zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(data)
     pieces: list[bytes] = []
@@ -172,7 +170,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _shrink(kept: SavedState) -> bool:
-    """Drop what is missed least. False when nothing is left to drop."""
+    """Make the State smaller by its least important part. False when nothing is left to drop."""
     longest = max((len(curve.xs) for curve in kept.series.values()), default=0)
     if longest > COARSEST:
         for curve in kept.series.values():
@@ -192,9 +190,9 @@ def _shrink(kept: SavedState) -> bool:
 
 
 def _mend(kept: SavedState, history: History) -> None:
-    """Bring every part to the bounds and the cleanliness of a fold, by this window's limits."""
+    """Clip and clean every part to the bounds that a fold keeps, with this peer's limits."""
     kept.revision = whole(kept.revision)
-    kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.mend()]
+    kept.peers = [peer for peer in kept.peers[-history.peers :] if peer.sanitize()]
     for peer in kept.peers:
         peer.revision = min(whole(peer.revision), kept.revision)
     sane = (
@@ -208,13 +206,13 @@ def _mend(kept: SavedState, history: History) -> None:
         if when in ("first", "last")
     }
     curves = {
-        name: curve for name, curve in kept.series.items() if curve_name(name) and curve.mend(history.points)
+        name: curve for name, curve in kept.series.items() if curve_name(name) and curve.sanitize(history.points)
     }
     kept.series = dict(list(curves.items())[: CURVES + len(pulse.NAMES)])
     kept.members = members(kept.members)
     for part in (kept.timeline, kept.pulse, kept.agreement, kept.tally, kept.rounds, kept.flows):
-        part.mend()
-    kept.spreads.mend(history.peers)
-    kept.heat.mend(history.columns, history.peers)
-    kept.lines.mend(history.events)
-    kept.samples.mend(history.samples)
+        part.sanitize()
+    kept.spreads.sanitize(history.peers)
+    kept.heat.sanitize(history.columns, history.peers)
+    kept.lines.sanitize(history.events)
+    kept.samples.sanitize(history.samples)

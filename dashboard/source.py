@@ -11,20 +11,20 @@ from dashboard.views import Span
 
 
 class Moment(NamedTuple):
-    """The state at a time, for reading only."""
+    """The State at a time; it must not be changed."""
 
     state: State
     now: float
     quiet: float
-    """Seconds since the window heard anything."""
+    """Seconds since the last event."""
     span: Span | None
-    """What a replay covers."""
+    """The times that a replay covers; None when live."""
 
 
 class Source(Protocol):
     live: bool
     readers: int
-    """Open streams; whoever opens one counts it."""
+    """Open streams; the application that opens one counts it."""
 
     @property
     def full(self) -> bool:
@@ -32,7 +32,7 @@ class Source(Protocol):
         ...
 
     def moment(self, at: float | None = None) -> Moment:
-        """The state now; of a replay, at a journal time (its end without one)."""
+        """The state now; of a replay, at a journal time, by default its end."""
         ...
 
     def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:

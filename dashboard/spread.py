@@ -1,10 +1,9 @@
-"""How releases reach everybody: for each of the newest ones, the seconds until each peer had it or a newer
-one.
+"""How fast releases spread: for each of the newest ones, the seconds until each peer had it or a newer one.
 
-In come releases and the version that a peer shows to have, with the time; out goes first, median and last. A
-peer counts once for a release, when it passes it: whoever is first seen at a version had it since nobody
-knows when, and is not timed; neither is its publisher. A claim to have a version that does not exist yet
-waits for the release, for the next two versions only.
+Takes releases, and the versions that peers have with their times; shows first, median and last. A peer counts once
+for a release, when it gets it or a newer one. A peer that is first seen at a version is not timed for it, since it
+may have had it for long; neither is the publisher. A claim of a version that is not released yet is kept until the
+release, for the next two versions only.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ from dashboard.views import ReleaseView
 from swarm.types import Release
 
 KEPT = 64
-"""Releases that are followed: a spread that takes longer than as many versions is over."""
+"""Releases that are tracked: after as many later versions a spread is over."""
 
 EARLY = 2
-"""Versions beyond the newest release that a peer may be at: events of a step overtake the release by this
-much."""
+"""Versions beyond the newest release that a peer may have: events of a step may arrive before the release."""
 
 SLOWEST = 1e7
-"""Seconds; more is a clock that is wrong."""
+"""Seconds; a larger value comes from a wrong clock."""
 
 
 class ReleaseSpread(msgspec.Struct):
     """The spread of one release."""
 
     since: float
-    """When it was released, by whichever clock is earlier: the publisher's or the window's."""
+    """When it was released: the earlier time of the publisher's clock and this peer's."""
     seconds: list[float] = []
     """Seconds until each timed peer had it, sorted."""
     revision: int = 0
@@ -49,7 +47,7 @@ class Spreads(msgspec.Struct):
     """Peer -> (version ahead of the newest release, when the peer claimed it)."""
 
     def release(self, release: Release, now: float, revision: int) -> None:
-        if release.version in self.known:  # one that was trained on more groups took its place
+        if release.version in self.known:  # a release trained on more groups replaced it
             self.known[release.version].revision = revision
             return
         newest = max(self.known, default=-1)
@@ -66,7 +64,8 @@ class Spreads(msgspec.Struct):
                 self.reach(peer, version, at, revision)
 
     def reach(self, peer: str, version: int, at: float, revision: int, age: float | None = None) -> None:
-        """`peer` has `version` at `at`; `age` when it timed itself how long after the release that was."""
+        """Record that `peer` has `version` at `at`; `age`: seconds after the release, when the peer timed it
+        itself."""
         newest = max(self.known, default=-1)
         if newest < version <= newest + EARLY and len(self.early) < self.most:
             self.early.setdefault(peer, (version, at))
@@ -92,7 +91,7 @@ class Spreads(msgspec.Struct):
         self.early.pop(peer, None)
 
     def changed(self, version: int) -> int:
-        """Revision at which this release last reached somebody."""
+        """Revision at which this release last reached a peer."""
         return self.known[version].revision if version in self.known else 0
 
     def view(self, release: Release, at: Mapping[int, int], of: int) -> ReleaseView:
@@ -114,12 +113,12 @@ class Spreads(msgspec.Struct):
             last=seconds[-1] if seconds else None,
         )
 
-    def mend(self, most: int) -> None:
-        """Make fit what was read from elsewhere."""
+    def sanitize(self, most: int) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         self.most = most
         self.known = {version: self.known[version] for version in sorted(self.known)[-KEPT:]}
         for spread in self.known.values():
             spread.since, spread.revision = moment(spread.since), whole(spread.revision)
             spread.seconds = sorted(number(seconds, high=SLOWEST) for seconds in spread.seconds[:most])
         self.reached = {peer: version for peer, version in list(self.reached.items())[:most] if proper(peer)}
-        self.early = {peer: told for peer, told in list(self.early.items())[:most] if proper(peer)}
+        self.early = {peer: claim for peer, claim in list(self.early.items())[:most] if proper(peer)}

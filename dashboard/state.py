@@ -1,13 +1,13 @@
-"""Everything a window shows, folded from events.
+"""The State: everything the page shows, folded from events.
 
     event -> fold(state, event) -> state.view(now) -> page, terminal, JSON, metrics, replay
 
-`fold` is pure bookkeeping: no clock, no I/O, the same events give the same state whether they come live or
-from a journal. Each concern is a part of its own: what it takes, what it keeps (bounded, whatever the events
-say) and what it shows. Every change has a revision number, so that `view(now, since)` tells a reader who has
-revision `since` only what is newer; a change that an update cannot carry (a thinned curve) makes the next
-view a full one. Strings and numbers of peers are cleaned here, once. Not handled here: whether a sender may
-say what it says (the roles check that); how a state is kept (dashboard.snapshot).
+`fold` uses no clock and no I/O: the same events give the same state, live or from a journal. Each concern is a
+part of its own, with what it takes, what it keeps (bounded, whatever the events contain) and what it shows. Every
+change has a revision number, so that `view(now, since)` returns only what is newer than revision `since`; a change
+that an update cannot carry (a thinned curve) makes the next view a full one. Strings and numbers of peers are
+cleaned here, once. Not handled here: whether a sender may report an event (the roles check that); how a state is
+saved (dashboard.snapshot).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dashboard.peer import MOVING, PeerRow
 from dashboard.recent import Recent
 from dashboard.rounds import LearnerRounds
 from dashboard.samples import Samples
-from dashboard.sentences import News, tell
+from dashboard.sentences import News, sentence_of
 from dashboard.series import WIRE as POINTS_AT_ONCE
 from dashboard.series import Point, Series
 from dashboard.spread import KEPT, Spreads
@@ -42,21 +42,21 @@ from swarm.protocol import ROLES, Role
 from swarm.types import PeerId, Release
 
 CURVES = 48
-"""Curves at most: names come from learners' metrics, and no objective reports as many."""
+"""Most curves: names come from learners' metrics, and no objective reports as many."""
 
 _CURVE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _ORDER = {role: place for place, role in enumerate(ROLES)}
 
 
 class State:
-    """Changed by `fold` alone."""
+    """What is known of a swarm; only `fold` changes it."""
 
     def __init__(self, run: Run | None = None, history: History | None = None) -> None:
         self.run, self.history = run or Run(), history or History()
         self.revision = 0
         self.timeline = Timeline()
         self.peers: dict[PeerId, PeerRow] = {}
-        """Peers, the one silent for longest first."""
+        """Peers, the one that has been silent for longest first."""
         self.releases: dict[int, Release] = {}
         self.accuracies: dict[str, tuple[int, float]] = {}
         """`first` and `last`: (version, held-out accuracy)."""
@@ -91,7 +91,7 @@ class State:
 
     @property
     def version(self) -> int:
-        """Version of the newest release; before any was seen, the newest that a peer claims to use."""
+        """Version of the newest release; before the first one, the newest that a peer claims to use."""
         return (
             max(self.releases)
             if self.releases
@@ -120,8 +120,8 @@ class State:
         replay: views.Span | None = None,
         flows: bool = True,
     ) -> views.StateView:
-        """What changed after revision `since`; everything for 0, or when `full` says so. `flows`: also in an
-        update."""
+        """What changed after revision `since`; everything when it is 0, or when an update is not enough (`full`
+        is set then). `flows`: include flows in an update."""
         full = since < self.reset or since == 0 or since > self.revision
         start = 0 if full else since
         learners = self.alive(Role.LEARNER, now)
@@ -196,7 +196,7 @@ class State:
         return self._row(peer, now, self.version) if peer else None
 
     def gone(self, since: int) -> tuple[str, ...]:
-        """Rows dropped after revision `since`, that did not come back."""
+        """Peers whose rows were dropped after revision `since` and did not come back."""
         dropped = (peer for revision, peer in self._gone if since and revision > since)
         return tuple(dict.fromkeys(peer for peer in dropped if peer not in self.peers))
 
@@ -207,7 +207,7 @@ class State:
     def release_views(
         self, now: float, since: int = 0, most: int | None = None
     ) -> tuple[views.ReleaseView, ...]:
-        """The newest release and those that reached somebody after revision `since`, oldest first."""
+        """The newest release and those that reached a peer after revision `since`, oldest first."""
         patience = self.run.pace.patience
         moving = [
             peer
@@ -227,7 +227,7 @@ class State:
         return self.heat.view()
 
     def problems(self, now: float) -> tuple[views.Problem, ...]:
-        """What is wrong."""
+        """What is wrong now, worst first."""
         return diagnose(self, now)
 
     def _points(self, name: str, curve: Series, since: int) -> tuple[Point, ...]:
@@ -267,7 +267,7 @@ class State:
         self.lines.say(at, news, self.revision)
 
     def touch(self, peer_id: PeerId, at: float) -> PeerRow:
-        """The row of a peer that said something at `at`."""
+        """The row of a peer that sent something at `at`; it becomes the most recent one."""
         peer = self.peers.pop(peer_id, None) or PeerRow(peer_id)
         self.peers[peer_id] = peer
         if len(self.peers) > self.history.peers:
@@ -278,13 +278,13 @@ class State:
         return peer
 
     def at(self, peer: PeerRow, version: int, at: float, age: float | None = None) -> None:
-        """Take note that `peer` uses `version`; `age`: seconds after the release, where the peer timed it."""
+        """Record that `peer` uses `version`; `age`: seconds after the release, when the peer timed it."""
         if peer.role in MOVING and peer.gone != "left":
             self.heat.take(peer.id, max(self.version - version, 0), self.last)
             self.spreads.reach(peer.id, version, at, self.revision, age)
 
     def plot(self, name: str, x: int, at: float, value: float, weight: float = 1.0) -> None:
-        """A point of a curve. Values that are no numbers and names beyond the limit are left out."""
+        """Add a point to a curve. Values that are no numbers and names beyond the limit are left out."""
         if not math.isfinite(value) or not 0 <= x < LARGEST or not curve_name(name):
             return
         curve = self.series.get(name)
@@ -311,7 +311,7 @@ def curve_name(name: str) -> bool:
 
 
 def fold(state: State, event: happened.Event) -> None:
-    """Take one event into the state."""
+    """Update the state with one event."""
     if event.peer not in state.peers and not proper(event.peer):
         return
     state.revision += 1
@@ -325,6 +325,6 @@ def fold(state: State, event: happened.Event) -> None:
     take = FOLDS.get(type(event))
     if take is not None:
         take(state, event, state.timeline.when(event))
-    news = tell(event, state.name)
+    news = sentence_of(event, state.name)
     if news is not None:
         state.say(state.timeline.when(event), news)

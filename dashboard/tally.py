@@ -1,7 +1,7 @@
-"""Learners' counts: verdicts, and the ages of trained groups.
+"""Sums of learners' counts: verdicts, and the ages of trained groups.
 
-Counted alone is taken, which every learner emits for all of its groups; Judged, which only the learner's own
-journal has, is told as a sentence.
+Only Counted events are taken, which every learner emits for all of its groups. Judged events, which only a
+learner's own journal has, become sentences.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dashboard.peer import told_verdicts
+from dashboard.peer import known_verdicts
 from dashboard.text import count, number, whole
 from dashboard.views import LagView
 
 OLDEST = 1024
-"""Largest lag that is counted by itself: beyond any admission window in use."""
+"""Largest lag with a count of its own: larger than any admission window in use."""
 
 
 class VerdictTally(msgspec.Struct):
@@ -29,7 +29,7 @@ class VerdictTally(msgspec.Struct):
     """Groups in all optimizer steps."""
 
     def take(self, verdicts: dict[str, int], versions: Mapping[str, int], seconds: Mapping[str, int]) -> None:
-        count(self.verdicts, told_verdicts(verdicts))
+        count(self.verdicts, known_verdicts(verdicts))
         for lag, groups in versions.items():
             if lag.isdecimal() and len(lag) < 10:
                 count(self.versions, {min(int(lag), OLDEST): groups})
@@ -45,9 +45,9 @@ class VerdictTally(msgspec.Struct):
             versions=tuple(sorted(self.versions.items())), seconds=tuple(sorted(self.seconds.items()))
         )
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         verdicts, versions, seconds = self.verdicts, self.versions, self.seconds
         self.verdicts, self.versions, self.seconds, self.trained = {}, {}, {}, whole(self.trained)
-        as_told = {str(lag): groups for lag, groups in versions.items()}
-        self.take(verdicts, as_told, {str(bound): groups for bound, groups in seconds.items()})
+        as_reported = {str(lag): groups for lag, groups in versions.items()}
+        self.take(verdicts, as_reported, {str(bound): groups for bound, groups in seconds.items()})

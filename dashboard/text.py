@@ -1,9 +1,8 @@
-"""Cleans text and numbers of strangers for the page, the terminal and sentences.
+"""Cleans text and numbers of other peers for the page, the terminal and sentences.
 
-In comes any string or number that a peer supplied, out goes one line of bounded length without control,
-bidirectional or invisible characters, or a finite number. Done once, where events are folded; nobody
-downstream cleans again. Not handled here: HTML (the page renders text as text) and look-alike letters (the
-peer id is the identity, the name is for people).
+Any string or number of a peer becomes one line of bounded length without control, bidirectional or invisible
+characters, or a finite number. This is done once, where events are folded, and not again later. Not handled here:
+HTML (the page renders text as text) and look-alike letters (the peer id is the identity, the name is for people).
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ NAME_LIMIT = 40
 column."""
 
 TEXT_LIMIT = 300
-"""A sentence that a person reads at a glance; the journal holds the whole one."""
+"""Characters of a sentence; the journal has the full text."""
 
 LARGEST = 2**53
 """JSON numbers of a browser are exact up to here."""
 
 LATEST = 253402300799.0
-"""The end of the year 9999: no date beyond it can be written."""
+"""Unix seconds of the end of the year 9999, the last date that Python can represent."""
 
 _ID = re.compile(r"[0-9A-Za-z_.-]{1,80}")
 
@@ -41,7 +40,7 @@ def clean(text: str, limit: int = NAME_LIMIT) -> str:
 
 
 def prose(text: str, limit: int) -> str:
-    """As `clean`, but the lines stay lines."""
+    """Like `clean`, but line breaks are kept."""
     lines = (clean(line, limit) for line in text[: 4 * limit].splitlines())
     whole = "\n".join(lines).strip()
     return whole if len(whole) <= limit else whole[: limit - 1].rstrip() + "…"
@@ -65,7 +64,7 @@ def whole(value: float) -> int:
 
 
 def moment(at: float) -> float:
-    """`at` as unix seconds that a date exists for."""
+    """`at` as unix seconds within the range of dates."""
     return float(number(at, 0.0, LATEST))
 
 
@@ -92,6 +91,6 @@ def _visible(text: str) -> str:
         if kind in ("Zs", "Zl", "Zp") or character in "\t\n\r":
             kept.append(" ")
         elif kind[0] != "C" and marks <= 2:
-            # Letters carry at most two marks in living scripts; towers of marks would leave the line.
+            # Letters of scripts in use carry at most two marks; more of them would overflow the line.
             kept.append(character)
     return "".join(kept)

@@ -1,10 +1,10 @@
-"""One clock for the events of many peers: the time at which an event came in.
+"""One clock for the events of many peers: the time at which an event arrived.
 
-Whoever keeps a journal stamps what it saw itself (heartbeats that it heard, releases, verdicts); what others
-report carries their clocks, which may be off by hours. The line moves by the keeper's stamps alone and never
-goes back; an event of somebody else happened when the line says. Until the first own stamp there is nothing
-better than the others' clocks; that stamp may set the line back, once. Not handled here: a keeper whose own
-clock is set back while it writes; the line stands until it catches up.
+The peer that writes a journal (the keeper) stamps what it saw itself: heartbeats, releases, verdicts. Events that
+others report carry their clocks, which may be off by hours. Only the keeper's stamps advance the timeline, which
+never goes back; an event of another peer gets the timeline's time. Until the keeper's first stamp the others'
+clocks are used; that stamp may set the timeline back, once. Not handled here: a keeper whose clock is set back
+while it writes; the timeline stands still until the clock catches up.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from swarm import events as happened
 from swarm.types import PeerId
 
 NEAR = 5.0
-"""Seconds by which a foreign stamp may differ and still be taken as it is: it is finer than the last own
-one."""
+"""Seconds by which another peer's stamp may differ from the timeline and still be used: it is more precise than
+the keeper's last stamp."""
 
 
 class Timeline(msgspec.Struct):
     now: float = 0.0
     keeper: PeerId | None = None
-    """The peer whose stamps count: the last that stamped what it saw itself."""
+    """The peer whose stamps count: the last one that stamped what it saw itself."""
 
     def take(self, event: happened.Event) -> float:
-        """The time after this event."""
+        """Advance the timeline by an event and return its time."""
         own = type(event) not in _REPORTED
         if own and self.keeper is None:
             self.now = moment(event.at)
@@ -37,15 +37,15 @@ class Timeline(msgspec.Struct):
         return self.now
 
     def when(self, event: happened.Event) -> float:
-        """When an event happened that was just taken."""
+        """When the event that was just taken happened."""
         return moment(event.at) if abs(event.at - self.now) <= NEAR else self.now
 
     def begin(self, now: float) -> None:
-        """Continue by another clock, which says `now`: its first stamp sets the line, back too."""
+        """Continue with another clock, which shows `now`: its first stamp sets the timeline, also back."""
         self.now, self.keeper = min(self.now, now), None
 
-    def mend(self) -> None:
-        """Bring a part that was read from a snapshot to the bounds of a fold."""
+    def sanitize(self) -> None:
+        """Clip a part from a snapshot to the bounds that a fold keeps."""
         self.now = moment(self.now)
 
 

@@ -1,8 +1,8 @@
-"""The views: what a window shows, as types. The JSON API answers with these, the stream sends them, OpenAPI
+"""The views: types of everything that the page shows. The JSON API returns them, the stream sends them, OpenAPI
 describes them.
 
-A figure that only the peer itself reports stands under `claims`; everything else was counted, timed or signed
-by somebody else, or by this window. Times are unix seconds, durations seconds, sizes bytes, rates per second.
+Figures that only the peer itself reports are under `claims`; all others were counted, timed or signed by other peers
+or by the one that serves the page. Times are unix seconds, durations seconds, sizes bytes, rates per second.
 Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a view is made
 (dashboard.state) and sent (dashboard.feed).
 """
@@ -18,8 +18,8 @@ Level = Literal["info", "warning", "error"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Base of all views. They are trees, of which a full view has thousands: the garbage collector need not
-    look at them."""
+    """Base of all views. They are trees without cycles, thousands of them in a full view, so the garbage collector
+    skips them."""
 
 
 class WindowView(View):
@@ -51,10 +51,10 @@ class Head(View):
     """Groups in all optimizer steps."""
     reward: float | None
     first_accuracy: tuple[int, float] | None
-    """(version, held-out accuracy), the first that was told."""
+    """(version, held-out accuracy) of the first evaluation."""
     last_accuracy: tuple[int, float] | None
     roles: dict[str, tuple[int, int]]
-    """Role -> (alive, known). Those that left are not known any more."""
+    """Role -> (alive, known); peers that left are not counted as known."""
     groups_per_second: float
     tokens_per_second: float
     busy: float | None
@@ -65,7 +65,7 @@ class Problem(View):
     """Something that is wrong now: what, why, and what to do about it."""
 
     key: str
-    """Of one problem while it lasts: `lost 12D3...`, `expired 12D3...`, `split`."""
+    """The same for one problem while it lasts: `lost 12D3...`, `expired 12D3...`, `split`."""
     level: Level
     text: str
     """One sentence: what is wrong, with names and figures."""
@@ -108,7 +108,7 @@ class Causes(View):
 
 
 class Claims(View):
-    """What a peer says of itself, and nobody checked."""
+    """What a peer reports about itself, unverified."""
 
     state: str
     phase: str
@@ -127,17 +127,17 @@ class Claims(View):
 
 
 class Row(View):
-    """A peer. In an update, rows are those that said something or were counted; `status`, `lag` and `share`
-    of the others follow from the time, the newest release and the totals."""
+    """A peer. An update has the rows of peers that sent something or were counted; `status`, `lag` and `share` of
+    the others follow from the time, the newest release and the totals."""
 
     id: str
     name: str
     role: str
     status: Status
     gone: str
-    """`lost` or `left` when somebody said so; else the status follows from `heard`."""
+    """`lost` or `left` when an event said so; else the status follows from `heard`."""
     beating: bool
-    """It was heard by a heartbeat: silence means something."""
+    """It sends heartbeats, so silence means that something is wrong."""
     heard: float
     version: int | None
     """None for roles without a policy."""
@@ -156,7 +156,7 @@ class Row(View):
     """Fastest answer in seconds, as timed by another peer."""
     relayed: bool | None
     skew: float | None
-    """Its clock minus the clock of whoever heard it; seconds."""
+    """Its clock minus the receiver's clock, in seconds."""
     claims: Claims
 
 
@@ -168,12 +168,12 @@ class Line(View):
     level: Level
     text: str
     count: int
-    """How often the same was said; only the newest is kept."""
+    """Number of sentences with this key; only the newest is kept."""
     peers: tuple[str, ...]
 
 
 class ReleaseView(View):
-    """A release and its way to everybody."""
+    """A release and how it spreads to peers."""
 
     version: int
     released: float
@@ -199,19 +199,19 @@ class Flow(View):
     target: str
     purpose: Literal["rollouts", "weights", "gradients", "other"]
     rate: float
-    """Bytes per second; 0 for learners that averaged and did not tell how many bytes that took."""
+    """Bytes per second; 0 for learners that averaged and did not report bytes."""
     relayed: bool
 
 
 class TrafficView(View):
-    """Bytes by purpose over all peers: what was received, since this window's history began and now."""
+    """Bytes received by purpose, over all peers: the total since this history began, and the present rate."""
 
     total: dict[str, float]
     rate: dict[str, float]
 
 
 class Sample(View):
-    """One trained group, for reading."""
+    """One trained group, for people to read."""
 
     id: str
     at: float
@@ -224,7 +224,7 @@ class Sample(View):
     rewards: tuple[float, ...]
     advantages: tuple[float, ...]
     weights: tuple[float, ...]
-    """Importance weights of the completions; empty when the learner did not tell."""
+    """Importance weights of the completions; empty when the learner did not report them."""
 
 
 class LagView(View):
@@ -243,7 +243,7 @@ class AgreementView(View):
 
 
 class Span(View):
-    """What a replay covers."""
+    """The times that a replay covers."""
 
     first: float
     last: float
@@ -253,14 +253,14 @@ class StateView(View):
     """Everything the page shows, or what changed of it after a revision."""
 
     full: bool
-    """Replaces all that the reader has; else peers, events, samples, releases and points are those that
-    changed."""
+    """This view replaces everything the reader has; otherwise it has the peers, events, samples, releases and
+    points that changed."""
     revision: int
     now: float
     last: float
     """When the newest event happened."""
     quiet: float
-    """Seconds since the window heard anything."""
+    """Seconds since the last event."""
     run: RunView
     head: Head
     problems: tuple[Problem, ...]
@@ -277,7 +277,7 @@ class StateView(View):
     seconds."""
     releases: tuple[ReleaseView, ...]
     flows: tuple[Flow, ...] | None
-    """The largest; None in an update that leaves them as they were shown: they change with every report."""
+    """The largest flows; None in an update that does not change them."""
     traffic: TrafficView
     samples: tuple[Sample, ...]
     replay: Span | None
@@ -303,7 +303,7 @@ class HeatView(View):
 
 
 class PeerView(View):
-    """A peer with what happened to it."""
+    """A peer with its events."""
 
     peer: Row
     events: tuple[Line, ...]
@@ -311,7 +311,7 @@ class PeerView(View):
 
 class EventsView(View):
     revision: int
-    """Ask next for what came after it."""
+    """Revision to pass as `since` in the next request."""
     events: tuple[Line, ...]
 
 
@@ -327,9 +327,9 @@ class InviteView(View):
 
 class HealthView(View):
     status: Literal["ok", "quiet"]
-    """`ok` while the window hears the swarm, and always in a replay."""
+    """`ok` while events arrive, and always in a replay."""
     quiet: float
-    """Seconds since it heard anything."""
+    """Seconds since the last event."""
 
 
 class RefusedView(View):

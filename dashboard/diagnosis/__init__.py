@@ -57,7 +57,7 @@ def diagnose(state: State, now: float) -> tuple[Problem, ...]:
     """Everything that is wrong at `now`, worst first."""
     situation = Situation(state, now)
     if situation.silent_window:
-        return tuple(presence.deaf(situation))  # whatever else would be said is older than it looks
+        return tuple(presence.cut_off(situation))  # whatever else would be said is older than it looks
     if situation.over:
         return ()
     found = [problem for rule in RULES for problem in rule(situation)]

@@ -28,15 +28,15 @@ BACKLOG = 6
 """Heartbeats after a pause of this window before clocks are judged: those that queued during the pause are
 old."""
 
-MEND = 5.0
+REPLACED_WITHIN = 5.0
 """Seconds in which a supervised part is replaced."""
 
 MOMENTARY = {part for part, row in PARTS.items() if row.momentary}
 
-TOLD = 2 * 3600.0
+REPEATED_HOURLY = 2 * 3600.0
 """Seconds after which a warning that is repeated every hour, more or less, is over."""
 
-RECURS = 60.0
+SINGLE_FAILURE = 60.0
 """Seconds after which a single failure is over."""
 
 FRAMES = 10
@@ -45,7 +45,7 @@ FRAMES = 10
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
 
-def deaf(s: Situation) -> Iterator[Problem]:
+def cut_off(s: Situation) -> Iterator[Problem]:
     """This window itself is cut off."""
     clock = s.recent.clock or s.now
     yield problem(
@@ -267,7 +267,7 @@ def _broken(s: Situation, momentary: bool) -> Iterator[tuple[PeerRow, str, OpenF
 def faults(s: Situation) -> Iterator[Problem]:
     """Parts of a peer that broke and are not back."""
     for peer, part, fault in _broken(s, momentary=False):
-        if s.now - fault.since <= MEND or s.now - fault.last >= 600.0:
+        if s.now - fault.since <= REPLACED_WITHIN or s.now - fault.last >= 600.0:
             continue
         if part == Part.REWARDS:
             yield problem(
@@ -303,7 +303,7 @@ def faults(s: Situation) -> Iterator[Problem]:
                 fault.since,
             )
     for peer, part, fault in _broken(s, momentary=True):
-        if part == Part.MAIL and s.now - fault.last < RECURS:
+        if part == Part.MAIL and s.now - fault.last < SINGLE_FAILURE:
             yield problem(
                 f"fault {peer.id} {part}",
                 "warning",
@@ -324,7 +324,7 @@ def disk(s: Situation) -> Iterator[Problem]:
     """Disks that take no more; a learner tries again at its next checkpoint."""
     again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
     for peer, part, fault in _broken(s, momentary=True):
-        if part == Part.DISK and s.now - fault.last < max(RECURS, again):
+        if part == Part.DISK and s.now - fault.last < max(SINGLE_FAILURE, again):
             yield problem(
                 f"disk {peer.id}",
                 "warning",
@@ -344,7 +344,7 @@ def disk(s: Situation) -> Iterator[Problem]:
 def memberships(s: Situation) -> Iterator[Problem]:
     """Peers whose membership ends soon. They check and warn about once an hour."""
     for peer, part, fault in _broken(s, momentary=True):
-        if part == Part.MEMBERSHIP and s.now - fault.last < TOLD:
+        if part == Part.MEMBERSHIP and s.now - fault.last < REPEATED_HOURLY:
             yield problem(
                 f"membership {peer.id}",
                 "warning",

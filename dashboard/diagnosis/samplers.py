@@ -176,21 +176,21 @@ def _expired(s: Situation, peer: PeerRow) -> Late | None:
 def _behind(s: Situation, peer: PeerRow) -> Late | None:
     """Whether a sampler's policy alone is too old for the window, before any verdict."""
     window, behind = s.run.window, s.version - peer.version
-    told = 2 * LONGEST_BEAT * s.beat
+    heard_within = 2 * LONGEST_BEAT * s.beat
     # What a heartbeat says may be as old as the heartbeat.
     policy = s.state.releases.get(peer.version)
     age = s.now - policy.released if policy else 0.0
     inside = behind <= 0 or (behind <= window.versions and age <= window.seconds)
-    if inside or not _has_policy(peer) or s.now - s.listening < told:
+    if inside or not _has_policy(peer) or s.now - s.listening < heard_within:
         return None
-    slack = min(s.versions(told), max(window.versions, 4))
+    slack = min(s.versions(heard_within), max(window.versions, 4))
     name = f"Sampler {peer.name}"
     if behind > window.versions + slack:
         what = (
             f"{name} is {some(behind, 'version')} behind; groups older than {window.versions} are never"
             " trained on."
         )
-    elif age > window.seconds + told:
+    elif age > window.seconds + heard_within:
         what = (
             f"{name} samples with a policy {duration(age)} old; beyond {duration(window.seconds)} no group is"
             " trained on."

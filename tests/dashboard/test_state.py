@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from dashboard.folds import FOLDS
 from dashboard.recent import _NOTICES
-from dashboard.sentences import _TELLERS
+from dashboard.sentences import _SENTENCES
 from dashboard.series import LIMIT, Series
 from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
@@ -44,7 +44,7 @@ JOURNAL_ONLY = {happened.Sampled}
 
 
 def test_every_event_is_folded_told_or_noticed_unless_it_is_for_the_journal_alone() -> None:
-    taken = FOLDS.keys() | _TELLERS.keys() | _NOTICES.keys()
+    taken = FOLDS.keys() | _SENTENCES.keys() | _NOTICES.keys()
     assert set(get_args(happened.AnyEvent)) - taken == JOURNAL_ONLY
 
 
