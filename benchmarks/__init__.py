@@ -1,5 +1,4 @@
-"""`swarm bench`: the figures of the README as a table, each compared in the same run with the plainest thing
-that does the job.
+"""`swarm bench`: measures the figures of the README, each compared in the same run with a simple baseline.
 
     row        what is measured                                        compared with
     join       `swarm join` to its first accepted group, by stages     -
@@ -13,9 +12,9 @@ that does the job.
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
                first token of a release; |delta log-prob|              no release; the learner's forward
 
-Rows run one after the other in processes of their own and share nothing but the machine. A row that cannot be
-measured here (a package is missing, a peer died) leaves its reason in the table and the others go on.
-Progress goes to stderr, the table to stdout. Not handled here: whether the figures are good.
+Rows run one after the other in processes of their own. A row that cannot be measured here (a package is
+missing, a peer died) has the reason in the table, and the others are measured. Progress goes to stderr, the
+table to stdout. Not handled here: whether the figures are good.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ Say = Callable[[str], None]
 
 
 def main(names: Sequence[str], as_json: bool) -> int:
-    """Measure these rows, all of them when none is named. Returns an exit code: 0, or 3 when no row could be
-    measured."""
+    """Measure the named rows, by default all. Returns an exit code: 0, or 3 when no row could be measured."""
     for name in names:
         if name not in ROWS:
             raise WrongUsage(f"there is no row {name!r}: choose from {', '.join(ROWS)}")
@@ -72,7 +70,7 @@ def main(names: Sequence[str], as_json: bool) -> int:
 
 
 def measure(name: str) -> list[Line]:
-    """One row's figures, or the Gap that says why there are none."""
+    """One row's figures, or a Gap with the reason why there are none."""
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -1,10 +1,10 @@
-"""A headless Chromium that opens a page, for the row `dashboard` and the tests on real swarms.
+"""Drives a headless Chromium, for the row `dashboard` and the tests on real swarms.
 
     with chromium() as browser:
         page = browser.new_page()  ...  watch(page) before goto, then page.evaluate("bench")
 
-`watch` lets the page write down its long tasks, its frames, and when which policy version was on the screen.
-Not handled here: what is to be seen.
+`watch` makes the page record its long tasks, its frames, and when each policy version was painted. Not
+handled here: what the page should show.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ addEventListener("DOMContentLoaded", () => {
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Raises Unmeasured when there is no browser to drive, with what to do."""
+    """Start Chromium. Raises Unmeasured, with what to do, when there is none."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -80,12 +80,12 @@ def chromium() -> Iterator[Browser]:
 
 
 def watch(page: Page) -> None:
-    """Before the page is opened."""
+    """Record long tasks, frames and painted versions. Call it before the page is opened."""
     page.add_init_script(WATCH)
 
 
 def complaints(page: Page) -> list[str]:
-    """What the page's console says from now on: it should say nothing."""
+    """A list that collects the page's console messages from now on; there should be none."""
     said: list[str] = []
     page.on(
         "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None

@@ -1,11 +1,11 @@
-"""A small real swarm for the rows that need one: a seed and joiners as ordinary processes, read through their
+"""Runs a small real swarm for benchmark rows: a seed and joining peers as processes, read through their
 journals.
 
     with LocalSwarm(folder) as home:
         home.join(Role.LEARNER)  ...  home.wait(version)  ...  home.events("learner-1")
 
-The settings are the demo's without its end. Peers are what `swarm up` starts, without its restarts: a peer
-that dies while it is measured ends the row with its last words.
+The settings are the demo's without a stop condition. Peers are started as `swarm up` starts them, but not
+restarted: a peer that dies while it is measured ends the row with the last line of its log.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SETTINGS = (
     "run.optimizer.lr=1e-3",
     "peer.listen.host=127.0.0.1",
 )
-"""As configs/demo.toml, without an end."""
+"""The settings of configs/demo.toml, without a stop condition."""
 
 PATIENCE = 120.0
-"""Seconds for a swarm to do what is waited for: a busy machine needs half a minute to start one."""
+"""Seconds that any wait may take: starting a swarm on a busy machine takes half a minute."""
 
 LEAVE = 20.0
 LOOK = 0.1
@@ -55,7 +55,7 @@ class LocalSwarm:
         self._temporary = tempfile.TemporaryDirectory(prefix="swarm-bench-")
         self.folder = Path(self._temporary.name) / "run"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        """By folder: `seed`, `learner-1`, ..."""
+        """Peer folder (`seed`, `learner-1`, ...) -> its process."""
         self._counts: dict[Role, int] = {}
 
     def __enter__(self) -> LocalSwarm:
@@ -80,11 +80,12 @@ class LocalSwarm:
         self._end()
 
     def join(self, role: Role) -> str:
-        """Start a peer on this run's folder -> its folder."""
+        """Start a peer on this run's folder. Returns its peer folder."""
         self._counts[role] = self._counts.get(role, 0) + 1
         peer_folder = f"{role.value}-{self._counts[role]}"
         self._start(peer_folder, self.words(role, self.folder))
-        # Corners are taken in the order in which peers come: the next one waits, so that the names are right.
+        # Peer folders are taken in the order in which peers start: wait for each, so that the names are
+        # right.
         self.until(f"{peer_folder} to begin", (self.folder / "peers" / peer_folder / "key").exists)
         return peer_folder
 
@@ -107,7 +108,7 @@ class LocalSwarm:
         return read_journal(path) if path.exists() else iter(())
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Raises Unmeasured when a peer dies meanwhile, or after PATIENCE seconds."""
+        """Wait for a version. Raises Unmeasured when a peer dies meanwhile, or after PATIENCE seconds."""
         deadline = time.monotonic() + PATIENCE
         while not holds():
             self.look()
@@ -163,7 +164,7 @@ class LocalSwarm:
 
 
 def start(words: list[str], stderr: int, module: str = "peers.cli") -> subprocess.Popen[bytes]:
-    """A `swarm` command as a process that does not outlive this one."""
+    """A `swarm` command as a process that ends with this one."""
     from peers.runtime.signals import PARENT
 
     return subprocess.Popen(
@@ -177,7 +178,7 @@ def start(words: list[str], stderr: int, module: str = "peers.cli") -> subproces
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ask to leave; kill whoever has not after LEAVE seconds."""
+    """Ask processes to leave; kill those that have not ended after LEAVE seconds."""
     for process in processes:
         if process.poll() is None:
             process.terminate()

@@ -1,10 +1,10 @@
-"""A child process that measures for us: questions go in, answers come out.
+"""A child process that measures: it answers questions in JSON over its pipes.
 
     Partner("benchmarks.processes.admission_server", {...}) -- ask(do=...) --> answer          in the row
     setup = opened(); say(...); await answer_all(handle)                                  in the child
 
-Questions and answers are JSON in frames of swarm.process. A child ends when its parent does, so that none
-outlives the bench. Not handled: two questions to one child at a time.
+Questions and answers are JSON in frames of swarm.process. A child ends with its parent. Not handled: two
+questions to one child at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 
 
 def environment() -> dict[str, str]:
-    """One thread each: the processes of a swarm share the cores."""
+    """Environment of a child: one thread, since the processes of a swarm share the cores."""
     own = {name: text for name, text in os.environ.items() if not name.startswith("SWARM__")}
     return process.environment({**process.THREADS, "PYTHONUNBUFFERED": "1"}, own)
 
@@ -67,7 +67,7 @@ class Partner:
 
 
 def ask_all(partners: Sequence[Partner], questions: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    """One question to each, at the same time."""
+    """Ask several children one question each, at the same time."""
     for partner, question in zip(partners, questions, strict=True):
         partner.tell(**question)
     return [partner.hear() for partner in partners]
@@ -79,7 +79,8 @@ def _pipe() -> process.Pipe:
 
 
 def opened() -> Answer:
-    """First of all in the child: what the Partner was made with. From here on only answers reach it."""
+    """In the child, before anything else: the setup that the Partner was made with. From here on only answers
+    go to the parent's pipe."""
     _pipe()
     setup: Answer = json.loads(sys.argv[1])
     return setup
@@ -90,12 +91,12 @@ def say(**answer: Any) -> None:
 
 
 def heard() -> Answer | None:
-    """The next question; None when the parent is gone. Nobody reads while one is handled."""
+    """The next question; None when the parent has ended. No thread reads the pipe between two calls."""
     frame = _pipe().receive()
     return None if frame is None else json.loads(frame)
 
 
 async def answer_all(handle: Callable[[Answer], Awaitable[Answer]]) -> None:
-    """Until the parent is gone."""
+    """Answer questions until the parent ends."""
     while (question := await asyncio.to_thread(heard)) is not None:
         say(**await handle(question))

@@ -1,15 +1,15 @@
-"""A made-up swarm of any size as the events that a seed's bus sees, for benches and for whoever works on the
-page.
+"""Generates the events of a synthetic swarm of any size, as a seed's bus sees them, for benchmarks and page
+tests.
 
     swarm_events(peers, seconds, start)
         -> Started, Heard, Moved, Averaged, Trained, Counted, Shown, Released, Adopted, Evaluated, ...
 
-Nobody computes here: a schedule of actions plays a run of a few learners, one evaluator, one seed and
-samplers with different speed, distance and hardware. What follows from each other in a real run does here
-too: a sampler uses the newest release that has had time to reach it, its groups' lag and verdicts follow from
-that, a round moves through its phases before it releases. The same arguments give the same events, in the
-order of their time, so that a run can be folded at once or played live. A Fault breaks it in a known way from
-a known moment on. Not handled here: other peers' clocks (all are right) and messages on a wire.
+A schedule of actions simulates a few learners, one evaluator, one seed, and samplers with different speed,
+distance and hardware; nothing is computed. Events are consistent as in a real run: a sampler uses the newest
+release that has had time to reach it, its groups' lag and verdicts follow from that, and a round passes
+through its phases before it releases. The same arguments give the same events, ordered by time, so that a run
+can be folded at once or played live. A Fault breaks the swarm in a known way from a known moment on. Not
+handled here: clock errors and network messages.
 """
 
 from __future__ import annotations

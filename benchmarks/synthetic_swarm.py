@@ -1,7 +1,6 @@
-"""The peers of a made-up swarm and what each of them says: parts of benchmarks.synthetic_events, which has
-the plot.
+"""The peers of a synthetic swarm and the events of each; benchmarks.synthetic_events schedules them.
 
-Everything is drawn from the caller's generator, so that the same seed plays the same run.
+Everything is drawn from the caller's generator, so that the same seed gives the same run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One line of the table of figures, and how the table is shown.
+"""One line of the table of figures, and the table as text and JSON.
 
     Figure(row, what, value, unit, against, other)  ->  a ratio, a line of text, a JSON object
 
-A figure says what was measured and, where it makes sense, what it was compared with in the same run: the
-ratio is worth more than either number, since both met the same noise. A row that cannot be measured here is a
-Gap with its reason, not a lost run.
+A figure has what was measured and, where it makes sense, the baseline measured in the same run: their ratio
+is more reliable than either number, since both had the same noise. A row that cannot be measured here is a
+Gap with its reason; the other rows are measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether the learners hold the same weights: for each version, each learner's digest.
 
-Takes (version, learner, digest) from heartbeats and releases; a later digest of a learner replaces its earlier one
-(it snapped to the release). Versions that leave the window are only counted. A version with one learner's digest is
-not compared.
+Takes (version, learner, digest) from heartbeats and releases; a later digest of a learner replaces its
+earlier one (it snapped to the release). Versions that leave the window are only counted. A version with one
+learner's digest is not compared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The page, its stream and its JSON API as one read-only application.
 
 Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
-(server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`. Every request
-passes dashboard.safety first. The number of streams is limited, in all and for each address. Not handled here:
-ports and connections (dashboard.server), who may read the page (bind to loopback, or put a proxy in front).
+(server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`. Every
+request passes dashboard.safety first. The number of streams is limited, in all and for each address. Not
+handled here: ports and connections (dashboard.server), who may read the page (bind to loopback, or put a
+proxy in front).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and a replay's stream
@@ -43,18 +44,19 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-"""Media types of static files; the machine's own list may give a script a type that browsers refuse to run."""
+"""Media types of static files; the machine's own list may give a script a type that browsers refuse to
+run."""
 
 SEATS = 16
-"""Most streams of one address: two browsers with six connections each, or a small office behind one router. For
-requests through a proxy on this machine the forwarded address counts."""
+"""Most streams of one address: two browsers with six connections each, or a small office behind one router.
+For requests through a proxy on this machine the forwarded address counts."""
 
 SMALLEST = 1000
 """Least bytes of an answer that is compressed: fewer fit one packet anyway."""
 
 EFFORT = 3
-"""zlib's compression level: 5 ms for the half megabyte of 500 peers; level 5 takes 1.5 times as long for 6 % fewer
-bytes."""
+"""zlib's compression level: 5 ms for the half megabyte of 500 peers; level 5 takes 1.5 times as long for 6 %
+fewer bytes."""
 
 RETRY = 1000
 """Milliseconds until a browser reconnects to a stream that broke."""
@@ -127,8 +129,8 @@ def _add_stream(app: FastAPI, source: Source) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, each made after the one before is sent. (FastAPI's own response holds two back in queues,
-    and reports a client that disconnects meanwhile as an exception.)"""
+    """Server-sent events, each made after the one before is sent. (FastAPI's own response holds two back in
+    queues, and reports a client that disconnects meanwhile as an exception.)"""
 
     media_type = "text/event-stream"
 

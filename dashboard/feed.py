@@ -1,9 +1,9 @@
 """The feed: folds a bus's events into a State and sends each reader what changed since its last update.
 
-A Feed is a sink of a Bus. A reader is a revision number: at each tick it gets everything that changed since that
-revision as one update; readers with the same revision share the text. So no queue can grow: a slow reader gets
-fewer and larger updates, and a full view when it is far behind. Ticks are aligned, four a second, fewer while much
-changes. Everything runs in one event loop. Not handled here: transport (dashboard.app).
+A Feed is a sink of a Bus. A reader is a revision number: at each tick it gets everything that changed since
+that revision as one update; readers with the same revision share the text. So no queue can grow: a slow
+reader gets fewer and larger updates, and a full view when it is far behind. Ticks are aligned, four a second,
+fewer while much changes. Everything runs in one event loop. Not handled here: transport (dashboard.app).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ PAUSE = 0.25
 """Seconds between two updates of one reader: as fast as a person reads changing figures."""
 
 MANY, SLOWER = 200, 4
-"""After an update of more than MANY rows the next one comes SLOWER ticks later: rendering takes the browser longer
-than that wait."""
+"""After an update of more than MANY rows the next one comes SLOWER ticks later: rendering takes the browser
+longer than that wait."""
 
 CALM = 1.0
 """Seconds between two updates of the flows: they are averages over several seconds, and large."""
 
 PULSE = 2.0
-"""Seconds after which a reader without news gets an update that says how long it has been quiet; the page warns
-after 10."""
+"""Seconds after which a reader without news gets an update that says how long it has been quiet; the page
+warns after 10."""
 
 BEHIND = 10.0
 """Seconds without reading after which a reader gets a full view, which all such readers share."""
 
 READERS = 64
-"""Most open streams; a browser may hold one per tab. Beyond them the page refuses with a message, so that the peer
-does not run out of memory."""
+"""Most open streams; a browser may hold one per tab. Beyond them the page refuses with a message, so that the
+peer does not run out of memory."""
 
 _json = msgspec.json.Encoder()
 

@@ -1,9 +1,9 @@
 """Flows of bytes between peers, as the receivers counted them.
 
-Takes Transferred events (a receiver's counts by purpose and sender, over some seconds), and shows the rates of
-flows that are still reported, and totals by purpose. A rate that is not reported again for three periods is
-dropped. Senders' counts are not used, since each transfer would be counted twice. Learners that averaged without
-reporting bytes have flows of gradients without a rate.
+Takes Transferred events (a receiver's counts by purpose and sender, over some seconds), and shows the rates
+of flows that are still reported, and totals by purpose. A rate that is not reported again for three periods
+is dropped. Senders' counts are not used, since each transfer would be counted twice. Learners that averaged
+without reporting bytes have flows of gradients without a rate.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PATIENCE = 3
 """Periods without a report after which a rate is dropped: one report may be lost."""
 
 SHORTEST, LONGEST, UNKNOWN = 1.0, 60.0, 5.0
-"""Seconds of a reporting period: the bounds of what a report may claim, and the period assumed for an averaging
-round."""
+"""Seconds of a reporting period: the bounds of what a report may claim, and the period assumed for an
+averaging round."""
 
 ALL_TO_ALL = 8
 """Most learners of a round that are drawn with a flow between every two; more are drawn as a ring."""

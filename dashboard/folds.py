@@ -1,7 +1,7 @@
 """One function for each kind of event: how it changes a State.
 
-Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the part
-that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing.
+Each takes (state, event, when it happened by this peer's clock), cleans what peers wrote and passes it to the
+part that keeps it. Judged, Sampled and other kinds without a function here become sentences, or nothing.
 """
 
 from __future__ import annotations

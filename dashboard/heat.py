@@ -1,7 +1,7 @@
 """The heat map of lags: how many versions each peer was behind, by slots of time.
 
-Takes (peer, lag in versions, time) and keeps the largest lag of each peer in each slot. A full map merges its slots
-in pairs, so that a bounded number of columns covers any length of time.
+Takes (peer, lag in versions, time) and keeps the largest lag of each peer in each slot. A full map merges its
+slots in pairs, so that a bounded number of columns covers any length of time.
 """
 
 from __future__ import annotations

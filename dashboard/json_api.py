@@ -1,9 +1,9 @@
 """The JSON API: everything that the page shows, for scripts, with one read-only endpoint for each block.
 
-Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.views; curves are also
-available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for the present
-and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not handled here: the
-stream and the page (dashboard.app), who may request them (dashboard.safety).
+Makes a router from a Source and an optional invite. Each answer is a struct of dashboard.views; curves are
+also available as CSV, the invite as a QR code, the figures as Prometheus metrics. A live page answers for the
+present and refuses `at`; a replay answers for the journal time `at`. Unknown parameters are ignored. Not
+handled here: the stream and the page (dashboard.app), who may request them (dashboard.safety).
 """
 
 # Annotations are evaluated at once: FastAPI looks strings up among the module's names, and `at` depends on
@@ -31,8 +31,8 @@ from dashboard.text import LARGEST
 from swarm.types import PeerId
 
 SILENT = 10.0
-"""Seconds without any event, in which several heartbeats of every peer are missing. The page warns after the same
-time."""
+"""Seconds without any event, in which several heartbeats of every peer are missing. The page warns after the
+same time."""
 
 CURVES = 64
 """Most names in one request: more curves than a State keeps."""
@@ -148,7 +148,8 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
         return _json(now.state.problems(now.now))
 
     @router.endpoint(
-        "/api/events", answers(views.EventsView, "Sentences added or repeated after a revision, oldest first.")
+        "/api/events",
+        answers(views.EventsView, "Sentences added or repeated after a revision, oldest first."),
     )
     async def events(now: Now, after: After = 0) -> Response:
         return _json(views.EventsView(revision=now.state.revision, events=now.state.events(after)))

@@ -1,9 +1,9 @@
 """The swarm's figures in Prometheus' text format: `/metrics`.
 
-Everything is computed from a State at each request, so that a scrape and the page cannot differ. Figures have base
-units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels have few values;
-only `swarm_peer_up` is labelled by peer, and a State keeps a bounded number of those. Not handled here: drawing
-(dashboard/grafana.json).
+Everything is computed from a State at each request, so that a scrape and the page cannot differ. Figures have
+base units (seconds, bytes, ratios 0 to 1); an unknown figure is left out instead of being zero. Labels have
+few values; only `swarm_peer_up` is labelled by peer, and a State keeps a bounded number of those. Not handled
+here: drawing (dashboard/grafana.json).
 """
 
 from __future__ import annotations

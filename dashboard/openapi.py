@@ -1,7 +1,7 @@
 """OpenAPI description of the JSON API, generated from the types that its endpoints return.
 
-The schemas come from the structs of dashboard.views and the docstrings under their fields, so that description and
-code cannot differ. Not handled here: parameters (FastAPI reads them from the endpoints).
+The schemas come from the structs of dashboard.views and the docstrings under their fields, so that
+description and code cannot differ. Not handled here: parameters (FastAPI reads them from the endpoints).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(kind: Any, text: str, *errors: int) -> Answers:
-    """The documented answers of an endpoint: a view or a list of views (`tuple[views.Row, ...]`), and the error
-    for a wrong parameter, which every endpoint has."""
+    """The documented answers of an endpoint: a view or a list of views (`tuple[views.Row, ...]`), and the
+    error for a wrong parameter, which every endpoint has."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return {200: _json(text, schema)} | refusals(*errors)
 
@@ -56,8 +56,8 @@ def _json(text: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The application's `openapi` function, with the views among its components; it computes the description at
-    the first request."""
+    """The application's `openapi` function, with the views among its components; it computes the description
+    at the first request."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """One row of the peer table: what is known about a peer, from its heartbeats and from other peers' events.
 
-Everything in a heartbeat is the peer's own claim; verdicts on its groups, its answer times and the error of its
-clock were counted and timed by others. Strings and numbers are cleaned on the way in. Whether a peer is `lost` is
-decided in `status` only: by a roster's Lost event, or by silence for longer than the run's patience.
+Everything in a heartbeat is the peer's own claim; verdicts on its groups, its answer times and the error of
+its clock were counted and timed by others. Strings and numbers are cleaned on the way in. Whether a peer is
+`lost` is decided in `status` only: by a roster's Lost event, or by silence for longer than the run's
+patience.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     busy                mean share of the learners' time spent computing
     lag_max             versions that the last peer is behind the newest release
 
-They are computed when time enters the next slot, as of the end of the slot before. A slot without any event has no
-figures.
+They are computed when time enters the next slot, as of the end of the slot before. A slot without any event
+has no figures.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The last minutes of a swarm, for the diagnosis: each peer's phase, since when, and its recent events.
 
 Every event comes in through `take`; dashboard.diagnosis reads the rest. Times are arrivals by this peer's own
-clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look old.
-Memory is bounded whatever the events contain, in peers and in marks for each. It is not saved in a snapshot: a
-few minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long is too long,
-which depends on the run's pace.
+clock (that of the newest heartbeat's receiver), so that a peer with a wrong clock cannot make anything look
+old. Memory is bounded whatever the events contain, in peers and in marks for each. It is not saved in a
+snapshot: a few minutes fill it again. Not handled here: what State has (peers, curves, digests), and how long
+is too long, which depends on the run's pace.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SENDERS = 128
 """Most peers with refused frames, and most open faults; further ones appear in the events only."""
 
 PAUSE = 2.0
-"""Seconds without any heartbeat after which this peer itself may have been paused: the shortest pace in use has
-a heartbeat every second."""
+"""Seconds without any heartbeat after which this peer itself may have been paused: the shortest pace in use
+has a heartbeat every second."""
 
 _VERDICTS = frozenset((*map(str, Verdict), "expired"))
 

@@ -3,12 +3,12 @@
     journal -> Replay -> moment(at)              the state as it was
                       -> updates(at, speed)      views: the journal's clock runs `speed` times as fast as ours
 
-Journal time is the Timeline's: the clock of the peer that wrote the journal, which never goes back; an event with
-another peer's clock is placed where it arrived. Events before the writer's first own time stamp are placed there.
-The journal is read once, and the state is saved every so many events; the state at a moment is the nearest saved
-one before it, plus the events in between. Each stream has its own state; requests for single moments share the
-last few. A stream that reaches the journal's end stays there. Not handled here: journals that still grow (`swarm
-status` and the live page follow those).
+Journal time is the Timeline's: the clock of the peer that wrote the journal, which never goes back; an event
+with another peer's clock is placed where it arrived. Events before the writer's first own time stamp are
+placed there. The journal is read once, and the state is saved every so many events; the state at a moment is
+the nearest saved one before it, plus the events in between. Each stream has its own state; requests for
+single moments share the last few. A stream that reaches the journal's end stays there. Not handled here:
+journals that still grow (`swarm status` and the live page follow those).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ READERS = 8
 """Most streams: each has its own state."""
 
 FASTEST = 1000.0
-"""Highest speed in journal seconds per second: faster than this a run is over before a person sees anything."""
+"""Highest speed in journal seconds per second: faster than this a run is over before a person sees
+anything."""
 
 _json = msgspec.json.Encoder()
 
@@ -61,8 +62,8 @@ class StateAt(NamedTuple):
 
 
 class JournalFile:
-    """The events of a journal on the disk; only the offsets of its lines are in memory. An incomplete last line
-    is left out."""
+    """The events of a journal on the disk; only the offsets of its lines are in memory. An incomplete last
+    line is left out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

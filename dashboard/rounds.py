@@ -1,7 +1,8 @@
 """The phase of each learner in its averaging round, and the last rounds.
 
-Takes Moved events, the phases in learners' heartbeats, and Averaged events. For each learner the newest phase by
-its own clock counts; the time shown is by this peer's clock. Phases that are not of a round change nothing.
+Takes Moved events, the phases in learners' heartbeats, and Averaged events. For each learner the newest phase
+by its own clock counts; the time shown is by this peer's clock. Phases that are not of a round change
+nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Safety: checks of every request before the page answers, and security headers of every answer.
 
-Requests are answered only under host names of this page, so that another site whose name resolves to this address
-cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other origins; an exception
-becomes a general sentence in the answer and a traceback in the server's log. Not handled here: who may read the
-page (bind to loopback, or put a proxy in front), connections and their deadlines (dashboard.server).
+Requests are answered only under host names of this page, so that another site whose name resolves to this
+address cannot read it (DNS rebinding). Only GET and HEAD are allowed; nothing is shared with other origins;
+an exception becomes a general sentence in the answer and a traceback in the server's log. Not handled here:
+who may read the page (bind to loopback, or put a proxy in front), connections and their deadlines
+(dashboard.server).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ OUR_BUG = "the page has a bug; the log of the peer that serves it shows where"
 
 
 class Hosts:
-    """Host names under which the page is served. Ports are ignored: a tunnel changes them, and an attacker can
-    choose them."""
+    """Host names under which the page is served. Ports are ignored: a tunnel changes them, and an attacker
+    can choose them."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = {_bare(name) for name in (*LOOPBACK, *names)}

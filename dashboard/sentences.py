@@ -1,7 +1,7 @@
 """Events as plain sentences, for the page and the terminal.
 
-An event becomes News, or None when it has no sentence (heartbeats, counts, training steps: the table and the curves
-show those). News with the same key share one line with a count.
+An event becomes News, or None when it has no sentence (heartbeats, counts, training steps: the table and the
+curves show those). News with the same key share one line with a count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One curve: a value per policy version, or per slot of time, in bounded memory.
 
-Takes (x, at, value, weight) in about the order of x; when several learners report one version, its point is their
-weighted mean. When a curve is full, neighbours are merged in pairs, so that a run of any length keeps its shape.
-Each point has the revision at which it last changed: a reader that has the curve at revision r requests only newer
-points.
+Takes (x, at, value, weight) in about the order of x; when several learners report one version, its point is
+their weighted mean. When a curve is full, neighbours are merged in pairs, so that a run of any length keeps
+its shape. Each point has the revision at which it last changed: a reader that has the curve at revision r
+requests only newer points.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The page's HTTP server: runs an application inside the caller's event loop and resists slow and hostile clients.
+"""The page's HTTP server: runs an application inside the caller's event loop and resists slow and hostile
+clients.
 
 Serves the application of dashboard.app until the Server is closed. The caller handles signals. uvicorn has no
 deadline for a request's head, and none for a client that does not read, so a connection here has both:
@@ -7,8 +8,9 @@ deadline for a request's head, and none for a client that does not read, so a co
     closed after HEAD seconds without a whole head, however its bytes trickle,
            or when it reads less than PORTION in STALL seconds
 
-When there are too many connections without a request, the oldest ones are closed, so that half-open ones block no
-other client. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a proxy).
+When there are too many connections without a request, the oldest ones are closed, so that half-open ones
+block no other client. Not handled here: what is answered (dashboard.app), to whom (dashboard.safety), TLS (a
+proxy).
 """
 
 from __future__ import annotations

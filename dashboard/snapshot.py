@@ -1,9 +1,9 @@
 """Saves a State as bytes and loads it, for a restart and for observers that join late.
 
 The parts of a State are typed structs, encoded with msgpack and compressed with zstd. `load` accepts bytes of
-strangers: it checks sizes before anything is decoded or allocated, types while decoding, and then clips every part
-to the bounds that a fold keeps. Afterwards `fold` continues as if it had never stopped. Not saved: the last minutes,
-which dashboard.diagnosis reads; a few minutes fill them again.
+strangers: it checks sizes before anything is decoded or allocated, types while decoding, and then clips every
+part to the bounds that a fold keeps. Afterwards `fold` continues as if it had never stopped. Not saved: the
+last minutes, which dashboard.diagnosis reads; a few minutes fill them again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ LARGEST_DUMP = 64 << 20
 """Most bytes when unpacked: ten times a State whose containers are all full."""
 
 GROWS, SMALLEST = 64, 1 << 20
-"""Highest ratio of unpacked to packed bytes, and unpacked bytes that are always allowed. Real states grow four to
-eight times. One byte may become an object of sixty: a stranger's few kilobytes must not become a gigabyte here."""
+"""Highest ratio of unpacked to packed bytes, and unpacked bytes that are always allowed. Real states grow
+four to eight times. One byte may become an object of sixty: a stranger's few kilobytes must not become a
+gigabyte here."""
 
 COARSEST = 64
 """Least points of a curve that is thinned to save space: fewer would not show its shape."""
@@ -83,8 +84,8 @@ _decoder = msgspec.msgpack.Decoder(SavedState)
 
 
 def dump(state: State, limit: int | None = None) -> bytes:
-    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, sentences, lags and
-    releases are left out."""
+    """Save a State in at most `limit` bytes: curves are thinned first, then the oldest groups, sentences,
+    lags and releases are left out."""
     kept = _keep(state)
     packed = _pack(kept)
     if limit is not None and len(packed) > limit:
@@ -103,7 +104,8 @@ def load(
 ) -> State:
     """Load a State. Raises SnapshotError when the bytes are no valid one.
 
-    With `now`, the loader's clock counts from here on: later time stamps in the State come from a wrong clock.
+    With `now`, the loader's clock counts from here on: later time stamps in the State come from a wrong
+    clock.
     """
     try:
         kept = _decoder.decode(_unpack(data))
@@ -206,7 +208,9 @@ def _mend(kept: SavedState, history: History) -> None:
         if when in ("first", "last")
     }
     curves = {
-        name: curve for name, curve in kept.series.items() if curve_name(name) and curve.sanitize(history.points)
+        name: curve
+        for name, curve in kept.series.items()
+        if curve_name(name) and curve.sanitize(history.points)
     }
     kept.series = dict(list(curves.items())[: CURVES + len(pulse.NAMES)])
     kept.members = members(kept.members)

@@ -1,9 +1,9 @@
 """How fast releases spread: for each of the newest ones, the seconds until each peer had it or a newer one.
 
-Takes releases, and the versions that peers have with their times; shows first, median and last. A peer counts once
-for a release, when it gets it or a newer one. A peer that is first seen at a version is not timed for it, since it
-may have had it for long; neither is the publisher. A claim of a version that is not released yet is kept until the
-release, for the next two versions only.
+Takes releases, and the versions that peers have with their times; shows first, median and last. A peer counts
+once for a release, when it gets it or a newer one. A peer that is first seen at a version is not timed for
+it, since it may have had it for long; neither is the publisher. A claim of a version that is not released yet
+is kept until the release, for the next two versions only.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     event -> fold(state, event) -> state.view(now) -> page, terminal, JSON, metrics, replay
 
-`fold` uses no clock and no I/O: the same events give the same state, live or from a journal. Each concern is a
-part of its own, with what it takes, what it keeps (bounded, whatever the events contain) and what it shows. Every
-change has a revision number, so that `view(now, since)` returns only what is newer than revision `since`; a change
-that an update cannot carry (a thinned curve) makes the next view a full one. Strings and numbers of peers are
-cleaned here, once. Not handled here: whether a sender may report an event (the roles check that); how a state is
-saved (dashboard.snapshot).
+`fold` uses no clock and no I/O: the same events give the same state, live or from a journal. Each concern is
+a part of its own, with what it takes, what it keeps (bounded, whatever the events contain) and what it shows.
+Every change has a revision number, so that `view(now, since)` returns only what is newer than revision
+`since`; a change that an update cannot carry (a thinned curve) makes the next view a full one. Strings and
+numbers of peers are cleaned here, once. Not handled here: whether a sender may report an event (the roles
+check that); how a state is saved (dashboard.snapshot).
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class State:
         replay: views.Span | None = None,
         flows: bool = True,
     ) -> views.StateView:
-        """What changed after revision `since`; everything when it is 0, or when an update is not enough (`full`
-        is set then). `flows`: include flows in an update."""
+        """What changed after revision `since`; everything when it is 0, or when an update is not enough
+        (`full` is set then). `flows`: include flows in an update."""
         full = since < self.reset or since == 0 or since > self.revision
         start = 0 if full else since
         learners = self.alive(Role.LEARNER, now)

@@ -1,10 +1,10 @@
 """One clock for the events of many peers: the time at which an event arrived.
 
-The peer that writes a journal (the keeper) stamps what it saw itself: heartbeats, releases, verdicts. Events that
-others report carry their clocks, which may be off by hours. Only the keeper's stamps advance the timeline, which
-never goes back; an event of another peer gets the timeline's time. Until the keeper's first stamp the others'
-clocks are used; that stamp may set the timeline back, once. Not handled here: a keeper whose clock is set back
-while it writes; the timeline stands still until the clock catches up.
+The peer that writes a journal (the keeper) stamps what it saw itself: heartbeats, releases, verdicts. Events
+that others report carry their clocks, which may be off by hours. Only the keeper's stamps advance the
+timeline, which never goes back; an event of another peer gets the timeline's time. Until the keeper's first
+stamp the others' clocks are used; that stamp may set the timeline back, once. Not handled here: a keeper
+whose clock is set back while it writes; the timeline stands still until the clock catches up.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from swarm import events as happened
 from swarm.types import PeerId
 
 NEAR = 5.0
-"""Seconds by which another peer's stamp may differ from the timeline and still be used: it is more precise than
-the keeper's last stamp."""
+"""Seconds by which another peer's stamp may differ from the timeline and still be used: it is more precise
+than the keeper's last stamp."""
 
 
 class Timeline(msgspec.Struct):

@@ -1,10 +1,10 @@
-"""The views: types of everything that the page shows. The JSON API returns them, the stream sends them, OpenAPI
-describes them.
+"""The views: types of everything that the page shows. The JSON API returns them, the stream sends them,
+OpenAPI describes them.
 
-Figures that only the peer itself reports are under `claims`; all others were counted, timed or signed by other peers
-or by the one that serves the page. Times are unix seconds, durations seconds, sizes bytes, rates per second.
-Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a view is made
-(dashboard.state) and sent (dashboard.feed).
+Figures that only the peer itself reports are under `claims`; all others were counted, timed or signed by
+other peers or by the one that serves the page. Times are unix seconds, durations seconds, sizes bytes, rates
+per second. Ids are peer ids. Strings of peers were cleaned when they were folded. Not handled here: how a
+view is made (dashboard.state) and sent (dashboard.feed).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Level = Literal["info", "warning", "error"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Base of all views. They are trees without cycles, thousands of them in a full view, so the garbage collector
-    skips them."""
+    """Base of all views. They are trees without cycles, thousands of them in a full view, so the garbage
+    collector skips them."""
 
 
 class WindowView(View):
@@ -127,8 +127,8 @@ class Claims(View):
 
 
 class Row(View):
-    """A peer. An update has the rows of peers that sent something or were counted; `status`, `lag` and `share` of
-    the others follow from the time, the newest release and the totals."""
+    """A peer. An update has the rows of peers that sent something or were counted; `status`, `lag` and
+    `share` of the others follow from the time, the newest release and the totals."""
 
     id: str
     name: str

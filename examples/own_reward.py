@@ -12,7 +12,7 @@ from typing import Any
 
 
 def nearness(completions: list[str], answer: list[str], **row: Any) -> list[float]:
-    """The share of the answer's characters that stand in their places, 0 to 1."""
+    """The share of the answer's characters that are at the right position, 0 to 1."""
     return [
         sum(given == wanted for given, wanted in zip(completion, right, strict=False)) / max(len(right), 1)
         for completion, right in zip(completions, answer, strict=True)
@@ -20,7 +20,7 @@ def nearness(completions: list[str], answer: list[str], **row: Any) -> list[floa
 
 
 def brevity(completions: list[str], answer: list[str], **row: Any) -> list[float | None]:
-    """-1 where a completion is more than twice as long as the answer; nothing is said of the others."""
+    """-1 for a completion more than twice as long as the answer, None (not applicable) for others."""
     return [
         -1.0 if len(completion) > 2 * len(right) else None
         for completion, right in zip(completions, answer, strict=True)

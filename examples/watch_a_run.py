@@ -21,7 +21,7 @@ from swarm.protocol import Role
 
 
 def follow(journal: Path, wait: Callable[[], None]) -> Iterator[AnyEvent]:
-    """The events of a journal, those still to come included: `wait` is called where there is no more yet."""
+    """The events of a journal, including future ones: `wait` is called when there are no more yet."""
     with open(journal, "rb") as file:
         line = b""
         while True:

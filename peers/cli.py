@@ -1,9 +1,9 @@
-"""The command line of `swarm`: parses arguments, finds the run folder, loads the settings and calls one
-function a command.
+"""The command line of `swarm`: defines and parses the arguments, and calls the command's function in
+peers.verbs.
 
-Every command is a function from parsed arguments to an exit code; what it raises becomes one in
-`peers.errors.guarded`. Data goes to stdout, talk to stderr, and nothing ever asks. Torch and hivemind take
-seconds to import, so that each command imports what it needs when it runs, and `--help` needs neither. Not
+Every command is a function from parsed arguments to an exit code; `peers.errors.guarded` turns its exceptions
+into exit codes. Results go to stdout, messages to stderr, and no command asks questions. Torch and hivemind
+take seconds to import, so each command imports what it needs when it runs, and `--help` needs neither. Not
 handled here: what the commands do.
 """
 
@@ -28,7 +28,7 @@ ROLES = ("auto", *(role.value for role in JOINING))
 SPELLED = str.maketrans(
     {"→": "->", "←": "<-", "×": "x", "…": "...", "·": "-", "–": "-", "●": "*", "◌": "o", "▲": "!", "✕": "x"}
 )
-"""Replacements of our characters beyond ASCII, for an output that cannot show them."""
+"""Replacements of the non-ASCII characters that we print, for an output that cannot show them."""
 
 
 def main(said: Sequence[str] | None = None) -> int:

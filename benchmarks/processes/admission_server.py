@@ -1,13 +1,13 @@
-"""A learner's admission path in a process of its own, for the row `groups`: real node, real
-`LearnerInbox.receive`, no training.
+"""A learner's admission path in its own process, for the row `groups`: a real node and
+`LearnerInbox.receive`, without training.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
                          -> {"addresses", "run", "tcp"}
     {"do": "count"}      -> what was admitted so far
 
-Beside it, in the same process and on the same loop, the two simpler things it is compared with: Mail with a
-handler that only acknowledges, and a bare TCP socket that does the same. Admitted groups leave the batcher as
-a training learner would take them.
+The same process and event loop serve the two baselines: Mail with a handler that only acknowledges, and a
+bare TCP socket that does the same. Admitted groups are taken from the batcher as a training learner takes
+them.
 """
 
 from __future__ import annotations

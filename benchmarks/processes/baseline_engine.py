@@ -1,12 +1,13 @@
-"""The libraries of a sampler engine without this project, for the row `engines`: (prompts, group) -> how many
-tokens.
+"""Baselines of the row `engines`: the libraries behind the sampler engines without this project.
+
+(prompts, group) -> number of tokens:
 
     hf             transformers' `generate`, the log-probabilities computed from its scores
     vllm           vllm.LLM in this process
     vllm-server    the completions endpoint, a request for each prompt, all at once
 
-Each gives what an engine gives: texts and the log-probabilities of untruncated sampling. Not here: seeds of
-their own for each group, which a replay needs.
+Each computes what an engine computes: texts and the log-probabilities of untruncated sampling. Not included:
+a seed for each group, which a replay needs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Bare hivemind, for the row `averaging`: a stock DHT and a stock DecentralizedAverager, the same codec and
-the same times.
+"""Baseline of the row `averaging`: hivemind's stock DHT and DecentralizedAverager, with the same codec and
+time-outs.
 
 python -m benchmarks.processes.baseline_hivemind '{"bootstrap": [...]}'     -> {"addresses"}
 {"do": "open", "numel": N, "members": n}   {"do": "average", "fill": x}   {"do": "close"}
@@ -80,7 +80,7 @@ def main() -> int:
     stock = Stock(dht)
     try:
         say(addresses=[str(address) for address in dht.get_visible_maddrs()])
-        while (question := heard()) is not None:  # no thread reads it while hivemind forks
+        while (question := heard()) is not None:  # no thread reads the pipe while hivemind forks
             say(**stock.answer(question))
     finally:
         stock.close()

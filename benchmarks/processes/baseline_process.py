@@ -1,12 +1,12 @@
-"""One process that samples and trains in turn, for the row `tokens`: a peer's engine, learner and settings,
-no network.
+"""Baseline of the row `tokens`: one process that samples and trains in turn, with a peer's engine, learner
+and settings, without a network.
 
     python -m benchmarks.processes.baseline_process '{"model": ..., "seconds": 20, "warm": 3}'
         -> {"tokens", "seconds", "cpu", "learn", ...}
 
-A turn: a batch of groups in calls of as many tasks as a sampler makes, rewards, gradient, step, weights as a
-release's bytes back into the engine. Tokens are those of the completions, end tokens included, that were
-sampled and then trained on.
+A turn samples a batch of groups in calls of the sampler's size, computes rewards and gradient, steps, and
+loads the weights as a release's bytes into the engine. It counts the tokens of completions, end tokens
+included, that were sampled and then trained on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SampleAndTrain:
         self.forget()
 
     def forget(self) -> None:
-        """Counts from now on."""
+        """Reset the counters."""
         self.tokens, self.versions, self.reward = 0, 0, 0.0
         self.spent = {"sample": 0.0, "learn": 0.0, "adopt": 0.0}
 

@@ -1,11 +1,11 @@
-"""TRL's GRPOTrainer on the same model, task and sizes, for the row `tokens`: the outside reference.
+"""Baseline of the row `tokens`: TRL's GRPOTrainer on the same model, task and sizes.
 
     python -m benchmarks.processes.baseline_trl '{"model": ..., "seconds": 20, "warm": 3}'
         -> {"tokens", "seconds", "cpu", ...}
 
-Settings that TRL has too are ours: 32 prompts of 8 completions a step, 6 tokens at most, temperature 1, AdamW
-with our rate and moments, no KL, one thread, fp32 on the CPU, `generate` of transformers. Tokens are counted
-as everywhere: those of the completions, end tokens included, by what the reward function is given.
+Where TRL has the same setting it has our value: 32 prompts of 8 completions a step, at most 6 tokens,
+temperature 1, AdamW with our rate and moments, no KL, one thread, fp32 on the CPU, `generate` of
+transformers. Tokens are those of the completions, end tokens included, as the reward function gets them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One sampler engine beside the learner, in a process of its own, for the row `engines`.
+"""Compares a sampler engine's log-probabilities with the learner's, and times releases, for the row
+`engines`.
 
     python -m benchmarks.processes.engine_agreement '{"engine": "hf", "model": ..., "tokens": 64}'
     {"do": "arrive", "training": "full"}    -> {"with": [seconds], "without": [seconds], "bytes"}
@@ -6,9 +7,9 @@
 
 Seconds are those to a first token, differences those of log-probabilities in nats.
 
-A release arrives as bytes: fetching it is not measured. What an engine says of the tokens that it sampled is
-compared with what a learner computes for them from the same release, in float32 and in the precision that the
-engine has; an engine with quantized weights also with that quantized policy.
+A release is given as bytes: fetching is not measured. An engine's log-probabilities of the tokens that it
+sampled are compared with those that a learner computes from the same release, in float32 and in the engine's
+precision; those of an engine with quantized weights also with the quantized policy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Folds a long made-up run and weighs the State, for the row `dashboard`: a process of its own, so that its
-memory is the fold's.
+"""Folds the events of a long synthetic run and measures the State's memory, for the row `dashboard`.
 
     python -m benchmarks.processes.folding '{"peers": 50, "marks": [100000, 1000000], "history": {}}'
         -> {"seconds": of folding, "events": all, "mib": [at each mark]}
 
-Before them comes a swarm of more peers than a State has rows for, so that this limit is full from the start;
-`history` may set the others low enough to be full at the first mark, so that what grows after it would grow
-for ever. Memory is this process's resident set above what it was before any event was folded.
+It runs in its own process, so that the memory is the fold's. First come events of more peers than a State has
+rows for, so that this limit is reached from the start; `history` may set the other limits low enough to be
+reached at the first mark, so that any growth after it would never end. Memory is the growth of the resident
+set since before the first event.
 """
 
 from __future__ import annotations

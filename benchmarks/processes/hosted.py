@@ -1,4 +1,4 @@
-"""A Host on a real node without a run folder, for the roles of the rows `groups` and `engines`."""
+"""Makes a Host on a real node without a run folder, for the rows `groups` and `engines`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from swarm.types import Digest
 
 
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
-    """As peers.build.assembly builds it, its journal in `folder` included. Its swarm is the node's run, with
-    this peer as its owner."""
+    """A Host as peers.build.assembly builds it, with its journal in `folder`. Its run is the node's, and this
+    peer is the run's owner."""
     from peers.build.assembly import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo

@@ -1,10 +1,10 @@
-"""`swarm join` that also writes down how long its imports take: for the row `join`.
+"""Runs `swarm join` and records how long its imports take, for the row `join`.
 
     python -m benchmarks.processes.joiner FILE join INVITE ...
         -> in FILE a line `moment seconds` for each outermost import
 
-Counted where the interpreter looks a module up that is not loaded yet: -X importtime costs half a second more
-than it tells.
+Times are taken where the interpreter looks up a module that is not loaded yet: -X importtime itself costs
+half a second that it does not report.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Simulated senders in one process, for the row `groups`: each has a key and a dialling node of its own and
-seals real groups.
+"""Sends real groups from several simulated samplers in one process, for the row `groups`; each sender has its
+own key and node.
 
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "server": {...}}'
     {"do": "join", "senders": 16}                                   nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
     {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}    those frames -> {"seconds", "admitted"}
 
-Sealing is not part of the time: the server is measured, and a real sampler seals while it waits for its
-engine. All ways send the same frames with the same number under way at once.
+Sealing is not timed: the server is measured, and a real sampler seals while it waits for its engine. All ways
+send the same frames with the same number in flight.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Serves the page over a made-up swarm that goes on in real time, for the row `dashboard`: the other end of a
-browser.
+"""Serves the page of a synthetic swarm that runs in real time, for the row `dashboard`.
 
     python -m benchmarks.processes.page_server '{"peers": 500, "past": 600}'
                                              -> {"url": ...}, once the past is folded
     {"do": "times", "path": "/api/state"}    -> {"seconds": [of each answer, server side]}
 
-A time runs from the request in the application to its last byte handed to the server, with everything that
-the loop does meanwhile; the swarm's events are folded in the same loop, as in a peer.
+A time starts when the application gets the request and ends when the server has its last byte; it includes
+everything else that the event loop does meanwhile. The swarm's events are folded in the same loop, as in a
+peer.
 """
 
 from __future__ import annotations

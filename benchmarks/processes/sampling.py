@@ -1,15 +1,14 @@
-"""One sampler engine in a process of its own, for the row `engines`: alone, or behind the sampler's role on a
-real node.
+"""Times one sampler engine in its own process, for the row `engines`: alone, or in the sampler role on a real
+node.
 
     python -m benchmarks.processes.sampling '{"engine": "hf", "model": ..., "folder": ..., "sink": ""}'
     {"do": "size", "tasks": 8, "group": 8}                               from now on so many in one call
     {"do": "sample", "calls": 20}                                        -> {"tokens", "seconds"}
     {"do": "plain", "calls": 20}     the same without this project       -> {"tokens", "seconds"}
 
-With a sink, `sample` is what a sampler samples for the swarm: drawn, sampled, scored, sealed, delivered to
-the sink, journalled and told to others. Between two answers its next call waits at a Gate. The first call
-behind the gate is not counted, so that every counted one has the deliveries of one before it beside it, as in
-a long run.
+With a sink, `sample` runs the whole sampler role: draw, sample, score, seal, deliver to the sink, journal and
+gossip. Between two answers its next call waits at a Gate. The first call after the gate opens is not counted,
+so that during every counted call the deliveries of the one before run, as in a long run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A vLLM server of its own for the row `engines`: started, waited for, ended with all that it started.
+"""Starts a vLLM server for the row `engines`, waits until it answers, and ends it with all its processes.
 
     with serving(model, "float32") as url: ...
 

@@ -1,10 +1,9 @@
-"""Takes all that a sampler sends, for the row `engines`: a node that admits every group, always has credit,
-and listens.
+"""Receives a sampler's groups, for the row `engines`: a node that admits every group and always has credit.
 
     python -m benchmarks.processes.sink '{"folder": ..., "run": digest}'
         -> {"addresses"}, until its parent is gone
 
-What a learner makes of a group is not part of a sampler's cost: it has another machine for that.
+A learner's work on a group is not part of a sampler's cost: it runs on another machine.
 """
 
 from __future__ import annotations

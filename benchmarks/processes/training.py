@@ -1,12 +1,11 @@
-"""A learner's steps in a process of its own, for the row `engines`: how long they take, and the most memory
-that it ever held.
+"""Measures a learner's steps in its own process, for the row `engines`: seconds, and peak memory.
 
     python -m benchmarks.processes.training '{"model": ..., "training": "full", "optimizer": "adamw"}'
         -> {"seconds": [of each step], "steps", "mib", "where", "tokens", "size"}
 
-Groups are made up: random tokens, every other completion rewarded. Memory is what a GPU's allocator gave out
-at most, or what of this process was resident at most above what it held once everything was imported, from
-the first weight to the last step.
+Groups have random tokens, and every other completion is rewarded. Memory is the peak of a GPU's allocator, or
+the peak of this process's resident set above its size after all imports, from the first weight to the last
+step.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One module a row of the table: what it compares and how."""
+"""One module for each row of the table: what it measures and what it compares that with."""

@@ -4,9 +4,9 @@ turns.
     member x 4 (Node + HiveAverager)         one round, then
     bare x 4 (DHT + DecentralizedAverager)   one round, then again from the top
 
-All of a kind are told to begin at the same time; a round lasts until its last member has the mean. Both use
-float16 on the wire and the group's size as a target. Every round's mean is checked: a fast wrong answer is no
-figure.
+All members of a kind start at the same time; a round lasts until its last member has the mean. Both use
+float16 on the wire and the group's size as a target. Every round's mean is checked: a wrong one is not
+counted.
 """
 
 from __future__ import annotations

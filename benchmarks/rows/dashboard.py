@@ -1,13 +1,11 @@
-"""Row `dashboard`: what the page costs and how late it is.
+"""Row `dashboard`: the page's cost in CPU, bytes and memory, and its delay from event to pixel.
 
     fold      events/s, and memory after a million of them against half           processes.folding
     load      /api/state, frames, long tasks, bytes/s to a browser at 500 peers   processes.page_server
     live      event to pixel; a late window's time to the whole roster            a real swarm of processes
 
-`fold` and `load` are of a made-up swarm (benchmarks.synthetic_events).
-
-An event is as old as its own peer's clock says, a pixel as new as the browser's: both are this machine's. Not
-handled here: what the page looks like.
+`fold` and `load` use a synthetic swarm (benchmarks.synthetic_events). Events have their peers' clock and
+pixels the browser's, which are both this machine's. Not handled here: what the page looks like.
 """
 
 from __future__ import annotations

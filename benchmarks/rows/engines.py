@@ -1,5 +1,4 @@
-"""Row `engines`: what samplers and learners of real models cost here, on a tiny random Llama that is made for
-it.
+"""Row `engines`: cost of the sampler engines and learners on this machine, with a tiny random Llama.
 
     pace       tokens/s of each engine: in a swarm, alone, and without this project   sampling, sink
     learner    seconds a step and peak memory: full, 8-bit Adam, LoRA, QLoRA          training
@@ -8,9 +7,9 @@ it.
 
 The last column names modules of benchmarks.processes.
 
-What is compared takes turns, each side in a process of its own; the middle turn is told, and how far the
-others were from it. An engine that cannot run here leaves its reason. Not handled here: models whose
-arithmetic takes longer than what is around it, on which a swarm costs less.
+The two sides of a comparison take turns, each in its own process; the median turn is reported, with the range
+of the others. An engine that cannot run here is listed with the reason. Not handled here: larger models,
+whose arithmetic takes longer and for which a swarm's overhead is smaller.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ socket.
     load_senders (senders with nodes of their own) ==frames==> server, in one of three ways:
         LearnerInbox.receive | a handler that acknowledges | bare TCP
 
-The three ways take turns and carry the same bytes with the same number under way. Between "admitted" and
-"acknowledged" lies what admission costs (signature, shape, rewards recomputed, journal), between that and TCP
-what p2pd and Mail cost. Small frames are the demo's (G=8, 6 tokens), large ones 256 KiB.
+The three ways take turns and carry the same bytes with the same number in flight. The difference of
+"admitted" and "acknowledged" is the cost of admission (signature, shape, rewards recomputed, journal); the
+difference to TCP is that of p2pd and Mail. Small frames are the demo's (G=8, 6 tokens), large ones 256 KiB.
 """
 
 from __future__ import annotations

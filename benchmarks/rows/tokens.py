@@ -5,11 +5,10 @@ compute.
         against one process that does all in turn
         against TRL's GRPOTrainer
 
-All with the same model, task, batch and group size, one thread a process. A token counts when its group was
-trained on; it is one of a completion's, the end token included. Learners compute during the `learn` and
-`step` seconds of their Trained events; where their time goes otherwise is told by the states of their rounds,
-from Moved events. CPU seconds per token are those of all processes of all peers: on a machine that others use
-too they say more than tokens/s.
+All use the same model, task, batch and group size, and one thread a process. A completion's token, the end
+token included, counts when its group was trained on. Learners compute during the `learn` and `step` seconds
+of their Trained events; the rest of their time is split by the states in Moved events. CPU seconds per token
+are those of all processes of all peers: on a shared machine they are more meaningful than tokens/s.
 """
 
 from __future__ import annotations

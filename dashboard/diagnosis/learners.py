@@ -81,13 +81,13 @@ def split(s: Situation) -> Iterator[Problem]:
     parts = _parts(s, active, span)
     if len(parts) < 2:
         return
-    parts_text = listed([s.names(part) for part in parts], most=4)
+    names = listed([s.names(part) for part in parts], most=4)
     yield problem(
         "split",
         "error",
         (
             (
-                f"The learners train apart: {parts_text} have not averaged with each other for {duration(span)}."
+                f"The learners train apart: {names} have not averaged with each other for {duration(span)}."
                 if len(parts) == len(active)
                 else (
                     f"The learners split into {len(parts)} parties that average apart: "

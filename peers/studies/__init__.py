@@ -1,5 +1,4 @@
-"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments whose answer is a report and not one
-row of a table.
+"""Studies: `swarm bench gradient`, `staleness` and `band`, experiments that produce a report.
 
 plan (cells, in the order in which they matter) --> ledger (one line a cell, all cores, resumable) --> CSV,
 PNG, report
@@ -20,8 +19,8 @@ STUDIES = ("gradient", "staleness", "band")
 def main(
     name: str, quick: bool, out: Path | None, methods: Sequence[str], minutes: float, seed: int | None
 ) -> int:
-    """Do, or go on with, a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed`
-    its first one.
+    """Run or resume a study; `out` is its folder (default: ./bench-NAME, or ./bench-NAME-quick), `seed` its
+    first one.
 
     Returns an exit code. Raises CannotHere without matplotlib, before hours are spent.
     """

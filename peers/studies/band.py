@@ -2,7 +2,7 @@
 
     honest   engines x delays x learning rates x tasks --trainings of the roles that ship-->
              log ratios of every group, by lag
-    liars    one sampler of three lies, to a learner that doubts and to one that believes all -->
+    liars    one sampler of three lies, to a learner that checks claims and to one that does not -->
              held-out accuracy
     both     --> band.csv, liars.csv, band.png
 
@@ -98,8 +98,8 @@ def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cel
 
 
 def main(quick: bool, out: Path, minutes: float) -> int:
-    """Do, or go on with, the study in the folder `out`; no training begins after so many minutes (0: no end).
-    Returns an exit code. What is not done is not in the report."""
+    """Run or resume the study in the folder `out`; no training starts after so many minutes (0: no limit).
+    Returns an exit code. The report has the trainings that are done."""
     began, most = time.monotonic(), 60 * minutes if minutes > 0 else math.inf
     bands, lies = honest(quick), liars(quick)
     for domain in dict.fromkeys(

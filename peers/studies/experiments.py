@@ -3,9 +3,9 @@ is done.
 
     cells, in the order in which they matter --worker processes--> rows --> ledger.jsonl, one line a cell
 
-A cell is a frozen struct that says everything its row depends on, its seed included; its key is a digest of
-that, so an interrupted study goes on where it stopped, and a changed plan keeps every row that is still asked
-for. A line that a crash tore is done again. A cell that raises is a bug and ends the study; a training that
+A cell is a frozen struct with everything its row depends on, its seed included; its key is a digest of it, so
+an interrupted study is resumed, and a changed plan keeps every row that it still contains. A line that a
+crash left incomplete is computed again. A cell that raises is a bug and ends the study; a training that
 diverges is a row that says so. Not handled here: what a cell computes, and how rows become a report.
 """
 

@@ -1,4 +1,4 @@
-"""Student's t for both studies: 95 % intervals of a mean, and which of many means differ from 0."""
+"""Student's t statistics: 95 % intervals of a mean, and which of many means differ from 0 (Holm)."""
 
 from __future__ import annotations
 

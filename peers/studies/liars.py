@@ -1,5 +1,5 @@
-"""One sampler of three lies about its log-probabilities: what it costs a learner that doubts, and one that
-believes all.
+"""Measures what a sampler with false log-probabilities costs a learner that checks claims, and one that does
+not.
 
     Lied (by how much, who doubts) --a simulated swarm of the roles that ship--> Row: held-out accuracy
 

@@ -1,4 +1,4 @@
-"""A table as Markdown, for both reports."""
+"""Formats a table as Markdown, for the studies' reports."""
 
 from __future__ import annotations
 

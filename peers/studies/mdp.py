@@ -1,5 +1,5 @@
-"""A sequence MDP small enough to know everything about: every completion, its probability, and the exact
-policy gradient.
+"""A sequence MDP that is small enough to enumerate: all completions, their probabilities, the exact policy
+gradient.
 
     (horizon, seed) --> tree of all prefixes, sampler's logits, rewards
         --(kl)--> learner's logits, exact gradient there

@@ -2,8 +2,8 @@
 
     Panel (curves with intervals) --lines--> PNG        a table of numbers --heat--> PNG
 
-matplotlib is imported when something is drawn, with a canvas that needs no screen. A colour belongs to a
-label, whatever picture it is in. Not handled here: what to show.
+matplotlib is imported when something is drawn, with a canvas that needs no screen. A label has the same
+colour in all pictures. Not handled here: what to show.
 """
 
 from __future__ import annotations

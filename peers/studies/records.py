@@ -1,4 +1,4 @@
-"""What the staleness study found, and the figures that its report and its pictures share.
+"""Results of the staleness study, and the figures that its report and its pictures share.
 
     FinishedCell (a cell and its row) --> StageResults (a stage's trainings) --> Account (the whole study)
     StageResults --pooled, by_method, by_place--> figures by method, axis and seed --spread--> Interval
