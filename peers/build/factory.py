@@ -17,6 +17,7 @@ from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
 from swarm.config import Config, Run
 from swarm.learn import adapters, quantized, tokenization, weights
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
@@ -54,7 +55,7 @@ def size(model: Path, run: Run) -> int:
     return sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
 
 
-def learner(model: Path, config: Config) -> tuple[Learner | ShardedLearner, Tokenization]:
+def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     """A learner, without a policy until it takes a release, and the run's tokenization.
 
     Raises UserError and ModelError when this machine cannot run it.

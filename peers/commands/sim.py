@@ -27,7 +27,7 @@ from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config
 from swarm.core.membership import Trust
-from swarm.learn.fsdp.learner import ShardedLearner
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
 from swarm.learn.tabular import Tabular
@@ -84,7 +84,7 @@ class PolicyParts(NamedTuple):
     """Functions that make the engine and the learner of a simulated peer."""
 
     engine: Callable[[], Engine]
-    learner: Callable[[], tuple[Learner | ShardedLearner, Decoder]]
+    learner: Callable[[], tuple[BaseLearner, Decoder]]
 
 
 def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:

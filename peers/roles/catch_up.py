@@ -14,9 +14,8 @@ from peers.roles.own_release import OwnRelease
 from peers.roles.state_transfer import StateTransfer
 from peers.runtime.host import Host
 from swarm import events
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
 from swarm.protocol import Kind
 from swarm.types import Release
 
@@ -31,7 +30,7 @@ learner and then go on without it."""
 
 class CatchUp:
     def __init__(
-        self, host: Host, learner: Learner | ShardedLearner, own_release: OwnRelease, transfer: StateTransfer
+        self, host: Host, learner: BaseLearner, own_release: OwnRelease, transfer: StateTransfer
     ) -> None:
         self._host, self._learner, self._transfer = host, learner, transfer
         self._own_release = own_release

@@ -12,9 +12,8 @@ import msgspec
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.admission import Admission
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
 from swarm.protocol import Kind, Part
 from swarm.types import Digest, Struct
 
@@ -28,9 +27,7 @@ class Progress(Struct):
 
 
 class Checkpoints:
-    def __init__(
-        self, host: Host, learner: Learner | ShardedLearner, admission: Admission, folder: Path | None
-    ) -> None:
+    def __init__(self, host: Host, learner: BaseLearner, admission: Admission, folder: Path | None) -> None:
         """Checkpoints are written to `folder`; None writes none."""
         self._host, self._learner, self._admission, self._folder = host, learner, admission, folder
 

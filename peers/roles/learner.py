@@ -34,9 +34,8 @@ from swarm.core.admission import staleness
 from swarm.core.batcher import Waiting
 from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.core.rounds import Cause, Command, Round, State
+from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Gradient, Learner
 from swarm.learn.microbatch import OutOfMemory
 from swarm.net.ports import RoundLost
 from swarm.protocol import Kind, Part
@@ -55,7 +54,7 @@ class LearnerPeer:
     def __init__(
         self,
         host: Host,
-        learner: Learner | ShardedLearner,
+        learner: BaseLearner,
         source: TaskSource,
         decoder: Decoder,
         folder: Path | None,

@@ -20,19 +20,14 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.releases import publishers, rank
 from swarm.core.rounds import Cause
-from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
+from swarm.learn.base_learner import BaseLearner
 from swarm.net.ports import NetError
 from swarm.types import Digest, PeerId, Release
 
 
 class OwnRelease:
     def __init__(
-        self,
-        host: Host,
-        learner: Learner | ShardedLearner,
-        other_learners: OtherLearners,
-        idle: Callable[[], bool],
+        self, host: Host, learner: BaseLearner, other_learners: OtherLearners, idle: Callable[[], bool]
     ) -> None:
         """`idle()` is whether the round has nothing to do."""
         self.host, self.learner, self._other_learners = host, learner, other_learners

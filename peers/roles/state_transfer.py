@@ -22,9 +22,8 @@ import asyncio
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Blocks
+from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
 from swarm.net.blobs import Blobs
 from swarm.net.ports import Busy, NetError, Refused
 from swarm.protocol import Kind, Service
@@ -62,7 +61,7 @@ class Offer(Struct):
 
 
 class StateTransfer:
-    def __init__(self, host: Host, learner: Learner | ShardedLearner) -> None:
+    def __init__(self, host: Host, learner: BaseLearner) -> None:
         self._host, self._learner = host, learner
         self._states = self._store()
         self._offered: tuple[str, Offer, PeerId] | None = None

@@ -13,7 +13,7 @@ from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
 from swarm.core.claimed_logprobs import ClaimCheck
-from swarm.learn.learner import Gradient
+from swarm.learn.base_learner import Gradient
 
 
 class StepReport:

@@ -34,7 +34,8 @@ from peers.studies.trainings import GROUPS, Cell, is_model, scenario, setup, sta
 from swarm import config as settings
 from swarm.core import claimed_logprobs
 from swarm.durable import write_durably
-from swarm.learn.learner import Gradient, GradientWork, Learner, batch_of
+from swarm.learn.base_learner import Gradient, GradientWork
+from swarm.learn.learner import Learner, batch_of
 from swarm.learn.objectives import Total
 from swarm.protocol import Role
 from swarm.sim.world import SimPeer, World

@@ -10,7 +10,8 @@ import torch
 
 from swarm.config import BatchSize, Lora, Model, Optimizer, Run, Training
 from swarm.learn import tiny, tokenization
-from swarm.learn.learner import Gradient, Learner
+from swarm.learn.base_learner import Gradient
+from swarm.learn.learner import Learner
 from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel
 from swarm.types import Array, Digest, Group, PeerId, Times

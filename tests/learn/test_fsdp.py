@@ -21,10 +21,11 @@ from process_tree import ended
 from swarm.config import BatchSize, Model, ObjectiveSettings, Optimizer, Run, Training
 from swarm.core.claimed_logprobs import objection
 from swarm.learn import tiny, tokenization
+from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.fsdp.messages import Share
-from swarm.learn.learner import Gradient, Learner
+from swarm.learn.learner import Learner
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import load_policy
 from swarm.learn.policy import LanguageModel

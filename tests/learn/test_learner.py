@@ -14,7 +14,8 @@ import torch
 from swarm import tasks
 from swarm.config import BatchSize, ObjectiveSettings, Optimizer, Run, TaskSettings
 from swarm.learn import checkpoint, objectives, weights
-from swarm.learn.learner import Gradient, GradientWork, Learner
+from swarm.learn.base_learner import Gradient, GradientWork
+from swarm.learn.learner import Learner
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions
 from swarm.sample.toy import ToyEngine

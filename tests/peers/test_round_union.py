@@ -24,7 +24,8 @@ from swarm.config import (
     TaskSettings,
 )
 from swarm.events import Event, Noted, Trained
-from swarm.learn.learner import Gradient, Learner
+from swarm.learn.base_learner import Gradient
+from swarm.learn.learner import Learner
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
 from swarm.types import BatchRewards, Beat, Moments

@@ -13,8 +13,8 @@ from peers.build import factory
 from peers.commands import sim
 from swarm.config import Averaging, BatchSize, Config, DelayLaw, Run, Sampling
 from swarm.events import CaughtUp, Event, Faulted, Recovered, Released, Trained
+from swarm.learn.base_learner import Gradient
 from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Gradient
 from swarm.sim.scenario import Scenario
 from swarm.sim.world import World
 

@@ -1,4 +1,4 @@
-"""A learner sharded over several devices of one machine (FSDP2), with the interface of `Learner`.
+"""A learner sharded over several devices of one machine (FSDP2).
 
     peer's process: ShardedLearner --orders, groups--> ranks (swarm.learn.fsdp.worker), one a device
     slab (memory of all of them):  gradient, weights, moments
@@ -22,14 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from swarm.config import Run, Training
-from swarm.core.claimed_logprobs import ClaimCheck, objection
-from swarm.learn import checkpoint, objectives, weights
+from swarm.core.claimed_logprobs import objection
+from swarm.learn import objectives, weights
+from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
 from swarm.learn.fsdp.driver import RankLost, Ranks
 from swarm.learn.fsdp.messages import (
     Answer,
@@ -44,10 +44,8 @@ from swarm.learn.fsdp.messages import (
     Step,
     Write,
 )
-from swarm.learn.learner import Gradient, first_believed
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
-from swarm.types import BatchRewards, Group
 from swarm.weights import Weights
 
 PATIENCE = 600.0
@@ -56,9 +54,8 @@ PATIENCE = 600.0
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class ShardedLearner:
-    """Not thread-safe: one caller at a time. `close` it; its ranks end with it otherwise, or with the
-    process."""
+class ShardedLearner(BaseLearner):
+    """`close` it; its ranks end with it otherwise, or with the process."""
 
     def __init__(
         self,
@@ -74,9 +71,7 @@ class ShardedLearner:
 
         Raises ValueError for a run that cannot be split, RankLost when the ranks do not come up.
         """
-        self.run, self.version = run, 0
-        self.settings = settings = settings or Training()
-        self._objective = objectives.trainable(run.objective.name, run.objective.options)
+        super().__init__(run, settings)
         if run.model.training == "qlora":
             raise ValueError(
                 "a base in 4 bits cannot be split over several devices: set peer.learner.gpus to 1, or"
@@ -93,10 +88,10 @@ class ShardedLearner:
             tuple(devices),
             patience,
         )
-        self._dtype = "bfloat16" if dtype_of(settings.dtype, devices[0]) is torch.bfloat16 else "float32"
+        self._dtype = "bfloat16" if dtype_of(self.settings.dtype, devices[0]) is torch.bfloat16 else "float32"
         self._micro = run.batch.micro
-        self._checkpointing = settings.checkpointing == "on"
-        self._steps, self._peak = 0, 0
+        self._checkpointing = self.settings.checkpointing == "on"
+        self._peak = 0
         self._without_weights = False
         """The ranks are new after a loss and have no weights yet."""
         self._ranks: Ranks | None = None
@@ -104,88 +99,14 @@ class ShardedLearner:
         self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
         self._total = sum(map(_numel, self._entries))
 
-    def gradient(
-        self,
-        groups: Sequence[Group],
-        prompts: Sequence[str],
-        rewards: Sequence[tuple[float, ...]],
-        now: float,
-        others: tuple[BatchRewards, ...] = (),
-    ) -> Gradient:
-        """As `Learner.gradient`."""
-        if not groups:
-            raise ValueError("a gradient needs at least one group")
-        whole = Share(groups=tuple(groups), prompts=tuple(prompts), rewards=tuple(rewards))
-        middle = -(-len(groups) // 2)
-        first, second = self._shares(whole, 0, middle), self._shares(whole, middle, len(groups))
-        lengths, spare = tuple(group.lengths for group in groups), _cut(whole, 0, 1)
-        orders = [
-            Learn(
-                version=self.version,
-                halves=halves,
-                spare=spare,
-                lengths=lengths,
-                rewards=whole.rewards,
-                others=others,
-            )
-            for halves in zip(first, second, strict=True)
-        ]
-        with self._slab_tensor(self.size, torch.float32) as slab:
-            answers = self._ask(orders)
-            vector = slab.clone()
-        learned = [answer for answer in answers if isinstance(answer, Learned)]
-        self._peak = max(answer.peak for answer in learned)
-        parts = [
-            loss
-            for shares, answer in zip(orders, learned, strict=True)
-            for loss in self._losses(shares, answer)
-        ]
-        metrics = objectives.merge(parts)
-        if middle < len(groups):
-            metrics["cosine"] = _cosine(learned)
-        metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
-        metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
-        said = {
-            name: one
-            for order, answer in zip(orders, learned, strict=True)
-            for name, one in _said(order, answer)
-        }
-        checks = tuple(said[group.id].check for group in groups)
-        shown = said[groups[first_believed(checks, self.run.window.drift)].id]
-        total, sampling = objectives.Total.of(lengths, whole.rewards), self.run.sampling
-        weight = objectives.mass(self._objective, total, sampling.group_size, sampling.max_tokens)
-        return Gradient(vector, len(groups), weight, metrics, shown.advantage, shown.weight, checks)
-
-    def step(self, vector: Tensor) -> dict[str, float]:
-        """As `Learner.step`."""
-        if vector.shape != (self.size,):
-            raise ValueError(
-                f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
-            )
-        norm = float(torch.linalg.vector_norm(vector.float()))
-        if not math.isfinite(norm):
-            raise ValueError(
-                "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
-            )
-        settings = self.run.optimizer
-        clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
-        rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
-        with self._slab_tensor(self.size, torch.float32) as slab:
-            slab.copy_(vector)
-            self._ask(Step(lr=rate, scale=clip))
-        self._steps += 1
-        self.version += 1
-        return {"grad_norm": norm, "lr": rate}
-
     def weights(self) -> Weights:
-        """As `Learner.weights`."""
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
             self._ask(Write(what=("weight",), dtype="bfloat16"))
             data = weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
         return Weights.of(data, self.version)
 
     def load(self, released: Weights, fresh: bool = False) -> None:
-        """As `Learner.load`; new ranks are always fresh."""
+        """As `BaseLearner.load`; new ranks are always fresh."""
         tensors = weights.from_bytes(released.data)
         weights.check(tensors, {entry.released: [*entry.shape] for entry in self._entries})
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
@@ -198,7 +119,6 @@ class ShardedLearner:
         self.version = released.version
 
     def state(self, extra: Mapping[str, object] | None = None) -> bytes:
-        """As `Learner.state`, and of the same format."""
         what = ("weight", *MOMENTS) if self._steps else ("weight",)
         with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
             self._ask(Write(what=what, dtype="float32"))
@@ -214,49 +134,10 @@ class ShardedLearner:
                     for entry in self._entries
                     if entry.trained
                 }
-            facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
-            return checkpoint.pack(tensors, self._kind() | facts)
-
-    def load_state(self, state: bytes) -> dict[str, Any]:
-        """As `Learner.load_state`."""
-        tensors, facts = checkpoint.unpack(state)
-        for name, mine in self._kind().items():
-            if facts.get(name) != mine:
-                raise ValueError(
-                    f"this checkpoint is of another run: its {name} is {facts.get(name)}, here it is {mine}"
-                )
-        trained = [entry for entry in self._entries if entry.trained]
-        stepped = any(f"step/{entry.name}" in tensors for entry in trained)
-        what = ("weight", *MOMENTS) if stepped else ("weight",)
-        for entry in trained:
-            for kind in what:
-                found = tensors.get(f"{kind}/{entry.name}")
-                if found is None or tuple(found.shape) != entry.shape or found.dtype is not torch.float32:
-                    raise ValueError(
-                        f"this checkpoint is of another model: {kind} of {entry.name} is missing or of"
-                        " another form"
-                    )
-        with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
-            for kind, part in zip(what, slab.split(self._total), strict=True):
-                for entry, view in self._views(part):
-                    if entry.trained:
-                        view.copy_(tensors[f"{kind}/{entry.name}"])
-            self._ask(Read(what=what, dtype="float32", steps=int(facts["steps"]), buffers=False))
-        if not stepped:
-            self._ask(Fresh())
-        self.version, self._steps = int(facts["version"]), int(facts["steps"])
-        return dict(facts["extra"])
-
-    def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
-        """As `Learner.save`."""
-        checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
-
-    def restore(self, folder: Path) -> dict[str, Any]:
-        """As `Learner.restore`."""
-        return checkpoint.restore_rng_state(self.load_state(checkpoint.read(folder)))
+            return self._packed(tensors, extra)
 
     def statistics(self) -> dict[str, float]:
-        """As `Learner.statistics`; `micro` and `peak` are of one rank."""
+        """As `BaseLearner.statistics`; `micro` and `peak` are of one rank."""
         return {
             "version": self.version,
             "steps": self._steps,
@@ -273,9 +154,46 @@ class ShardedLearner:
             self._ranks.close()
             self._ranks = None
 
-    def _kind(self) -> dict[str, object]:
-        """The facts in which a checkpoint and the learner that loads it must agree."""
-        return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
+    # --- gradient, step, state -----------------------------------------------------------------------------
+
+    def _learn(self, work: GradientWork) -> GradientResult:
+        orders = self._orders(work)
+        with self._slab_tensor(self.size, torch.float32) as slab:
+            answers = self._ask(orders)
+            vector = slab.clone()
+        learned = [answer for answer in answers if isinstance(answer, Learned)]
+        self._peak = max(answer.peak for answer in learned)
+        both = [*zip(orders, learned, strict=True)]
+        losses = [loss for order, answer in both for loss in self._losses(order, answer)]
+        said = {name: one for order, answer in both for name, one in _said(order, answer)}
+        results = [said[group.id] for group in work.groups]
+        return GradientResult(vector, losses, results, _cosine(learned) if len(results) > 1 else None)
+
+    def _descend(self, vector: Tensor, clip: float, rate: float) -> None:
+        with self._slab_tensor(self.size, torch.float32) as slab:
+            slab.copy_(vector)
+            self._ask(Step(lr=rate, scale=clip))
+
+    def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
+        trained = [entry for entry in self._entries if entry.trained]
+        stepped = any(f"step/{entry.name}" in tensors for entry in trained)
+        what = ("weight", *MOMENTS) if stepped else ("weight",)
+        for entry in trained:
+            for kind in what:
+                found = tensors.get(f"{kind}/{entry.name}")
+                if found is None or tuple(found.shape) != entry.shape or found.dtype is not torch.float32:
+                    raise ValueError(
+                        f"this checkpoint is of another model: {kind} of {entry.name} is missing or of"
+                        " another form"
+                    )
+        with self._slab_tensor(len(what) * self._total, torch.float32) as slab:
+            for kind, part in zip(what, slab.split(self._total), strict=True):
+                for entry, view in self._views(part):
+                    if entry.trained:
+                        view.copy_(tensors[f"{kind}/{entry.name}"])
+            self._ask(Read(what=what, dtype="float32", steps=steps, buffers=False))
+        if not stepped:
+            self._ask(Fresh())
 
     # --- ranks ----------------------------------------------------------------------------------------------
 
@@ -350,6 +268,25 @@ class ShardedLearner:
                 torch.zeros(()), part.metrics, total, torch.tensor(part.advantage), torch.tensor(part.weight)
             )
 
+    def _orders(self, work: GradientWork) -> list[Learn]:
+        """For each rank its part of the batch."""
+        whole = Share(groups=tuple(work.groups), prompts=tuple(work.prompts), rewards=tuple(work.rewards))
+        count = len(whole.groups)
+        middle = -(-count // 2)
+        first, second = self._shares(whole, 0, middle), self._shares(whole, middle, count)
+        lengths, spare = tuple(group.lengths for group in whole.groups), _cut(whole, 0, 1)
+        return [
+            Learn(
+                version=self.version,
+                halves=halves,
+                spare=spare,
+                lengths=lengths,
+                rewards=whole.rewards,
+                others=work.total.others,
+            )
+            for halves in zip(first, second, strict=True)
+        ]
+
     def _shares(self, whole: Share, start: int, stop: int) -> list[tuple[Share, ...]]:
         """Each rank's micro-batches of groups start..stop: as many as any other's, the last ones empty where
         it has fewer."""
@@ -371,22 +308,14 @@ def _cut(whole: Share, start: int, stop: int) -> Share:
     return Share(groups=whole.groups[part], prompts=whole.prompts[part], rewards=whole.rewards[part])
 
 
-class _GroupResult(NamedTuple):
-    """A rank's results for one group."""
-
-    check: ClaimCheck
-    advantage: tuple[float, ...]
-    weight: tuple[float, ...]
-
-
-def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, _GroupResult]]:
+def _said(order: Learn, answer: Learned) -> Iterator[tuple[str, GroupResult]]:
     """The id and results of each group of a rank."""
     shares = [share for half in order.halves for share in half if share.groups]
     for share, part in zip(shares, answer.parts, strict=True):
         start = 0
         for group, check in zip(share.groups, part.checks, strict=True):
             rows = slice(start, start + len(group.lengths))
-            yield group.id, _GroupResult(check, part.advantage[rows], part.weight[rows])
+            yield group.id, GroupResult(check, part.advantage[rows], part.weight[rows])
             start = rows.stop
 
 

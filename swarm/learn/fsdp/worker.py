@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from swarm.learn import microbatch, objectives, tokenization, weights
+from swarm.learn.base_learner import GradientWork
 from swarm.learn.fsdp.messages import (
     ORDERS,
     Answer,
@@ -53,7 +54,7 @@ from swarm.learn.fsdp.messages import (
     Write,
     encode,
 )
-from swarm.learn.learner import GradientWork, batch_of
+from swarm.learn.learner import batch_of
 from swarm.learn.model import load_policy
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import LanguageModel, Policy, TokenScores

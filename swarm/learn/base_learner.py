@@ -1,0 +1,233 @@
+"""What every learner does alike, wherever its model lies: one device (swarm.learn.learner), or several
+(swarm.learn.fsdp.learner).
+
+    groups + prompts + recomputed rewards --gradient--> vector (P,), weight
+        GradientWork --_learn--> GradientResult        (by the kind of learner)
+    (averaged elsewhere) --step--> the next version
+        vector, clip, rate --_descend--> weights       (by the kind of learner)
+    state --load_state--> tensors --_load_tensors--> weights and moments
+
+The weight of a gradient is what its objective divides by (completions, tokens, ...), so that the weighted
+mean of several learners' gradients is the gradient of one learner on the union of their batches. An advantage
+that is scaled by the spread of a whole batch's rewards needs the others' batches before the gradient:
+`BatchRewards` has what it takes of them. P counts trainable parameters: all, or an adapter's. Invariants: a
+call that raises ValueError has changed nothing; every kind of learner continues from the state of any other.
+No I/O but `save` and `restore`. Not handled here: admission, averaging, who publishes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from swarm.config import Run, Training
+from swarm.core.claimed_logprobs import ClaimCheck, objection
+from swarm.learn import checkpoint, objectives
+from swarm.types import BatchRewards, Group
+from swarm.weights import Weights
+
+
+@dataclass(frozen=True)
+class Gradient:
+    vector: Tensor
+    """(P,) float32, of the loss: what a descent step subtracts."""
+    groups: int
+    weight: float
+    """Weight in an average, in full groups: above 0, at most `groups`."""
+    metrics: dict[str, float]
+    advantages: tuple[float, ...]
+    """(G,) advantages of the first group that is believed, as the objective computed them."""
+    weights: tuple[float, ...]
+    """(G,) importance weights of the same group, the mean over a completion's tokens."""
+    checks: tuple[ClaimCheck, ...]
+    """One for each group; groups that swarm.core.claimed_logprobs objects to add nothing to the vector."""
+
+
+@dataclass(frozen=True)
+class GradientWork:
+    """The input of a gradient: a batch, or a chunk of one."""
+
+    groups: Sequence[Group]
+    prompts: Sequence[str]
+    rewards: Sequence[tuple[float, ...]]
+    total: objectives.Total
+    """Of the whole batch."""
+
+    def chunk(self, part: slice) -> GradientWork:
+        return GradientWork(self.groups[part], self.prompts[part], self.rewards[part], self.total)
+
+
+class GroupResult(NamedTuple):
+    """What came out for one group."""
+
+    check: ClaimCheck
+    advantages: tuple[float, ...]
+    """(G,)"""
+    weights: tuple[float, ...]
+    """(G,)"""
+
+
+class GradientResult(NamedTuple):
+    vector: Tensor
+    """(P,) float32"""
+    losses: Sequence[objectives.Loss]
+    """Of the chunks; their metrics are merged."""
+    groups: Sequence[GroupResult]
+    """One for each group of the work, in its order."""
+    cosine: float | None
+    """Between the gradients of the batch's two halves; None where there are no two."""
+
+
+class BaseLearner(ABC):
+    """One copy of the policy being trained. Not thread-safe: one caller at a time."""
+
+    size: int
+    """P"""
+
+    def __init__(self, run: Run, settings: Training | None) -> None:
+        """Raises ValueError for an objective that cannot be had."""
+        self.run, self.version, self.settings = run, 0, settings or Training()
+        self.objective = objectives.trainable(run.objective.name, run.objective.options)
+        self._steps = 0
+
+    def gradient(
+        self,
+        groups: Sequence[Group],
+        prompts: Sequence[str],
+        rewards: Sequence[tuple[float, ...]],
+        now: float,
+        others: tuple[BatchRewards, ...] = (),
+    ) -> Gradient:
+        """Mean gradient over `groups`; `prompts[i]` and the G `rewards[i]` are those that the learner itself
+        computed for group i; `now` is in unix seconds.
+
+        `others`: rewards of the batches that it is averaged with, for an objective that is `of_round`.
+
+        Raises OutOfMemory when not even one group fits.
+        """
+        if not groups:
+            raise ValueError("a gradient needs at least one group")
+        total = objectives.Total.of([group.lengths for group in groups], rewards, others)
+        result = self._learn(GradientWork(groups, prompts, rewards, total))
+        metrics = objectives.merge(result.losses)
+        if result.cosine is not None:
+            metrics["cosine"] = result.cosine
+        metrics["lag_versions"] = sum(self.version - group.version for group in groups) / len(groups)
+        metrics["lag_seconds"] = sum(now - group.times.released for group in groups) / len(groups)
+        checks = tuple(each.check for each in result.groups)
+        shown = result.groups[first_believed(checks, self.run.window.drift)]
+        sampling = self.run.sampling
+        weight = objectives.mass(self.objective, total, sampling.group_size, sampling.max_tokens)
+        return Gradient(result.vector, len(groups), weight, metrics, shown.advantages, shown.weights, checks)
+
+    def step(self, vector: Tensor) -> dict[str, float]:
+        """Clip, AdamW, next version; returns the norm before clipping and the learning rate. Raises
+        ValueError, with nothing changed, for a vector of another size or not finite.
+
+        Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy
+        until the next `load`.
+        """
+        if vector.shape != (self.size,):
+            raise ValueError(
+                f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
+            )
+        norm = float(torch.linalg.vector_norm(vector.float()))
+        if not math.isfinite(norm):
+            raise ValueError(
+                "this gradient is not finite: a member's loss overflowed, or it sent damaged values"
+            )
+        settings = self.run.optimizer
+        clip = min(1.0, settings.grad_clip / (norm + 1e-6)) if settings.grad_clip > 0 else 1.0
+        rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
+        self._descend(vector, clip, rate)
+        self._steps += 1
+        self.version += 1
+        return {"grad_norm": norm, "lr": rate}
+
+    @abstractmethod
+    def weights(self) -> Weights:
+        """The policy as it is released: bf16 safetensors."""
+
+    @abstractmethod
+    def load(self, released: Weights, fresh: bool = False) -> None:
+        """Take released weights and their version; `fresh` also forgets the moments and warms up
+        again.
+
+        Masters stay where their bf16 view is what was released: what they hold below it is training that no
+        release shows. A learner that is `fresh`, or has no policy (`version` -1), takes the released values
+        themselves. Raises ValueError, with nothing changed, when they are damaged or of another model.
+        """
+
+    @abstractmethod
+    def state(self, extra: Mapping[str, object] | None = None) -> bytes:
+        """Everything that the next step depends on: fp32 weights, moments, counts. `extra` is plain JSON."""
+
+    def load_state(self, state: bytes) -> dict[str, Any]:
+        """Load what `state` returned, of another learner or of an earlier process; returns its `extra`. The
+        next step is then bit for bit the same.
+
+        Raises ValueError, with nothing changed, when `state` is damaged, or of another model, training or
+        optimizer.
+        """
+        tensors, facts = checkpoint.unpack(state)
+        for what, mine in self._kind().items():
+            if facts.get(what) != mine:
+                raise ValueError(
+                    f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}"
+                )
+        version, steps = int(facts["version"]), int(facts["steps"])
+        self._load_tensors(tensors, steps)
+        self.version, self._steps = version, steps
+        return dict(facts["extra"])
+
+    def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
+        """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
+        checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
+
+    def restore(self, folder: Path) -> dict[str, Any]:
+        """Continue from a checkpoint; returns its `extra`.
+
+        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of
+        another model.
+        """
+        return checkpoint.restore_rng_state(self.load_state(checkpoint.read(folder)))
+
+    @abstractmethod
+    def statistics(self) -> dict[str, float]:
+        """`micro`: groups that memory lets through the model together; `recomputed`: layers whose activations
+        are not kept; `peak`: bytes in use at most during the last gradient (of the GPU, or resident)."""
+
+    # --- by the kind of learner -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _learn(self, work: GradientWork) -> GradientResult:
+        """The gradient of a whole batch. Raises OutOfMemory."""
+
+    @abstractmethod
+    def _descend(self, vector: Tensor, clip: float, rate: float) -> None:
+        """One step along `vector` times `clip`. Raises OutOfMemory as `step` does."""
+
+    @abstractmethod
+    def _load_tensors(self, tensors: dict[str, Tensor], steps: int) -> None:
+        """Weights, and moments after `steps` steps. Raises ValueError, with nothing changed."""
+
+    def _packed(self, tensors: Mapping[str, Tensor], extra: Mapping[str, object] | None) -> bytes:
+        """The state with these tensors."""
+        facts = {"version": self.version, "steps": self._steps, "extra": extra or {}}
+        return checkpoint.pack(tensors, self._kind() | facts)
+
+    def _kind(self) -> dict[str, object]:
+        """The facts in which a checkpoint and the learner that loads it must agree."""
+        return {"training": self.run.model.training, "optimizer": self.run.optimizer.name}
+
+
+def first_believed(checks: Sequence[ClaimCheck], drift: float) -> int:
+    """Index of the first group that is believed; 0 when none is."""
+    return next((i for i, each in enumerate(checks) if objection(each, drift) is None), 0)
