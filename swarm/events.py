@@ -252,32 +252,6 @@ class Noted(Event):
     text: str
 
 
-AnyEvent = (
-    Started
-    | Left
-    | Heard
-    | Lost
-    | Sampled
-    | Judged
-    | Counted
-    | Shown
-    | Moved
-    | Averaged
-    | RoundBroke
-    | Trained
-    | Released
-    | Adopted
-    | Snapped
-    | CaughtUp
-    | Evaluated
-    | Saved
-    | Transferred
-    | Faulted
-    | Recovered
-    | Rejected
-    | Noted
-)
-
 Gossiped = (
     Started
     | Left
@@ -297,6 +271,8 @@ Gossiped = (
 )
 """Events that the page needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""
+
+AnyEvent = Gossiped | Heard | Lost | Sampled | Judged | Released | Saved | Rejected | Noted
 
 GOSSIPED = get_args(Gossiped)
 Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]

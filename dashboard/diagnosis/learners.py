@@ -4,7 +4,7 @@ rounds that break."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from dashboard.diagnosis.situation import Situation, listed, problem, some
@@ -304,11 +304,16 @@ def broken(s: Situation) -> Iterator[Problem]:
     )
 
 
+def _repeated(s: Situation, times: Iterable[float]) -> list[float]:
+    """Those of the last SPAN seconds, the latest last, of what happens again and again; else none."""
+    lately = [at for at in times if s.now - at < SPAN]
+    return lately if len(lately) >= STEPS and s.now - lately[-1] <= SPAN / 2 else []
+
+
 def differing(s: Situation) -> Iterator[Problem]:
     """Learners whose weights differ from the releases again and again."""
     for peer in s.learners():
-        snaps = [at for at in s.trace(peer).snaps if s.now - at < SPAN]
-        if len(snaps) < STEPS or s.now - snaps[-1] > SPAN / 2:
+        if not (snaps := _repeated(s, s.trace(peer).snaps)):
             continue
         yield problem(
             f"differs {peer.id}",
@@ -335,8 +340,8 @@ def differing(s: Situation) -> Iterator[Problem]:
 def far(s: Situation) -> Iterator[Problem]:
     """Learners whose gradients are scaled down again and again."""
     for peer in s.learners():
-        marks = [at for (_, subject), at in s.recent.far.items() if subject == peer.id and s.now - at < SPAN]
-        if len(marks) < STEPS or s.now - marks[-1] > SPAN / 2:
+        marks = _repeated(s, [at for (_, subject), at in s.recent.far.items() if subject == peer.id])
+        if not marks:
             continue
         yield problem(
             f"far {peer.id}",

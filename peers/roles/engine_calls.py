@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
+from swarm import events
 from swarm.protocol import Kind, Part, Phase
 from swarm.sample.base import EngineError
+from swarm.types import Release
 
 T = TypeVar("T")
 
@@ -45,6 +47,18 @@ class EngineCalls:
             self._fault.recovered()
             self._kind, self._wait = None, WAIT
         return result
+
+    def adopted(self, release: Release, fetched: float, began: float) -> None:
+        """Tell that the engine has a release: it was here at `fetched`, and its load began at `began`."""
+        now = self.host.now()
+        self.host.emit(
+            events.Adopted,
+            version=release.version,
+            weights=release.weights,
+            fetch=round(fetched - release.released, 3),
+            load=round(now - began, 3),
+            age=round(now - release.released, 3),
+        )
 
     async def wait(self) -> None:
         """Wait after a failure; ends early when the peer is asked to stop."""

@@ -60,15 +60,7 @@ class Evaluator:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
                 host.releases.refuse(newest)
                 return True
-            now = host.now()
-            host.emit(
-                events.Adopted,
-                version=newest.version,
-                weights=newest.weights,
-                fetch=round(fetched - newest.released, 3),
-                load=round(now - fetched, 3),
-                age=round(now - newest.released, 3),
-            )
+            self.engine_calls.adopted(newest, fetched, fetched)
             try:
                 tasks = await self.reward_calls.held_out(evaluation.tasks)
             except RewardError as error:

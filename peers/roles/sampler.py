@@ -141,18 +141,10 @@ class Sampler:
             )
             return
         self._clear_ready(ready)
-        now = self.host.now()
         self._policy = (release, fetched)
         self.host.status.version, self.host.status.weights = release.version, release.weights
         self.host.status.lags(versions=0.0)
-        self.host.emit(
-            events.Adopted,
-            version=release.version,
-            weights=release.weights,
-            fetch=round(fetched - release.released, 3),
-            load=round(now - start, 3),
-            age=round(now - release.released, 3),
-        )
+        self.engine_calls.adopted(release, fetched, start)
 
     def _clear_ready(self, ready: tuple[Release, Weights, float]) -> None:
         if self._ready is ready:  # else a newer one has arrived

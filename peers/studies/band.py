@@ -29,8 +29,7 @@ import msgspec
 from peers.commands import sim
 from peers.studies.experiments import Row, complete, key, read, to_stderr
 from peers.studies.liars import EVERY_TOKEN, Lied, suffer
-from peers.studies.method_names import defined
-from peers.studies.trainings import GROUPS, Cell, is_model, scenario, setup, start
+from peers.studies.trainings import GROUPS, Cell, is_model, scenario, start
 from swarm import config as settings
 from swarm.core import claimed_logprobs
 from swarm.durable import write_durably
@@ -64,7 +63,7 @@ def honest(quick: bool) -> list[Honest]:
     def one(
         delay: int, lr: float, engine: str = "float32", domain: str = "digit-sums", method: str = "gepo"
     ) -> Honest:
-        return Honest(cell=_cell(domain, method, delay, lr, versions), engine=engine)
+        return Honest(cell=Cell.of(domain, method, delay, lr, 1, versions), engine=engine)
 
     if quick:
         return [one(16, 0.4, domain="toy")]
@@ -81,21 +80,8 @@ def honest(quick: bool) -> list[Honest]:
 def liars(quick: bool) -> list[Lied]:
     domain, versions, rate = ("toy", 40, 0.4) if quick else ("digit-sums", 80, 1e-3)
     nats = (0.0, math.inf) if quick else (0.0, 1.5, math.inf)
-    cell = _cell(domain, "gepo", 16, rate, versions)
+    cell = Cell.of(domain, "gepo", 16, rate, 1, versions)
     return [Lied(cell=cell, nats=lie, doubts=doubts) for lie in nats for doubts in (True, False)]
-
-
-def _cell(domain: str, method: str, delay: int, lr: float, versions: int) -> Cell:
-    return Cell(
-        domain=domain,
-        setup=setup(domain),
-        method=method,
-        defined=defined([method]),
-        delay=delay,
-        lr=lr,
-        seed=1,
-        versions=versions,
-    )
 
 
 def main(quick: bool, out: Path, minutes: float) -> int:

@@ -29,10 +29,10 @@ import msgspec
 
 from peers.errors import WrongUsage
 from peers.studies.experiments import Row, complete, key, read, to_stderr
-from peers.studies.method_names import defined, parsed
+from peers.studies.method_names import parsed
 from peers.studies.records import Account, FinishedCell, StageResults
 from peers.studies.report import write
-from peers.studies.trainings import Cell, is_model, setup, start, train
+from peers.studies.trainings import Cell, is_model, start, train
 from swarm.learn.objectives import OBJECTIVES
 
 CORE = (
@@ -176,16 +176,7 @@ def grid(plan: Plan, stage: Stage, rates: Rates) -> list[Cell]:
 
 def _cell(plan: Plan, domain: str, label: str, lr: float, seed: int) -> Cell:
     versions = plan.model if is_model(domain) else plan.table
-    return Cell(
-        domain=domain,
-        setup=setup(domain),
-        method=label,
-        defined=defined([label]),
-        delay=MIDDLE,
-        lr=lr,
-        seed=seed,
-        versions=versions,
-    )
+    return Cell.of(domain, label, MIDDLE, lr, seed, versions)
 
 
 def _area(cell: Cell, rows: Mapping[str, Row]) -> float | None:

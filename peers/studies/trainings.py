@@ -33,7 +33,7 @@ import msgspec
 from peers.build import base_model
 from peers.commands import sim
 from peers.studies.experiments import Row
-from peers.studies.method_names import parsed
+from peers.studies.method_names import defined, parsed
 from swarm import config as settings
 from swarm.config import DelayLaw, Run
 from swarm.events import Counted, Evaluated, Event, RoundBroke, Trained
@@ -124,6 +124,20 @@ class Cell(Struct):
     way: str = "upload"
     setup: str = ""
     """Digest of the domain and of what all trainings share: a changed one is another cell."""
+
+    @classmethod
+    def of(cls, domain: str, method: str, delay: int, lr: float, seed: int, versions: int) -> Cell:
+        """With the digests of the domain and the method as they are now."""
+        return cls(
+            domain=domain,
+            setup=setup(domain),
+            method=method,
+            defined=defined([method]),
+            delay=delay,
+            lr=lr,
+            seed=seed,
+            versions=versions,
+        )
 
 
 def setup(domain: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,6 +46,23 @@ class Completions:
     """(sum T_i,) natural-log probabilities of the distribution that was really sampled."""
     texts: tuple[str, ...]
     """(G,) without special tokens."""
+
+
+class SampleCounts:
+    """What an engine has sampled so far, and how long that took."""
+
+    def __init__(self) -> None:
+        self._groups, self._tokens, self._seconds = 0, 0, 0.0
+
+    def add(self, groups: Sequence[Completions], began: float) -> None:
+        """Groups of one call, which began then by `time.perf_counter`."""
+        self._groups += len(groups)
+        self._tokens += sum(len(group.tokens) for group in groups)
+        self._seconds += time.perf_counter() - began
+
+    def statistics(self) -> dict[str, float]:
+        """`seconds` are those spent sampling."""
+        return {"groups": self._groups, "tokens": self._tokens, "seconds": self._seconds}
 
 
 class Engine(Protocol):

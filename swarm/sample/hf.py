@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from swarm.sample.base import Completions, EngineError, Tokenizer
+from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class HfEngine:
         self._torn = False
         """A load ended half way: the weights are of no version."""
         self.version = -1
-        self._groups, self._tokens, self._seconds = 0, 0, 0.0
+        self._counts = SampleCounts()
 
     def load(self, weights: Weights) -> None:
         try:
@@ -85,9 +85,7 @@ class HfEngine:
             return self._groups_of(prompts[start:stop], group_size, seed + start)
 
         out = self._in_parts(len(prompts), group_size, part)
-        self._groups += len(prompts)
-        self._tokens += sum(len(completions.tokens) for completions in out)
-        self._seconds += time.perf_counter() - began
+        self._counts.add(out, began)
         return out
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
@@ -98,13 +96,7 @@ class HfEngine:
         return self._in_parts(len(prompts), 1, part)
 
     def statistics(self) -> dict[str, float]:
-        """`seconds` are those spent sampling."""
-        return {
-            "version": self.version,
-            "groups": self._groups,
-            "tokens": self._tokens,
-            "seconds": self._seconds,
-        }
+        return {"version": self.version, **self._counts.statistics()}
 
     def close(self) -> None:
         """Nothing to free."""

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError
+from swarm.sample.base import Completions, EngineError, SampleCounts
 from swarm.sample.vllm import LoadedRelease, Recipe, completions, spread
 from swarm.weights import Weights
 
@@ -69,7 +69,7 @@ class ServerEngine:
         """Start of the server process that has the release; None: not known to have it."""
         self._held: LoadedRelease | None = None
         self._seen: list[float] = []
-        self._groups, self._tokens, self._seconds = 0, 0, 0.0
+        self._counts = SampleCounts()
 
     @property
     def version(self) -> int:
@@ -94,22 +94,14 @@ class ServerEngine:
         began, sampling = time.perf_counter(), self._recipe.sampling
         drawn = {"n": group_size, "temperature": sampling.temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
         told = self._complete(prompts, [{**drawn, "seed": spread(seed + i)} for i in range(len(prompts))])
-        self._groups += len(told)
-        self._tokens += sum(len(group.tokens) for group in told)
-        self._seconds += time.perf_counter() - began
+        self._counts.add(told, began)
         return told
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return [group.texts[0] for group in self._complete(prompts, [{"temperature": 0.0}] * len(prompts))]
 
     def statistics(self) -> dict[str, float]:
-        """`seconds` are those spent sampling."""
-        return {
-            "version": self.version,
-            "groups": self._groups,
-            "tokens": self._tokens,
-            "seconds": self._seconds,
-        }
+        return {"version": self.version, **self._counts.statistics()}
 
     def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)

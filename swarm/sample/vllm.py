@@ -33,7 +33,7 @@ from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, Tokenizer
+from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.types import Digest
 from swarm.weights import Weights
 
@@ -78,7 +78,8 @@ class VllmEngine:
         self._child: Child | None = None
         self._held: LoadedRelease | None = None
         self._closed = False
-        self._groups, self._tokens, self._seconds, self._starts = 0, 0, 0.0, 0
+        self._counts = SampleCounts()
+        self._starts = 0
 
     @property
     def version(self) -> int:
@@ -105,9 +106,7 @@ class VllmEngine:
         began = time.perf_counter()
         told = self._sampled(prompts, group_size, [spread(seed + i) for i in range(len(prompts))])
         groups = completions(told, self._recipe.tokenizer)
-        self._groups += len(groups)
-        self._tokens += sum(len(group.tokens) for group in groups)
-        self._seconds += time.perf_counter() - began
+        self._counts.add(groups, began)
         return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
@@ -116,14 +115,8 @@ class VllmEngine:
         ]
 
     def statistics(self) -> dict[str, float]:
-        """`seconds` are those spent sampling, `starts` how often vLLM was started."""
-        counts = {
-            "version": self.version,
-            "groups": self._groups,
-            "tokens": self._tokens,
-            "starts": self._starts,
-        }
-        return {**counts, "seconds": self._seconds}
+        """`starts`: how often vLLM was started."""
+        return {"version": self.version, "starts": self._starts, **self._counts.statistics()}
 
     def close(self) -> None:
         self._closed = True
