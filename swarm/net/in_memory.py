@@ -4,11 +4,13 @@ tests live on it.
     ports of peer A -- Mail, Gossip, Board, Averager --> MemoryNetwork -- Links.seconds -->
         loop.call_later --> peer B
 
-In come peers by name, out come their `Ports`. A network asks its `Links` three things: how long, whether the
-pair is open, and whether it is held. Invariant: with a deterministic loop and seeded links, the order of
-everything that happens is a function of the calls (dictionaries and lists here, never sets). Keyring: NO
-SECURITY, see MemoryKeyring. Not handled: forged senders (ports know who calls), gossip's several hops (one
-draw of the link stands for the whole way).
+In come peers by name, out come their `Ports`. A network asks its `Links` how long a message takes, or has
+them carry it beside others (mail, averaging rounds), and whether a pair is open or held. A message of gossip
+is 4 KiB at most and shares no line: each reader has its copy after a draw of the link, and what a real mesh
+passes on for others, some six copies a message and peer, is charged to nobody. Invariant: with a
+deterministic loop and seeded links, the order of everything that happens is a function of the calls
+(dictionaries and lists here, never sets). Keyring: NO SECURITY, see MemoryKeyring. Not handled: forged
+senders (ports know who calls), gossip's several hops (one draw of the link stands for the whole way).
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import BatchSize
 from swarm.core.standing import Usual
 from swarm.net.in_memory_mail import MemoryMail, MemoryPeer
 from swarm.net.in_memory_rounds import Meetings
 from swarm.net.ports import Average, Ports
-from swarm.protocol import KINDS, RECORD_LIMIT, Kind, Thread
+from swarm.protocol import EVENT_LIMIT, KINDS, RECORD_LIMIT, Kind, Thread
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -50,6 +52,19 @@ BUCKETS = 4
 """Latencies drawn for one gossip message: each costs a timer, and four already spread the arrivals."""
 
 
+class Passage(Protocol):
+    """A message on its way."""
+
+    @property
+    def until(self) -> float:
+        """Loop seconds until when its bytes arrive, or arrived; infinite while nobody knows."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: it takes no share of a line from now on."""
+        ...
+
+
 class Links(Protocol):
     """What a network asks of its links (swarm.sim.links answers)."""
 
@@ -60,6 +75,25 @@ class Links(Protocol):
 
     def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float: ...
 
+    def flow(
+        self,
+        sender: PeerId,
+        receiver: PeerId,
+        size: int,
+        arrived: Callable[[], None],
+        lost: Callable[[bool], None],
+    ) -> Passage | None:
+        """Carry a message beside others. None where it passes as if it were alone, in `seconds`.
+
+        `arrived` is called when all of it is there; or `lost` when it never will be, with whether the
+        connection broke.
+        """
+        ...
+
+    def crash(self, peer: PeerId) -> None:
+        """Lose what is under way from and to a peer."""
+        ...
+
     def open(self, sender: PeerId, receiver: PeerId) -> bool:
         """False while what is sent is lost."""
         ...
@@ -67,6 +101,15 @@ class Links(Protocol):
     def when_released(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> bool:
         """True when the pair is held and `deliver` was kept for its release."""
         ...
+
+
+class Alone(NamedTuple):
+    """A message that passes as if it were alone: when it arrives is known."""
+
+    until: float
+
+    def cancel(self) -> None:
+        """It has no share of a line."""
 
 
 class MemoryKeyring:
@@ -175,13 +218,27 @@ class MemoryNetwork:
             for reader in [reader for reader in readers if reader.peer == peer]:
                 del readers[reader]
         self.rounds.crash(peer)
+        self.links.crash(peer)
 
-    def carry(self, sender: PeerId, receiver: PeerId, size: int, deliver: Callable[[], None]) -> float:
-        """Call `deliver` when `size` bytes have crossed the link, after the returned seconds; never, when it
-        is cut by then."""
-        seconds = self.links.seconds(sender, receiver, size)
-        asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, deliver)
-        return seconds
+    def carry(
+        self,
+        sender: PeerId,
+        receiver: PeerId,
+        size: int,
+        deliver: Callable[[], None],
+        lost: Callable[[bool], None],
+    ) -> Passage:
+        """Call `deliver` when `size` bytes have crossed the link; never, when it is cut by then.
+
+        A message that shares lines with others calls `lost` instead when it stops on the way, with whether
+        the connection broke.
+        """
+        arrive = partial(self._arrive, sender, receiver, deliver)
+        if (flow := self.links.flow(sender, receiver, size, arrive, lost)) is not None:
+            return flow
+        loop, seconds = asyncio.get_running_loop(), self.links.seconds(sender, receiver, size)
+        loop.call_later(seconds, arrive)
+        return Alone(loop.time() + seconds)
 
     def _arrive(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> None:
         links = self.links
@@ -225,6 +282,8 @@ class MemoryGossip:
         self._me = me
 
     async def publish(self, topic: str, data: bytes) -> None:
+        if len(data) > EVENT_LIMIT.sealed:
+            raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT.sealed}")
         readers = list(self._network.topics.get(topic, ()))
         if not readers:
             return

@@ -3,13 +3,15 @@
     send -> PendingCall -- MemoryNetwork.carry --> MemoryPeer.answer -> handler -> reply -- carry --> sender
               Quiet: the link is cut, or nothing came for too long -> Unreachable
 
-Invariant: a call is settled once, whoever crashes meanwhile. Not handled here: how long a message travels
+Invariants: a call is settled once, whoever crashes meanwhile; what a caller does not wait for any more takes
+no share of a line. Not handled here: how long a message travels
 (swarm.net.in_memory), gossip, the board.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,10 +21,28 @@ from swarm.protocol import FRAME_LIMIT
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
-    from swarm.net.in_memory import MemoryNetwork
+    from swarm.net.in_memory import MemoryNetwork, Passage
 
 CONCURRENT = 64
 """Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail."""
+
+
+class Coming:
+    """Answers of one service that are on their way from one peer to another."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._under: list[Passage] = []
+
+    def add(self, answer: Passage) -> None:
+        self.until()
+        self._under.append(answer)
+
+    def until(self) -> float:
+        """Loop seconds until when their bytes arrive, or arrived; infinite while nobody knows."""
+        self._last = max([self._last, *(one.until for one in self._under if one.until < math.inf)])
+        self._under = [one for one in self._under if one.until == math.inf]
+        return math.inf if self._under else self._last
 
 
 class MemoryPeer:
@@ -34,8 +54,8 @@ class MemoryPeer:
         self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self.answering: dict[asyncio.Task[None], bool] = {}
         """Task -> whether it counts against CONCURRENT; calls with turns are bounded by these."""
-        self.coming: dict[tuple[PeerId, str], float] = {}
-        """(peer, service) -> until when bytes of its answers arrive, in loop seconds."""
+        self.coming: dict[tuple[PeerId, str], Coming] = {}
+        """(peer, service) -> its answers."""
 
     def answer(self, call: PendingCall, handler: Handler, turns: AnswerTurns | None) -> None:
         task = self.network.tasks.create_task(
@@ -51,7 +71,7 @@ class MemoryPeer:
 class PendingCall:
     """One mail and its way back."""
 
-    __slots__ = ("answer", "message", "network", "sender", "service", "to")
+    __slots__ = ("answer", "message", "network", "passage", "sender", "service", "to")
 
     def __init__(
         self, network: MemoryNetwork, sender: PeerId, to: PeerId, service: str, message: bytes
@@ -62,10 +82,12 @@ class PendingCall:
         self.service = service
         self.message = message
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.passage: Passage | None = None
+        """Of the message, then of its answer."""
 
     def start(self) -> None:
         if self.network.links.open(self.sender, self.to):
-            self.network.carry(self.sender, self.to, len(self.message), self.land)
+            self.passage = self.network.carry(self.sender, self.to, len(self.message), self.land, self._lost)
         else:
             lost = Unreachable(f"no way to {self.to}: the link is cut")
             seconds = self.network.links.seconds(self.sender, self.to, 0)
@@ -90,8 +112,7 @@ class PendingCall:
         except Refused as refusal:
             outcome = refusal
         except BaseException:
-            # Crashed or broken in the middle: the sender sees its connection break.
-            self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
+            self._lost(True)  # crashed or broken in the middle
             raise
         self.reply(outcome, end)
 
@@ -102,10 +123,24 @@ class PendingCall:
             end()
             self.settle(outcome)
 
-        seconds = self.network.carry(self.to, self.sender, size, arrive)
+        def lost(broke: bool) -> None:
+            end()
+            self._lost(broke)
+
+        self.passage = self.network.carry(self.to, self.sender, size, arrive, lost)
         if (host := self.network.hosts.get(self.sender)) is not None:
-            key, until = (self.to, self.service), asyncio.get_running_loop().time() + seconds
-            host.coming[key] = max(until, host.coming.get(key, 0.0))
+            host.coming.setdefault((self.to, self.service), Coming()).add(self.passage)
+        if self.answer.done():
+            self.end()
+
+    def end(self) -> None:
+        """The caller waits no more: what still is on its way stops there, as a stream that is closed."""
+        if self.passage is not None:
+            self.passage.cancel()
+
+    def _lost(self, broke: bool) -> None:
+        if broke:
+            self.reply(Unreachable(f"{self.to} broke the connection before it answered"))
 
     def settle(self, outcome: bytes | NetError) -> None:
         if self.answer.done():
@@ -139,6 +174,7 @@ class MemoryMail:
             return await call.answer
         finally:
             timer.cancel()
+            call.end()
             if quiet is not None:
                 quiet.timer.cancel()
 
@@ -147,8 +183,8 @@ class MemoryMail:
 
 
 class Quiet:
-    """Settles a call as silent after `idle` seconds in which no answer of its service was on its way from its
-    peer."""
+    """Settles a call as silent after `idle` seconds in which no byte of an answer of its service came from
+    its peer."""
 
     def __init__(self, host: MemoryPeer, call: PendingCall, idle: float) -> None:
         self._host, self._call, self._idle = host, call, idle
@@ -156,7 +192,9 @@ class Quiet:
 
     def _look(self) -> None:
         loop, call = asyncio.get_running_loop(), self._call
-        until = self._host.coming.get((call.to, call.service), 0.0) + self._idle
+        coming = self._host.coming.get((call.to, call.service))
+        until = coming.until() if coming is not None else 0.0
+        until = (until if until < math.inf else loop.time()) + self._idle
         if loop.time() < until:
             self.timer = loop.call_at(until, self._look)
         else:

@@ -6,8 +6,9 @@
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
 What counts how much is decided as among real learners (swarm.core.standing); here nobody can announce another
 norm than its own. Two peers meet only when each expects the other, for the same version, over an open link.
-Whoever is lost during the exchange (crash, cut link, deadline) breaks the round for all: every member keeps
-its tensors.
+Between members that share lines with others, parts and means go both ways at once, as in a butterfly that
+reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during the
+exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from itertools import permutations
+from typing import TYPE_CHECKING
 
 from swarm.core.standing import Claim, Standing, Usual, standings
 from swarm.net.ports import Average, RoundLost
@@ -24,11 +26,7 @@ from swarm.types import PeerId
 if TYPE_CHECKING:
     import torch
 
-
-class _Links(Protocol):
-    def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float: ...
-
-    def open(self, sender: PeerId, receiver: PeerId) -> bool: ...
+    from swarm.net.in_memory import Links, Passage
 
 
 class Seat:
@@ -60,12 +58,15 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: _Links, match: float, groups: int) -> None:
+    def __init__(self, links: Links, match: float, groups: int) -> None:
         self._links = links
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
         self.exchanging = False
         self.over = False
+        self._passages: dict[tuple[PeerId, PeerId], Passage] = {}
+        self._missing = 1
+        """Of passages, and of the time that the others take: how many are not over."""
         self._timer = asyncio.get_running_loop().call_later(match, self._start)
 
     def fits(self, seat: Seat) -> bool:
@@ -102,10 +103,27 @@ class Meeting:
         self.exchanging = True
         seats = list(self.seats.values())
         size = sum(tensor.nbytes for tensor in seats[0].tensors)
+        for one, other in permutations(seats, 2):
+            self._send(one.peer, other.peer, exchanged(size, len(seats)))
         # Parts go out to their reducers and come back: twice the slowest link of the ring.
-        ring = zip(seats, seats[1:] + seats[:1], strict=True)
-        seconds = 2 * max(self._links.seconds(one.peer, other.peer, size) for one, other in ring)
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._finish)
+        ring = [(one.peer, other.peer) for one, other in zip(seats, seats[1:] + seats[:1], strict=True)]
+        seconds = 2 * max(self._links.seconds(*pair, 0 if pair in self._passages else size) for pair in ring)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._arrived)
+
+    def _send(self, one: PeerId, other: PeerId, size: int) -> None:
+        def lost(broke: bool) -> None:
+            if not self.over:
+                self._break(f"the link between {one} and {other} is cut")
+
+        passage = self._links.flow(one, other, size, self._arrived, lost)
+        if passage is not None:
+            self._passages[one, other] = passage
+            self._missing += 1
+
+    def _arrived(self) -> None:
+        self._missing -= 1
+        if not self._missing and not self.over:
+            self._finish()
 
     def _finish(self) -> None:
         seats = [self.seats[peer] for peer in sorted(self.seats)]
@@ -127,13 +145,11 @@ class Meeting:
         members = frozenset(seat.peer for seat in seats)
         # As in a butterfly: each member's part goes to its reducer, and the mean of mine comes back.
         scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
-        part = 2 * sum(tensor.nbytes for tensor in seats[0].tensors) // len(seats)
+        part = exchanged(sum(tensor.nbytes for tensor in seats[0].tensors), len(seats))
         for seat in seats:
-            exchanged = {other.peer: part for other in seats if other is not seat}
+            passed = {other.peer: part for other in seats if other is not seat}
             seat.usual.add(other.claim.norm for other in seats)
-            seat.settle(
-                Average(members=members, seconds=now - seat.since, exchanged=exchanged, scaled=scaled)
-            )
+            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=passed, scaled=scaled))
 
     def _break(self, reason: str) -> None:
         self._end()
@@ -143,12 +159,14 @@ class Meeting:
     def _end(self) -> None:
         self.over = True
         self._timer.cancel()
+        for passage in self._passages.values():
+            passage.cancel()
 
 
 class Meetings:
     """All meetings of a network."""
 
-    def __init__(self, links: _Links, match: float, groups: int) -> None:
+    def __init__(self, links: Links, match: float, groups: int) -> None:
         """`groups` make the run's whole batch."""
         self._links = links
         self._match, self._groups = match, groups
@@ -203,6 +221,12 @@ class Meetings:
             self._meetings[version] = going_on
         else:
             self._meetings.pop(version, None)
+
+
+def exchanged(size: int, members: int) -> int:
+    """Bytes that a member sends to each other one of a round over `size` bytes: its part of those that the
+    other reduces, and the mean of those that it reduces itself."""
+    return 2 * size // members
 
 
 def _shapes(seat: Seat) -> list[tuple[int, ...]]:

@@ -1,29 +1,39 @@
 """Simulated links: how long a message takes between two peers, and whether it passes at all.
 
-In come the latency law, the bandwidth and the fault script's verbs; out come answers to the memory network's
-three questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law; a fault belongs to an
-unordered pair. `partition` loses what is sent until `repair`; `hold` keeps it until `release`, when
-everything held arrives at once and in order. Not handled: bandwidth shared between messages (each one has the
-whole link), routing through third peers.
+In come the latency law, the bandwidth, the peers' lines and the fault script's verbs; out come answers to the
+memory network's questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law; a fault
+belongs to an unordered pair. `partition` loses what is sent until `repair`, and what is under way;
+`hold` keeps what arrives until `release`, when everything held arrives at once and in order. A large message
+shares the lines of its two ends with others (swarm.sim.flows) where one of them has an end; each of the
+others has the whole bandwidth, as if it were alone. Not handled: routing through third peers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from swarm.config import DelayLaw
 from swarm.core.delays import draw
+from swarm.sim.flows import Flow, Flows, Line
 from swarm.types import PeerId
+
+SMALL = 4096
+"""Bytes of a message that passes without a share of a line: all gossip, receipts and questions are that
+small, and go between the packets of larger ones."""
 
 
 class SimLinks:
-    """`bandwidth` in bytes per second."""
+    """`bandwidth` is what one message gets at best, in bytes per second; `lines` are those that have an
+    end."""
 
-    def __init__(self, latency: DelayLaw, bandwidth: float, rng: Random) -> None:
+    def __init__(
+        self, latency: DelayLaw, bandwidth: float, rng: Random, lines: Mapping[PeerId, Line] | None = None
+    ) -> None:
         self._latency = latency
         self._bandwidth = bandwidth
         self._rng = rng
+        self._flows = Flows(lines or {}, bandwidth)
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._held: dict[tuple[PeerId, PeerId], list[Callable[[], None]]] = {}
 
@@ -34,6 +44,22 @@ class SimLinks:
 
     def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float:
         return draw(self._latency, self._rng) + size / self._bandwidth
+
+    def flow(
+        self,
+        sender: PeerId,
+        receiver: PeerId,
+        size: int,
+        arrived: Callable[[], None],
+        lost: Callable[[bool], None],
+    ) -> Flow | None:
+        if size <= SMALL or sender == receiver or not self._flows.limited(sender, receiver):
+            return None
+        delay = self.seconds(sender, receiver, 0)
+        return self._flows.start(sender, receiver, size, delay, arrived, lost)
+
+    def crash(self, peer: PeerId) -> None:
+        self._flows.crash(peer)
 
     def open(self, sender: PeerId, receiver: PeerId) -> bool:
         return not self._cut or _pair(sender, receiver) not in self._cut
@@ -48,6 +74,7 @@ class SimLinks:
 
     def partition(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
         self._cut.update(_pairs(some, others))
+        self._flows.cut(lambda sender, receiver: not self.open(sender, receiver))
 
     def repair(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
         self._cut.difference_update(_pairs(some, others))

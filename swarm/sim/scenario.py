@@ -1,21 +1,25 @@
 """Scenarios: a TOML file that says which peers there are, what things cost, and what goes wrong when. Typed
 and closed.
 
-In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds. Faults
-speak turmoil's vocabulary: `host` (a peer that comes later), `partition`, `repair`, `hold`, `release`
-(between two sides), `crash`, `bounce` (crash, and back after `down` seconds). Peers are named
-`<role>-<number>`; a side is a list of names or shell patterns.
+In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds; rates
+of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary: `host` (a peer that comes later),
+`partition`, `repair`, `hold`, `release` (between two sides), `crash`, `bounce` (crash, and back after `down`
+seconds). Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
 """
 
 from __future__ import annotations
 
+import math
 from fnmatch import fnmatchcase
 from pathlib import Path
+from random import Random
+from typing import Literal
 
 import msgspec
 
-from swarm.config import Delay, DelayLaw, Run, Section
+from swarm.config import Delay, DelayLaw, Positive, Run, Section
 from swarm.protocol import Role
+from swarm.sim.flows import Line
 
 FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
 
@@ -28,6 +32,40 @@ class SimulatedLinks(Section, frozen=True):
     latency: DelayLaw = DelayLaw(law="lognormal", seconds=0.05, shape=0.5, longest=2.0)
     bandwidth: float = 12.5e6
     """Bytes per second of one message's way: 100 Mbit/s."""
+
+
+class RateLaw(Section, frozen=True):
+    """How much a line carries in one direction."""
+
+    mbit: Positive
+    """Mbit/s, a million bits a second. constant: the rate; lognormal: the median."""
+    law: Literal["constant", "lognormal"] = "constant"
+    """`constant`, or `lognormal`: drawn once for each peer."""
+    shape: Positive = 0.5
+    """lognormal: sigma of the log."""
+    least: Positive = 1.0
+    """Mbit/s below which none is drawn."""
+    most: Positive = 10_000.0
+    """Mbit/s above which none is drawn."""
+
+    def draw(self, rng: Random) -> float:
+        """Bytes per second."""
+        mbit = self.mbit
+        if self.law == "lognormal":
+            mbit = min(max(mbit * math.exp(self.shape * rng.gauss(0.0, 1.0)), self.least), self.most)
+        return mbit * 1e6 / 8
+
+
+class LineLaw(Section, frozen=True):
+    """What connects each peer of a role with the others. A direction without a law carries all that is
+    sent."""
+
+    up: RateLaw | None = None
+    down: RateLaw | None = None
+
+    def draw(self, rng: Random) -> Line:
+        up, down = (law.draw(rng) if law is not None else math.inf for law in (self.up, self.down))
+        return Line(up, down)
 
 
 class Fault(Section, frozen=True):
@@ -54,17 +92,23 @@ class Scenario(Section, frozen=True):
     """Kind of work (swarm.protocol.Kind) -> its seconds, drawn anew each time; a kind without a
     price is free."""
     links: SimulatedLinks = SimulatedLinks()
+    lines: dict[str, LineLaw] = {}
+    """Role -> its peers' lines. Messages above 4 KiB share them: those of a release, of groups, of an
+    averaging round."""
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
     run: Run = Run()
     """As `[run]` of a real run."""
     faults: tuple[Fault, ...] = ()
 
+    def everybody(self) -> list[str]:
+        """Peers that are there at some time."""
+        return [f"{role}-{k}" for role, count in self.peers.items() for k in range(count)]
+
     def names(self) -> list[str]:
         """Peers that are there from the start."""
         late = {fault.peer for fault in self.faults if fault.fault == "host"}
-        everybody = [f"{role}-{k}" for role, count in self.peers.items() for k in range(count)]
-        return [name for name in everybody if name not in late]
+        return [name for name in self.everybody() if name not in late]
 
 
 def load(path: Path) -> Scenario:
@@ -100,11 +144,14 @@ def _check(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative"
             )
+    for role in scenario.lines:
+        if role not in roles:
+            raise ScenarioError(f"lines.{role}: roles are {', '.join(roles)}")
     if not scenario.hours > 0 or not scenario.links.bandwidth > 0:
         raise ScenarioError(
             f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0"
         )
-    everybody = [f"{role}-{k}" for role, count in scenario.peers.items() for k in range(count)]
+    everybody = scenario.everybody()
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
             raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")

@@ -28,6 +28,7 @@ from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.sim.clock import run
+from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario, role_of, select
 from swarm.types import PeerId
@@ -101,7 +102,8 @@ class World:
 
     async def _live(self) -> float:
         scenario = self._scenario
-        self._links = SimLinks(scenario.links.latency, scenario.links.bandwidth, self._rng("links"))
+        links = scenario.links
+        self._links = SimLinks(links.latency, links.bandwidth, self._rng("links"), self._lines())
         settings = scenario.run
         async with (
             MemoryNetwork(
@@ -163,7 +165,7 @@ class World:
             self._apply(step)
 
     def _apply(self, step: Fault) -> None:
-        names = [f"{role}-{k}" for role, count in self._scenario.peers.items() for k in range(count)]
+        names = self._scenario.everybody()
         some, others = ([PeerId(name) for name in select(side, names)] for side in step.between)
         match step.fault:
             case "host":
@@ -178,6 +180,15 @@ class World:
                 self._links.hold(some, others)
             case "release":
                 self._links.release(some, others)
+
+    def _lines(self) -> dict[PeerId, Line]:
+        """Of each peer one for all its lives."""
+        laws = self._scenario.lines
+        return {
+            PeerId(name): laws[role].draw(self._rng(f"{name}/line"))
+            for name in self._scenario.everybody()
+            if (role := role_of(name)) in laws
+        }
 
     def _price(self, stream: str) -> Callable[[str], float]:
         prices, rng = self._scenario.prices, self._rng(f"{stream}/prices")
