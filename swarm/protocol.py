@@ -65,6 +65,7 @@ membership."""
 class Service(StrEnum):
     GROUPS = "groups"
     BLOBS = "blobs"
+    PATCHES = "patches"
     STATES = "states"
     SPEC = "spec"
     NEWEST = "newest"
@@ -93,6 +94,8 @@ SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
     Service.BLOBS: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "its bytes", answered="weights"),
+    # a store of their own: patches are held for more versions than what they lead to
+    Service.PATCHES: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "bytes", answered="weights"),
     # as blobs: a store of its own, which who counts what passes can tell from releases
     Service.STATES: ServiceRow(64, QUESTION, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, QUESTION, "everybody", "FileRequest", "a part of the Spec or of a file"),
@@ -334,7 +337,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
-    Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
+    Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks, a release into patches and back"),
 }
 
 

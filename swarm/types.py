@@ -140,6 +140,18 @@ class Receipt(Struct, tag="receipt"):
     """Groups that the learner can still use."""
 
 
+class Patch(Struct):
+    """How a release's bytes are made of another version's: the address of a patch file
+    (swarm.patch_files)."""
+
+    base: Digest
+    """Weights of the version that it starts from."""
+    root: Digest
+    """Of the file's blocks."""
+    size: int
+    """Bytes of the file."""
+
+
 class Release(Struct, tag="release"):
     """A published policy version: the only way in which weights reach other peers. Signed by its publisher's
     envelope."""
@@ -157,6 +169,8 @@ class Release(Struct, tag="release"):
     groups: int
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite
+    patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
+    """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below."""
 
 
 class ReleaseQuery(Struct, tag="sought"):

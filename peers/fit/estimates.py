@@ -58,8 +58,8 @@ VECTORS = 4
 parts in transfer."""
 
 RELEASES = 3
-"""Releases in RAM beside those held for others: the bytes, the chunks while they are joined or cut, the
-tensors."""
+"""Releases in RAM beside those held for others: the whole one, the one that it is made from, the
+tensors in it."""
 
 STATE_BYTES = 12
 """Bytes of a learner's full state for each trained weight: float32 master and two moments."""

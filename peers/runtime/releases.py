@@ -24,12 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
 from swarm.core.releases import Releases
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
-from swarm.types import Beat, Digest, PeerId, Release, ReleaseQuery
+from swarm.types import Beat, Digest, Patch, PeerId, Release, ReleaseQuery
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class ReleaseExchange:
             rng=host.rng,
             on_damage=self._damaged,
         )
+        self.patches = PatchLadder(host, self.blobs)
         self._lacks = False
         """A release that I wait for could not be had at once."""
 
@@ -75,7 +77,9 @@ class ReleaseExchange:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
         packed = await self._host.ports.work.run(Kind.PACK, weights)
-        return self._offer(packed, parent, learners, groups)
+        self.blobs.hold(packed.version, packed.blocks)
+        patches = await self.patches.make(packed, parent, self.candidates.by_weights())
+        return self._release(packed, parent, learners, groups, patches)
 
     async def publish(
         self,
@@ -86,12 +90,19 @@ class ReleaseExchange:
         groups: int = 0,
     ) -> Release:
         """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
-        release = self._offer(weights, parent, learners, groups)
+        self.blobs.hold(weights.version, weights.blocks)
+        release = self._release(weights, parent, learners, groups)
         await self.announce(release)
         return release
 
-    def _offer(self, weights: Weights, parent: Digest | None, learners: int, groups: int) -> Release:
-        self.blobs.hold(weights.version, weights.blocks)
+    def _release(
+        self,
+        weights: Weights,
+        parent: Digest | None,
+        learners: int,
+        groups: int,
+        patches: tuple[Patch, ...] = (),
+    ) -> Release:
         return Release(
             version=weights.version,
             weights=weights.digest,
@@ -101,6 +112,7 @@ class ReleaseExchange:
             learners=learners,
             groups=groups,
             released=self._host.now(),
+            patches=patches,
         )
 
     async def announce(self, release: Release) -> None:
@@ -189,7 +201,11 @@ class ReleaseExchange:
         holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
         if release.publisher != me and release.publisher not in holders:
             holders.append(release.publisher)
-        blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
+        blocks = None
+        if not self.blobs.is_whole(release.weights):
+            blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
+        if blocks is None:
+            blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
         return Weights(release.version, blocks)
 
     # --- what is known --------------------------------------------------------------------------------------
@@ -302,6 +318,7 @@ class ReleaseExchange:
 
     async def serve(self) -> None:
         await self.blobs.serve()
+        await self.patches.serve()
         await self._host.ports.mail.serve(Service.NEWEST, self._answer_newest)
         await self._host.ports.mail.serve(Service.RELEASE, self._answer_release)
 

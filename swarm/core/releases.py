@@ -113,6 +113,13 @@ class Releases:
         ]
         return max(found, key=lambda one: (one.held, one.rank)).release if found else None
 
+    def by_weights(self) -> dict[Digest, list[Release]]:
+        """Weights -> all announced releases of them."""
+        found: dict[Digest, list[Release]] = {}
+        for release in self._heard:
+            found.setdefault(release.weights, []).append(release)
+        return found
+
     def sealed(self, release: Release) -> bytes:
         """The frame that its publisher signed; empty when it is not known."""
         one = self._candidates.get(_key(release))

@@ -110,6 +110,10 @@ class Blobs:
         self._last = held.root
         self._complete(held)
 
+    def is_whole(self, root: Digest) -> bool:
+        """Whether all blocks below `root` were here when it was held."""
+        return root in self._whole
+
     def holds(self, root: Digest, size: int) -> bool:
         """Whether all blocks below `root` are here, undamaged."""
         held = self._whole.get(root)
@@ -118,6 +122,13 @@ class Blobs:
             and held.size == size
             and all(digest in self._shelf for digest in (root, *held.leaves))
         )
+
+    async def take(self, version: int, blocks: Blocks) -> None:
+        """Hold these bytes of somebody else for others, beside the loop where there is a disk."""
+        held = Held(blocks.root, version, blocks.size, blocks.leaves)
+        await self._off_loop(self._shelf.add, blocks.blobs())
+        await self._off_loop(self._shelf.mark, held)
+        self._complete(held)
 
     def get(self, digest: Digest) -> bytes | None:
         """A block or a leaf list, if it is held here; asks nobody."""

@@ -85,7 +85,8 @@ def check_model(house: SwarmProcesses, exported: Path) -> None:
     """It is the newest release that the seed holds, to the last bit."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from swarm.learn.weights import digest, to_bytes
+    from swarm.blocks import Blocks
+    from swarm.learn.weights import to_bytes
 
     seed = house.folder / "peers" / "seed"
     run = hashlib.sha256((house.folder / "spec").read_bytes()).hexdigest()
@@ -95,7 +96,7 @@ def check_model(house: SwarmProcesses, exported: Path) -> None:
     release = max((wire.decode(opened.body, Release) for opened in kept), key=rank)
     assert release.version >= 6
     model = AutoModelForCausalLM.from_pretrained(exported)
-    assert digest(to_bytes(dict(model.state_dict()))) == release.weights
+    assert Blocks.of(to_bytes(dict(model.state_dict()))).root == release.weights
     assert len(AutoTokenizer.from_pretrained(exported)) <= model.get_input_embeddings().num_embeddings
 
 

@@ -1,0 +1,59 @@
+r"""Which patches lead to a release, from a version that is here.
+
+    version  0 ... 8 ... 16, 17, 18 ... 24     a rung: every RUNG-th version is also a patch from RUNG before
+              \_____/ \____/   \_/             a step: every version is a patch from the one before
+
+Every announced patch is an edge from its base to its release; the way with the fewest bytes is taken, or the
+whole release where that is smaller. Not handled: whether a patch can be had, and makes what it promises.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from swarm.types import Digest, Patch, Release
+
+RUNG = 8
+"""Versions between rungs. At a learning rate of 1e-6 a rung of 8 has half the bytes of 8 steps."""
+
+LONGEST = 2 * RUNG
+"""Patches of one way: up to the first rung, rungs, and down from the last one. Each is a file to fetch, and a
+longer way is rarely smaller than the whole."""
+
+
+class Step(NamedTuple):
+    """A patch, and the release that it makes."""
+
+    patch: Patch
+    release: Release
+
+
+def cheapest(
+    release: Release,
+    known: Mapping[Digest, Sequence[Release]],
+    is_here: Callable[[Digest], bool],
+    useless: Container[Digest] = (),
+) -> tuple[Step, ...]:
+    """The steps in order from a version that `is_here`; none where the whole release is to be fetched.
+
+    `known`: weights -> their announced releases. Patches whose files are `useless` are left out.
+    """
+    order = count()  # of equal ways the first found: steps have no order of their own
+    ways: list[tuple[int, int, Digest, tuple[Step, ...]]] = [(0, next(order), release.weights, ())]
+    seen: set[Digest] = set()
+    while ways:
+        size, _, base, way = heapq.heappop(ways)
+        if way and is_here(base):
+            return way
+        if base in seen or len(way) == LONGEST:
+            continue
+        seen.add(base)
+        for made in known.get(base, ()):
+            for patch in made.patches:
+                if 0 < patch.size < release.size - size and patch.root not in useless:
+                    step = Step(patch, made)
+                    heapq.heappush(ways, (size + patch.size, next(order), patch.base, (step, *way)))
+    return ()

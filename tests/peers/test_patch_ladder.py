@@ -1,0 +1,279 @@
+"""Releases by patches between exchanges over simulated lines: what changed travels, and whatever is wrong
+with a patch costs the whole release and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from still_host import membership, still_host
+
+from peers.runtime.host import Host
+from swarm import events, patch_files, wire
+from swarm.blocks import BLOCK, Blocks, cut
+from swarm.config import DelayLaw
+from swarm.core.ladder import RUNG
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Digest, Patch, PeerId, Release
+from swarm.weights import Weights
+
+SIZE = 3 * BLOCK + 5
+
+
+def versions(count: int) -> list[bytes]:
+    """Random bytes, and what follows from them when one in two hundred values moves to a neighbour."""
+    rng, found = np.random.default_rng(1), [random.Random(1).randbytes(SIZE)]
+    while len(found) < count:
+        values = np.frombuffer(found[-1], "<u2", SIZE // 2).copy()
+        values[rng.choice(len(values), len(values) // 200, replace=False)] += 1
+        found.append(values.tobytes() + found[-1][values.nbytes :])
+    return found
+
+
+BYTES = versions(RUNG + 2)
+
+
+class Swarm:
+    """A learner that releases, and others that take."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network, self.seen = network, list[events.Event]()
+        self.learner = self.host("learner", Role.LEARNER)
+        self.released: list[Release] = []
+
+    def host(self, name: str, role: Role = Role.SAMPLER, shelf: Path | None = None) -> Host:
+        host = still_host(self.network, name, role, shelf=shelf, membership=membership(name, role))
+        host.bus.add(self.seen.append)
+        return host
+
+    async def release(self, *whole: bytes) -> None:
+        """These bytes as the next versions."""
+        for data in whole:
+            parent = self.released[-1].weights if self.released else Digest("")
+            weights = Weights.of(data, len(self.released))
+            release = await self.learner.releases.prepare(
+                weights=lambda weights=weights: weights,  # type: ignore[misc]
+                parent=parent,
+                learners=1,
+                groups=1,
+            )
+            await self.learner.releases.announce(release)
+            self.released.append(release)
+
+    async def take(self, host: Host, release: Release) -> int:
+        """Fetch a release as one that has heard of all -> the bytes of weights that `host` received."""
+        for known in self.released:
+            host.releases.candidates.hear(known)
+        host.releases.candidates.hear(release)
+        host.traffic.drain(host.now(), ())
+        weights = await host.releases.fetch(release)
+        assert weights.digest == release.weights == Blocks.of(weights.data).root
+        return sum((host.traffic.drain(host.now(), ()) or {"received": {}})["received"].values())
+
+    @property
+    def blamed(self) -> list[tuple[str, str]]:
+        return [(event.sender, event.reason) for event in self.seen if isinstance(event, events.Rejected)]
+
+
+def among(promise: Callable[[Swarm], Awaitable[None]]) -> None:
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links) as network:
+            swarm = Swarm(network)
+            await swarm.learner.releases.serve()
+            await promise(swarm)
+
+    run(main())
+
+
+def test_a_version_costs_what_changed() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler = swarm.host("sampler")
+        await swarm.release(BYTES[0])
+        assert await swarm.take(sampler, swarm.released[0]) > SIZE
+        await swarm.release(BYTES[1])
+        assert 0 < await swarm.take(sampler, swarm.released[1]) < SIZE / 100
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_who_skipped_versions_takes_the_steps_or_the_rung() -> None:
+    async def promise(swarm: Swarm) -> None:
+        two_behind, far_behind = swarm.host("two behind"), swarm.host("far behind")
+        await swarm.release(BYTES[0])
+        await swarm.take(far_behind, swarm.released[0])
+        await swarm.release(*BYTES[1 : RUNG - 1])
+        await swarm.take(two_behind, swarm.released[-1])
+        await swarm.release(*BYTES[RUNG - 1 : RUNG + 1])
+        last = swarm.released[-1]
+        assert last.version == RUNG and [patch.base for patch in last.patches] == [
+            swarm.released[RUNG - 1].weights,
+            swarm.released[0].weights,
+        ]
+        steps = sum(release.patches[0].size for release in swarm.released[1:])
+        rung = last.patches[1].size
+        assert rung < 0.9 * steps
+        assert await swarm.take(far_behind, last) < 1.1 * rung
+        assert await swarm.take(two_behind, last) < 3 * last.patches[0].size
+
+    among(promise)
+
+
+def test_who_took_a_patch_serves_it_and_the_whole() -> None:
+    async def promise(swarm: Swarm) -> None:
+        first, second, late = swarm.host("first"), swarm.host("second"), swarm.host("late")
+        await swarm.release(BYTES[0])
+        for host in (first, second):
+            await host.releases.serve()
+            await swarm.take(host, swarm.released[0])
+        await swarm.release(BYTES[1])
+        await swarm.take(first, swarm.released[1])
+        swarm.network.crash(swarm.learner.ports.me)
+        gives = msgspec.structs.replace(swarm.released[1], publisher=first.ports.me)
+        assert await swarm.take(second, gives) < SIZE / 100
+        assert await swarm.take(late, gives) > SIZE
+
+    among(promise)
+
+
+def test_a_disk_goes_on_by_patches_after_a_restart(tmp_path: Path) -> None:
+    async def promise(swarm: Swarm) -> None:
+        await swarm.release(BYTES[0])
+        for k, version in enumerate(BYTES[1:3]):
+            seed = swarm.host(f"seed-{k}", Role.SEED, tmp_path)
+            seed.releases.blobs._disk = None  # virtual time knows no threads
+            await swarm.take(seed, swarm.released[0]) if k == 0 else None
+            await swarm.release(version)
+            assert await swarm.take(seed, swarm.released[-1]) < SIZE / 100
+
+    among(promise)
+
+
+async def _useless(swarm: Swarm, sampler: Host, file: bytes | None, base: bytes = BYTES[0]) -> Release:
+    """Version 1, whose only patch is `file`; a file of nobody when that is None."""
+    await swarm.release(BYTES[0])
+    await swarm.take(sampler, swarm.released[0])
+    await swarm.release(BYTES[1])
+    good = swarm.released.pop()
+    blocks = Blocks.of(file or b"nobody has this")
+    if file is not None:
+        swarm.learner.releases.patches.files.hold(1, blocks)
+    patch = Patch(base=Blocks.of(base).root, root=blocks.root, size=blocks.size)
+    return msgspec.structs.replace(good, patches=(patch,))
+
+
+RIGHT = patch_files.make(cut(BYTES[0]), Blocks.of(BYTES[1]))
+USELESS = {
+    "of another version": patch_files.make(cut(BYTES[1]), Blocks.of(BYTES[2])),
+    "cut off": RIGHT[:-5],
+    "of random bytes": random.Random(5).randbytes(5000),
+    "of one byte": b"?",
+}
+
+
+@pytest.mark.parametrize("file", USELESS.values(), ids=USELESS)
+def test_a_patch_that_makes_other_bytes_costs_the_whole_once_and_names_its_publisher(file: bytes) -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler = swarm.host("sampler")
+        release = await _useless(swarm, sampler, file)
+        assert await swarm.take(sampler, release) > SIZE
+        assert [who for who, _ in swarm.blamed] == ["learner"]
+        assert "patch to version 1" in swarm.blamed[0][1] and "whole" in swarm.blamed[0][1]
+        other = msgspec.structs.replace(release, weights=Blocks.of(BYTES[2]).root)
+        assert not sampler.releases.patches._useless.isdisjoint(patch.root for patch in other.patches)
+
+    among(promise)
+
+
+def test_a_patch_that_nobody_has_costs_the_whole_and_names_nobody() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler = swarm.host("sampler")
+        assert await swarm.take(sampler, await _useless(swarm, sampler, None)) > SIZE
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_a_liar_beside_an_honest_holder_costs_a_question() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler, liar = swarm.host("sampler"), swarm.host("liar", Role.LEARNER)
+        await swarm.release(BYTES[0])
+        await swarm.take(sampler, swarm.released[0])
+        await swarm.release(BYTES[1])
+
+        async def lie(sender: PeerId, message: bytes) -> bytes:
+            return bytes(1000)
+
+        await liar.ports.mail.serve("patches", lie)
+        found = await sampler.releases.patches.fetch(
+            swarm.released[1],
+            {swarm.released[1].weights: [swarm.released[1]]},
+            [liar.ports.me, swarm.learner.ports.me],
+        )
+        assert found is not None and found.whole == BYTES[1]
+        assert [who for who, _ in swarm.blamed] == ["liar"]
+
+    among(promise)
+
+
+def test_where_the_parent_is_not_here_a_release_has_no_patch() -> None:
+    async def promise(swarm: Swarm) -> None:
+        await swarm.release(BYTES[0], BYTES[1])
+        assert not swarm.released[0].patches and len(swarm.released[1].patches) == 1
+        await swarm.release(BYTES[2][:-1])
+        assert not swarm.released[2].patches, "another size is another model"
+
+    among(promise)
+
+
+def test_a_release_in_which_all_is_new_is_not_a_patch() -> None:
+    async def promise(swarm: Swarm) -> None:
+        await swarm.release(BYTES[0], random.Random(9).randbytes(SIZE))
+        assert not swarm.released[1].patches
+
+    among(promise)
+
+
+def test_files_of_older_versions_take_no_more_room_than_a_release() -> None:
+    async def promise(swarm: Swarm) -> None:
+        rng = np.random.default_rng(3)
+        values = np.frombuffer(BYTES[0], "<u2", SIZE // 2).copy()
+        for _ in range(6):
+            await swarm.release(values.tobytes())
+            values[rng.choice(len(values), len(values) // 3, replace=False)] += 1
+        files = swarm.learner.releases.patches.files
+        held = sum(one.size for one in files._whole.values())
+        newest = swarm.released[-1].patches[0].size
+        assert newest < held <= SIZE + newest
+
+    among(promise)
+
+
+def test_a_release_with_two_patches_fits_its_frame() -> None:
+    async def promise(swarm: Swarm) -> None:
+        rng = random.Random(7)
+        patches = tuple(
+            Patch(base=Digest(rng.randbytes(32).hex()), root=Digest(rng.randbytes(32).hex()), size=1 << 40)
+            for _ in range(2)
+        )
+        await swarm.release(BYTES[0])
+        release = msgspec.structs.replace(
+            swarm.released[0],
+            version=1 << 31,
+            weights=Digest(rng.randbytes(32).hex()),
+            parent=Digest(rng.randbytes(32).hex()),
+            publisher=PeerId("12D3KooW" + rng.randbytes(22).hex()),
+            patches=patches,
+        )
+        sealed = swarm.learner.seal(release, RELEASE_LIMIT)
+        assert wire.decode(swarm.learner.open(sealed, RELEASE_LIMIT).body, Release) == release
+
+    among(promise)
