@@ -3,9 +3,9 @@
     data -- cut --> blocks of 1 MiB -- BLAKE3 --> leaves -- joined --> leaf list -- BLAKE3 --> root
 
 A block's address is its leaf, the leaf list's address is the root: both are blobs like any other, and whoever
-has the root can check everything below it, block by block. Equal blocks of two versions are one blob. Not
-handled: how blocks travel (swarm.net.blobs), how one version's blocks are made from another's
-(swarm.patching).
+has root and size can check everything below it, block by block. The root of a single block is its leaf: there
+is no list, and no round trip for one. Equal blocks of two versions are one blob. Not handled: how blocks
+travel (swarm.net.blobs), how one version's blocks are made from another's (swarm.patch_files).
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Blocks:
         if not 0 < len(data) <= LARGEST:
             raise ValueError(f"{len(data)} bytes cannot be cut into blocks: between 1 and {LARGEST} can")
         leaves = tuple(map(digest_of, cut(data)))
-        return cls(data, leaves, digest_of(leaf_list(leaves)))
+        return cls(data, leaves, root_of(leaves))
 
     @property
     def size(self) -> int:
         return len(self.whole)
 
     def blobs(self) -> dict[Digest, Buffer]:
-        """Digest -> blob: every block, as a view, and the leaf list."""
-        return {**dict(zip(self.leaves, cut(self.whole), strict=True)), self.root: leaf_list(self.leaves)}
+        """Digest -> blob: every block, as a view, and the leaf list where there is one."""
+        return {**list_blob(self.leaves), **dict(zip(self.leaves, cut(self.whole), strict=True))}
 
 
 def digest_of(data: Buffer) -> Digest:
@@ -82,8 +82,17 @@ def block_sizes(size: int) -> list[int]:
     return [min(step, size - at) for at in range(0, size, step)]
 
 
+def root_of(leaves: Sequence[Digest]) -> Digest:
+    return leaves[0] if len(leaves) == 1 else digest_of(leaf_list(leaves))
+
+
+def list_blob(leaves: Sequence[Digest]) -> dict[Digest, Buffer]:
+    """Root -> leaf list; nothing for a single block, whose root needs none."""
+    return {root_of(leaves): leaf_list(leaves)} if len(leaves) > 1 else {}
+
+
 def leaf_list(leaves: Sequence[Digest]) -> bytes:
-    """Leaves as they are hashed and travel: 32 bytes each. Its digest is the root."""
+    """Leaves as they are hashed and travel: 32 bytes each."""
     return bytes.fromhex("".join(leaves))
 
 

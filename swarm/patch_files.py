@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from swarm import patches
-from swarm.blocks import Blocks, Buffer, block_sizes, cut, digest_of, leaf_list
+from swarm.blocks import Blocks, Buffer, block_sizes, cut, digest_of, root_of
 from swarm.patches import PatchError
 from swarm.types import Digest
 
@@ -53,7 +53,7 @@ def applied(
         if len(change):
             blocks[k] = patches.apply(blocks[k], change)
             found[k] = digest_of(blocks[k])
-    if (made := digest_of(leaf_list(found))) != root:
+    if (made := root_of(found)) != root:
         raise PatchError(f"the patches make {made} and not {root}")
     return blocks, found
 

@@ -303,6 +303,8 @@ class Thread(StrEnum):
     """Rewards wait for other programs and are computed while the model computes."""
     CUT = "cut"
     """What others are given is hashed and cut up beside the model."""
+    PATCH = "patch"
+    """A release does not wait for a learner's state to be cut."""
 
 
 class Kind(StrEnum):
@@ -319,6 +321,7 @@ class Kind(StrEnum):
     DRAW = "draw"
     SCORE = "score"
     CUT = "cut"
+    PATCH = "patch"
 
 
 class KindRow(NamedTuple):
@@ -337,7 +340,8 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
-    Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks, a release into patches and back"),
+    Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
+    Kind.PATCH: KindRow(Thread.PATCH, "a release into what changed in it, and back"),
 }
 
 

@@ -61,3 +61,8 @@ def test_nothing_cannot_be_cut() -> None:
 
 def test_blocks_are_views_of_the_whole() -> None:
     assert all(view.obj is DATA for view in cut(DATA))
+
+
+def test_the_root_of_a_single_block_is_its_leaf_and_needs_no_list() -> None:
+    blocks = Blocks.of(b"one block")
+    assert blocks.root == digest_of(b"one block") and blocks.blobs() == {blocks.root: b"one block"}

@@ -26,7 +26,7 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
-from swarm.blocks import Blocks, read_leaf_list
+from swarm.blocks import Blocks, block_size, read_leaf_list
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
@@ -205,7 +205,9 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
 def _whole(blobs: Path, release: Release) -> bytes | None:
     """The release's bytes; None when some are missing or damaged."""
     try:
-        leaves = read_leaf_list((blobs / release.weights).read_bytes(), release.size)
+        top = (blobs / release.weights).read_bytes()
+        single = release.size <= block_size(release.size)
+        leaves = (release.weights,) if single else read_leaf_list(top, release.size)
         weights = Blocks.of(b"".join((blobs / leaf).read_bytes() for leaf in leaves))
     except (FileNotFoundError, ValueError):
         return None

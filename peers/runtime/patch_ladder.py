@@ -13,6 +13,7 @@ its publisher is named. Not handled here: which way is the cheapest (swarm.core.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,19 +55,21 @@ class PatchLadder:
         found = await self._wholes.read(parent)
         if found is None or found[0].size != weights.blocks.size:
             return ()
-        step = await self._host.ports.work.run(Kind.CUT, patch_files.make, found[1], weights.blocks)
+        step = await self._host.ports.work.run(Kind.PATCH, patch_files.make, found[1], weights.blocks)
         if len(step) >= weights.blocks.size:
             return ()
         patches = [await self._hold(weights, parent, step)]
         if weights.version % RUNG == 0 and (below := await self._rung(patches[0], known)) is not None:
             base, files = below
-            rung = await self._host.ports.work.run(Kind.CUT, patch_files.compose, files, weights.blocks.size)
+            rung = await self._host.ports.work.run(
+                Kind.PATCH, patch_files.compose, files, weights.blocks.size
+            )
             if len(rung) < weights.blocks.size:
                 patches.append(await self._hold(weights, base, rung))
         return tuple(patches)
 
     async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch:
-        blocks = await self._host.ports.work.run(Kind.CUT, Blocks.of, file)
+        blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file)
         self._make_room(weights.blocks.size)
         self.files.hold(weights.version, blocks)
         return Patch(base=base, root=blocks.root, size=blocks.size)
@@ -96,14 +99,19 @@ class PatchLadder:
             return None
         blocks, leaves = found[1], list(found[0].leaves)
         self._make_room(release.size)
-        for patch, made in way:
-            try:
-                file = await self.files.fetch(made.version, patch.root, patch.size, holders)
-                blocks, leaves = await self._host.ports.work.run(
-                    Kind.CUT, patch_files.applied, blocks, leaves, file.whole, release.size, made.weights
-                )
-            except NetError:
+        files = await asyncio.gather(
+            *(self.files.fetch(made.version, patch.root, patch.size, holders) for patch, made in way),
+            return_exceptions=True,
+        )
+        for (patch, made), file in zip(way, files, strict=True):
+            if isinstance(file, NetError):
                 return None  # who has the whole is asked next, and the error says who failed how
+            if isinstance(file, BaseException):
+                raise file
+            try:
+                blocks, leaves = await self._host.ports.work.run(
+                    Kind.PATCH, patch_files.applied, blocks, leaves, file.whole, release.size, made.weights
+                )
             except PatchError as error:
                 self._useless.add(patch.root)
                 reason = f"patch to version {made.version}: {error}; the whole release is fetched"

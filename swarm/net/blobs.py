@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.blocks import LARGEST, Blocks, Buffer, block_sizes, read_leaf_list
+from swarm.blocks import LARGEST, Blocks, Buffer, block_size, block_sizes, read_leaf_list
 from swarm.net.fetching import Fetch
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.net.shelves import DIGEST, Folder, Held, MemoryShelf
@@ -175,12 +175,7 @@ class Blobs:
         if not 0 < size <= LARGEST:
             raise NetError(f"version {version} claims {size} bytes: at most {LARGEST} are fetched")
         fetch = Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
-        try:
-            leaves = read_leaf_list(await self._take(fetch, root), size)
-        except ValueError as error:
-            raise NetError(
-                f"version {version}: {error}; whoever published it made a mistake or lies"
-            ) from error
+        leaves = await self._leaves(fetch, version, root, size)
         held = Held(root, version, size, leaves)
         self._fetching[root] += 1
         try:
@@ -211,6 +206,16 @@ class Blobs:
         if (complaint := self._shelf.complaint()) and time.monotonic() - self._complained >= AGAIN:
             self._complained = time.monotonic()
             self._on_damage(complaint)
+
+    async def _leaves(self, fetch: Fetch, version: int, root: Digest, size: int) -> tuple[Digest, ...]:
+        if size <= block_size(size):
+            return (root,)
+        try:
+            return read_leaf_list(await self._take(fetch, root), size)
+        except ValueError as error:
+            raise NetError(
+                f"version {version}: {error}; whoever published it made a mistake or lies"
+            ) from error
 
     async def _take(self, fetch: Fetch, digest: Digest) -> Buffer:
         """A blob from here, else from the holders; fetching does not hold it."""

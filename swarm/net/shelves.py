@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from swarm.blocks import LARGEST, Buffer, digest_of, leaf_list, read_leaf_list
+from swarm.blocks import LARGEST, Buffer, block_size, digest_of, list_blob, read_leaf_list
 from swarm.durable import write_durably
 from swarm.types import Digest, Struct
 from swarm.wire import WireError, decode, encode
@@ -58,7 +58,7 @@ class MemoryShelf:
         self._blobs.update(blobs)
 
     def begin(self, held: Held) -> None:
-        self._blobs[held.root] = leaf_list(held.leaves)
+        self.add(list_blob(held.leaves))
 
     def complaint(self) -> str:
         return ""
@@ -138,7 +138,7 @@ class Folder:
         self._unlink(f"{held.root}.begun")
 
     def _note(self, held: Held, mark: str) -> None:
-        self.add({held.root: leaf_list(held.leaves)})
+        self.add(list_blob(held.leaves))
         self._write(f"{held.root}.{mark}", encode(Mark(version=held.version, size=held.size)))
 
     def complaint(self) -> str:
@@ -194,10 +194,13 @@ class Folder:
 
     def _read(self, file: Path) -> Held | None:
         root = Digest(file.stem)
-        if (leaves := self.get(root)) is None:
-            return None
         try:
             mark = decode(file.read_bytes(), Mark)
+            if mark.size <= block_size(mark.size):
+                return Held(root, mark.version, mark.size, (root,))
+            leaves = self.get(root)
+            if leaves is None:
+                return None
             return Held(root, mark.version, mark.size, read_leaf_list(leaves, mark.size))
         except (OSError, WireError, ValueError) as error:
             self._on_damage(f"{file} is damaged ({error}): its release is left out until it is fetched again")

@@ -213,7 +213,7 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
             held(keeps, b"mine", 4)
         # What is held in memory is given to others, and goes when it is old.
         assert await fetched(later, release, [b.me]) == bytes([3]) * 99
-        assert keeps.statistics()["blobs"] == 4
+        assert keeps.statistics()["blobs"] == 2
         room = held(publisher, b"room again", 5)
         await fetched(keeps, room, [a.me])
         again = Blobs(c.mail, folder=tmp_path)

@@ -87,6 +87,7 @@ class Mortal(sim.LearnerPeer):
             assert self.own_release.prepared is not None
             self.died.append(self.own_release.prepared)
             self.host.releases.blobs.clear()
+            self.host.releases.patches.files.clear()
             await asyncio.Event().wait()
         return cause
 
