@@ -80,7 +80,7 @@ class Watched:
         self.trained: list[str] = []
         self.announced: list[Release] = []
         self._peers: list[sim.LearnerPeer] = []
-        account, announce, peers = sim.LearnerPeer._account, ReleaseExchange.announce, self._peers
+        account, announce, peers = sim.LearnerPeer._record_step, ReleaseExchange.announce, self._peers
 
         class Kept(sim.LearnerPeer):
             def __init__(self, *rest: Any) -> None:
@@ -95,7 +95,7 @@ class Watched:
             self.announced.append(release)
             await announce(releases, release)
 
-        patch.setattr(sim.LearnerPeer, "_account", accounts)
+        patch.setattr(sim.LearnerPeer, "_record_step", accounts)
         patch.setattr("peers.roles.learner.LearnerPeer", Kept)
         patch.setattr(ReleaseExchange, "announce", announces)
 
