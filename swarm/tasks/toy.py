@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import string
+from functools import lru_cache
 
 from swarm.tasks.base import Exercises, Options, check_options
 from swarm.types import Task
@@ -33,11 +34,7 @@ class Toy(Exercises):
                 "task toy needs buckets, letters and alphabet of at least 1, and an alphabet of at most 26"
             )
         self._seed = seed
-        rng = random.Random(f"{seed}:words")
-        self._words = [
-            "".join(_letter(rng.randrange(self.alphabet)) for _ in range(self.letters))
-            for _ in range(self.buckets)
-        ]
+        self._words = _words(seed, self.buckets, self.letters, self.alphabet)
 
     def task(self, index: int) -> Task:
         if index < 0:
@@ -62,6 +59,13 @@ class Toy(Exercises):
     def example(self, index: int) -> tuple[str, str]:
         bucket = index % self.buckets
         return str(bucket), self._words[bucket]
+
+
+@lru_cache(maxsize=4)
+def _words(seed: int, buckets: int, letters: int, alphabet: int) -> tuple[str, ...]:
+    """The words of a run: a thousand simulated peers of one process share them."""
+    rng = random.Random(f"{seed}:words")
+    return tuple("".join(_letter(rng.randrange(alphabet)) for _ in range(letters)) for _ in range(buckets))
 
 
 def _letter(token: int) -> str:
