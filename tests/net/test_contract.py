@@ -151,6 +151,14 @@ def test_a_slow_reader_loses_the_oldest(world: Any) -> None:
     hold(world, promise)
 
 
+def test_gossip_beyond_four_kibibytes_is_a_mistake_of_the_caller(world: Any) -> None:
+    async def promise(one: Any, two: Any, three: Any) -> None:
+        with pytest.raises(ValueError, match="4096"):
+            await one.gossip.publish("news", bytes(4097))
+
+    hold(world, promise)
+
+
 def test_mail_arrives_from_its_sender_and_its_acknowledgement_comes_back(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
         async def answer(sender: PeerId, message: bytes) -> bytes:

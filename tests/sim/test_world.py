@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_in import stand_in
 
+from peers.commands import sim
 from swarm.config import DelayLaw
 from swarm.core.delays import draw
 from swarm.events import Event, Noted
@@ -23,7 +24,16 @@ from swarm.journal import read_journal
 from swarm.net.ports import Silent, Unreachable
 from swarm.sim.clock import Deadlock, run
 from swarm.sim.report import Summary
-from swarm.sim.scenario import Fault, Scenario, ScenarioError, load, parse
+from swarm.sim.scenario import (
+    Fault,
+    LineLaw,
+    RateLaw,
+    Scenario,
+    ScenarioError,
+    SimulatedLinks,
+    load,
+    parse,
+)
 from swarm.sim.world import SimPeer, World
 from swarm.types import PeerId
 
@@ -176,6 +186,52 @@ def test_a_host_comes_when_the_script_says() -> None:
     assert min(at for at, who, _ in told.told if who == "sampler-1") == 9
 
 
+def test_a_line_is_drawn_once_for_each_peer_and_stays_its_own() -> None:
+    home = LineLaw(up=RateLaw(law="lognormal", mbit=1.0, shape=0.5, least=0.1, most=10.0))
+    told: list[tuple[str, int, float]] = []
+
+    async def send(peer: SimPeer) -> None:
+        clock, mail = peer.ports.clock, peer.ports.mail
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            return b""
+
+        await mail.serve("large", answer)
+        while peer.role == "sampler":
+            began = clock.now()
+            await mail.send(PeerId("learner-0"), "large", bytes(100_000), timeout=60)
+            told.append((peer.name, peer.life, clock.now() - began))
+        await asyncio.Event().wait()
+
+    scenario = Scenario(
+        name="lines",
+        hours=0.05,
+        peers={"learner": 1, "sampler": 2},
+        links=SimulatedLinks(latency=DelayLaw(law="constant", seconds=0.1)),
+        lines={"sampler": home},
+        faults=(Fault(at=60.0, fault="bounce", peer="sampler-0", down=1.0),),
+    )
+    World(scenario, send).run()
+    lives = [("sampler-0", 0), ("sampler-0", 1), ("sampler-1", 0)]
+    taken = [{round(seconds, 3) for name, life, seconds in told if (name, life) == one} for one in lives]
+    assert taken[0] == taken[1] != taken[2] and all(len(seconds) == 1 for seconds in taken)
+    assert all(100_000 * 8 / 1e7 + 0.2 <= seconds <= 100_000 * 8 / 1e5 + 0.2 for (seconds,) in taken)
+
+
+def test_a_swarm_on_home_lines_is_the_same_twice_and_another_one_without_lines() -> None:
+    scenario = load(SCENARIOS / "home-lines.toml")
+    task = msgspec.structs.replace(scenario.run.task, options={"buckets": 2048})
+    run = msgspec.structs.replace(scenario.run, task=task)
+    scenario = msgspec.structs.replace(scenario, hours=0.05, run=run)
+    summary = Summary()
+    home, again, unlimited = (
+        World(msgspec.structs.replace(scenario, lines=lines), sim.spawn, sinks=[summary]).run()
+        for lines in (scenario.lines, scenario.lines, {})
+    )
+    assert home.sha256 == again.sha256 != unlimited.sha256
+    assert summary.version > 0
+
+
 def test_a_bug_of_a_peer_is_a_traceback() -> None:
     async def broken(peer: SimPeer) -> None:
         await peer.ports.clock.sleep(3)
@@ -195,6 +251,8 @@ def test_every_scenario_file_loads(file: Path) -> None:
     [
         ("hour = 3", "hour"),
         ("[peers]\ncook = 1", "cook"),
+        ("[lines.cook]\nup = { mbit = 20.0 }", "lines.cook"),
+        ("[lines.learner]\nup = { mbit = 0.0 }", "mbit"),
         ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
         ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
         ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
