@@ -1,5 +1,6 @@
-"""The library: it decides (core), learns, samples and connects (net). It imports neither the programs nor the
-window.
+"""The library of the swarm: decisions (core), learning, sampling, tasks, network ports, simulation.
+
+It imports neither `peers` nor `dashboard`.
 
 Public: these names, and the entry points `swarm.tasks` and `swarm.rewards` by which installed packages bring
 tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them changes.

@@ -1,6 +1,6 @@
-"""Files that matter: written whole or not at all, whatever happens to the power.
+"""Writes files durably: after a crash or a power failure the old or the new content is there, whole.
 
-Temporary file, fsync, rename, fsync of the folder: without either fsync a crash loses or tears the file.
+Temporary file, fsync, rename, fsync of the folder: without either fsync a crash can lose or tear the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes | memoryview, mode: int = 0o644) -> None:
-    """Replace `path` by `content`; a secret asks for `mode` 0600.
+    """Replace the file `path` by `content`, with the permissions `mode` (0600 for secrets).
 
     Raises OSError; the old content is still there then.
     """
@@ -32,7 +32,7 @@ def write_durably(path: Path, content: bytes | memoryview, mode: int = 0o644) ->
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the renames inside a folder, durable."""
+    """fsync a file's content, or the renames inside a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,5 +1,4 @@
-"""Events: typed records of what happened, the only source of logs, journal, live view, page and test
-evidence.
+"""Events: typed records of what happened, the only source of logs, journal, page and test evidence.
 
 An Event is a frozen tagged struct with the time and the peer it happened at. The code that acts emits; the
 Bus hands each event to its sinks in order (swarm.journal, the gossip forwarder, a fold). The code that emits

@@ -1,9 +1,8 @@
-"""Who a peer is: an Ed25519 key in a file, the libp2p id that follows from it, and a name that a person can
-say.
+"""Identity of a peer: an Ed25519 key in a file, the libp2p id of that key, and a human name.
 
 The key file is the protobuf that p2pd reads (`-id`), mode 0600. The peer id of an Ed25519 key contains the
 public key, so that anybody can check a signature from the id alone. The name is a function of the id: three
-words, for people, never for decisions.
+words for people; no code decides by it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class IdentityError(Exception):
 
 
 class Keyring:
-    """Signs as one key, verifies as anybody (the `Keyring` port)."""
+    """The `Keyring` port: signs with one key, verifies signatures of all peers."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -62,8 +61,8 @@ def peer_id(public: bytes) -> PeerId:
 
 
 def public_key(peer: PeerId) -> bytes | None:
-    """The 32-byte public key inside a peer id; None when the id is not that of an Ed25519 key, written as
-    everybody writes it."""
+    """The 32-byte public key inside a peer id; None when the id is not the canonical id of an Ed25519
+    key."""
     return _decoded(peer) if len(peer) == _ID_LENGTH else None
 
 
@@ -82,6 +81,7 @@ def _decoded(peer: PeerId) -> bytes | None:
 
 
 def verify(public: bytes, data: bytes, signature: bytes) -> bool:
+    """Whether `signature` (64 bytes) is of `data` by the Ed25519 key `public` (32 bytes)."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -90,7 +90,7 @@ def verify(public: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def open_key(path: Path) -> Keyring:
-    """The key in `path`; makes one when there is none. Raises IdentityError."""
+    """The keyring of the key file `path`, which is created when missing. Raises IdentityError."""
     try:
         if not path.exists():
             _create(path)
@@ -121,7 +121,7 @@ def _create(path: Path) -> None:
 
 
 def human_name(peer: PeerId) -> str:
-    """Three words such as `brisk-umber-otter`, the same for everybody."""
+    """Three words such as `brisk-umber-otter`, the same at all peers."""
     digest = hashlib.blake2b(peer.encode(), digest_size=6).digest()
     words = (_MANNERS, _COLOURS, _ANIMALS)
     return "-".join(

@@ -1,5 +1,4 @@
-"""The invite: one word, `swarm1...`, with all that a newcomer needs to join; and the memberships made from
-it.
+"""Invites: one word, `swarm1...`, with all that a newcomer needs to join, and the memberships made from it.
 
     bytes = layout 1 | protocol 2 | flags 1 (role, final, delegation) | run digest 32 | expires 4
             | count 1, addresses | [owner's delegation: seed 32, signature 64] | checksum 8

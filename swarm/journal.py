@@ -1,9 +1,9 @@
-"""A journal: a peer's events as lines of JSON, appended while it lives, read back afterwards.
+"""Journal: appends a peer's events to a file as lines of JSON, and reads them back.
 
     Event --to_line--> journal.jsonl --read_journal--> Event
 
 Invariant: a line that a crash tore is cut off before the next one is written, and is never read as an event.
-Not handled here: which events there are (swarm.events), what is made of them (dashboard).
+Not handled here: the kinds of events (swarm.events), their display (dashboard).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Journal:
     """A sink that appends events to a file, one JSON object a line, flushed after each: a crash loses no
     whole event.
 
-    A disk that takes no more, or fails, costs events and not the peer; `lost` counts them.
+    A disk that is full or fails loses events and does not stop the peer; `lost` counts them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,11 +81,12 @@ def _whole_lines(file: IO[bytes]) -> int:
 
 
 def to_line(event: Event) -> bytes:
+    """One event as a line of JSON."""
     return _json.encode(event) + b"\n"
 
 
 def from_line(line: bytes) -> AnyEvent:
-    """Raises msgspec.DecodeError on a line that is no event."""
+    """The event of a line. Raises msgspec.DecodeError for a line that is no event."""
     try:
         return _decoder.decode(line)
     except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets Python's own through

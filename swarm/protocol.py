@@ -1,14 +1,13 @@
-"""What peers say to each other, as tables: services, topics, keys of the board, roles, phases, kinds of work,
-parts that can fail.
+"""The protocol between peers, as tables: services, topics, board keys, roles, phases, kinds of work, parts.
 
     Service  a question and its answer, by mail          Role  what a peer is in a run
-    Topic    messages to whoever listens, by gossip      Kind  what slow code runs for, on which thread
+    Topic    messages to all subscribers, by gossip      Kind  what slow code runs for, on which thread
     Key      records that expire, on the board           Part  what can fail and be told of in an event
     Phase    what a peer is doing, in its heartbeat
 
-Everything else takes these names from here, so that a row is all that a new one needs beside its own code.
-Values of the enums travel or are written to journals: they never change. Not handled here: what the nouns
-hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act in a role
+All other code takes these names from here, so that a new service, role or topic is one row beside its own
+code. Values of the enums are sent to peers or written to journals: they never change. Not handled here: what
+the nouns hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act in a role
 (swarm.core.membership).
 """
 
@@ -19,7 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 SCHEMA = 1
-"""Of the envelope around every frame. What runs agree on beyond it is swarm.PROTOCOL."""
+"""Version of the envelope around every frame; swarm.PROTOCOL is the version of all the rest."""
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -31,8 +30,8 @@ class Limit(NamedTuple):
     sealed: int
     """Bytes on the network."""
     inflated: int
-    """Bytes of its envelope. A byte can become an object of fifty: this bounds what a frame costs whoever
-    opens it."""
+    """Bytes of its envelope. One byte can decode to an object of fifty: this bounds the memory that a frame
+    costs its receiver."""
 
 
 FRAME_LIMIT = 4 << 20
@@ -44,12 +43,13 @@ RECORD_LIMIT = 1024
 record we have."""
 
 RECORD_SECONDS = 120.0
-"""A record's longest life: who posts one refreshes it at a third of that, so that two losses cost nothing."""
+"""Longest time to live of a record: its peer refreshes it at a third of that, so that two losses cost
+nothing."""
 
 BEAT_LIMIT = Limit(1024, 4 << 10)
 RELEASE_LIMIT = Limit(1024, 4 << 10)
 EVENT_LIMIT = Limit(4096, 16 << 10)
-"""Text and names compress three to four times; an envelope that grows further is no honest one."""
+"""Text and names compress three to four times, so an honest envelope does not inflate further."""
 
 MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
 """The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
@@ -96,7 +96,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.BLOBS: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "its bytes", answered="weights"),
     # a store of their own: patches are held for more versions than what they lead to
     Service.PATCHES: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "bytes", answered="weights"),
-    # as blobs: a store of its own, which who counts what passes can tell from releases
+    # As BLOBS, for another store, so that the bytes of states and of releases are counted apart.
     Service.STATES: ServiceRow(64, QUESTION, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, QUESTION, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, QUESTION, "everybody", "nothing", "frame of the newest Release held"),
@@ -123,14 +123,14 @@ class TopicRow(NamedTuple):
     noun: str
     limit: Limit
     all: bool
-    """Everybody listens; observers listen to every topic."""
+    """Whether all peers subscribe; observers subscribe to every topic."""
     why: str
 
 
 TOPICS: Mapping[Topic, TopicRow] = {
     Topic.BEAT: TopicRow("Beat", BEAT_LIMIT, True, "heartbeats of whom others depend on"),
     Topic.RELEASE: TopicRow("Release", RELEASE_LIMIT, True, "a version exists"),
-    # who lacks a release listens for a while
+    # A peer that lacks a release subscribes for a while.
     Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many"),
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
 }
@@ -168,7 +168,7 @@ class Role(StrEnum):
 
 
 class Policy(StrEnum):
-    """What a role does with the policy, and so what its program is built from."""
+    """What a role does with the policy, which decides the arguments of its program."""
 
     TRAINED = "trained"
     """program(host, learner, source, tokenization, folder of checkpoints or None)"""
@@ -185,16 +185,16 @@ class RoleRow(NamedTuple):
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
     policy: Policy
     member: bool = False
-    """Needs a membership in a public run too: what it says decides what others do."""
+    """Whether it needs a membership in a public run too: others act by what it says."""
     joins: bool = False
-    """`swarm join` makes one; the others have commands of their own."""
+    """Whether `swarm join` starts one; the other roles have commands of their own."""
     observes: bool = False
-    """Hears all events and all heartbeats, and journals them."""
+    """Whether it receives all events and heartbeats, and journals them."""
     heartbeat: Topic = Topic.BEAT
     posts: bool = False
-    """Posts its heartbeat and the newest release on the board: others depend on it."""
+    """Whether it posts its heartbeat and its newest release on the board, since others depend on it."""
     asked: int = 3
-    """In this order holders of a release are asked for its bytes."""
+    """Rank in the order in which holders of a release are asked for its bytes."""
 
 
 ROLES: Mapping[Role, RoleRow] = {
@@ -213,17 +213,18 @@ ROLES: Mapping[Role, RoleRow] = {
 """In the order in which the page lists them."""
 
 JOINING = tuple(role for role in Role if ROLES[role].joins)
-"""What `swarm join` can be told to be."""
+"""Roles that `swarm join` starts."""
 
 INVITED = tuple(role for role in Role if role is not Role.SEED)
-"""What there are invites for; the owner starts the seed."""
+"""Roles that an invite can name; the owner starts the seed."""
 
 
 # --- phases -------------------------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):
-    """What a peer is doing, as its heartbeat says. Others act by it; the text beside it is for people."""
+    """What a peer is doing, by its heartbeat. Other peers act by it; the text in the heartbeat is for
+    people."""
 
     UNKNOWN = ""
     """A heartbeat without a phase, or with one that this program does not know."""
@@ -289,26 +290,26 @@ ROUND = (
     Phase.CATCHING_UP,
     Phase.STOPPED,
 )
-"""Of a learner: the states of its averaging round (swarm.core.rounds), by the same names."""
+"""Phases of a learner: the states of its round (swarm.core.rounds), under the same names."""
 
 
 # --- work and faults ----------------------------------------------------------------------------------------
 
 
 class Thread(StrEnum):
-    """Each runs its work one by one, in order."""
+    """Threads of the Work port: each runs one call at a time, in order."""
 
     MODEL = "work"
     SCORE = "score"
     """Rewards wait for other programs and are computed while the model computes."""
     CUT = "cut"
-    """What others are given is hashed and cut up beside the model."""
+    """Bytes for other peers are hashed and cut into blocks while the model computes."""
     PATCH = "patch"
     """A release does not wait for a learner's state to be cut."""
 
 
 class Kind(StrEnum):
-    """Of work on the Work port; a scenario prices it by this name."""
+    """Kinds of work on the Work port; a simulation's scenario prices it by this name."""
 
     SAMPLE = "sample"
     EVALUATE = "evaluate"
@@ -367,7 +368,7 @@ class PartRow(NamedTuple):
     said: str = "broke and is being replaced"
     """What the page says of it after its name."""
     momentary: bool = False
-    """Its faults are single failures: nothing says that they are over, except that no more come."""
+    """Whether its faults are single failures, which no Recovered event follows."""
 
 
 PARTS: Mapping[str, PartRow] = {

@@ -1,13 +1,12 @@
-"""Frames: everything that one peer tells another is a sealed envelope.
+"""Frames: seals and opens the signed, size-limited envelopes around all that peers send each other.
 
     bytes = flag (0 plain, 1 zstd) + msgpack Envelope{schema, run, sender, body, membership, signature}
     body  = msgpack of one of the nouns of `swarm.types` or an event, tagged
 
-In comes a noun and a keyring, out go bytes; the other way `unseal` checks size before and after inflation
-against the limit of the kind, then schema, run and signature, and only then is the body decoded into the type
-the caller expects, whose collections have limits of their own. Nothing is ever unpickled. Every failure is a
-WireError whose message is fit for an event. Not handled here: whether the sender may act in its role
-(swarm.core.membership).
+`seal` encodes and signs a noun; `unseal` checks the size before and after inflation against the limit of the
+kind, then schema, run and signature; only then the caller decodes the body into the type that it expects,
+whose collections have limits of their own. Nothing is ever unpickled. Every failure is a WireError whose
+message is fit for an event. Not handled here: whether the sender may act in its role (swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -37,10 +36,12 @@ T = TypeVar("T")
 
 
 class WireError(ValueError):
-    """A frame that must not be believed; the message says why."""
+    """A frame that is malformed, too large or not signed as it has to be; the message says why."""
 
 
 class Signer(Protocol):
+    """The part of a Keyring that frames need."""
+
     @property
     def me(self) -> PeerId: ...
 
@@ -61,6 +62,8 @@ class Envelope(Struct):
 
 
 class Opened(NamedTuple):
+    """A frame whose signature is genuine."""
+
     sender: PeerId
     body: bytes
     membership: Membership | None
@@ -71,6 +74,7 @@ _envelopes = msgspec.msgpack.Decoder(Envelope)
 
 
 def encode(noun: object) -> bytes:
+    """A noun as msgpack."""
     return _encoder.encode(noun)
 
 

@@ -28,7 +28,7 @@ OTHER_THINGS = {
         (
             ("swarm/sample/server.py", "seed"),
             ("swarm/sample/vllm_process.py", "seed"),
-            ("swarm/tasks/exercises.py", "seed"),
+            ("swarm/tasks/gym_worker.py", "seed"),
             ("swarm/tasks/gym.py", "seed"),
         ),
         "of random numbers",

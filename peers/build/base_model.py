@@ -24,7 +24,7 @@ from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.learn import learning_rates
 from swarm.tasks import catalog as tasks
-from swarm.tasks import files as task_files
+from swarm.tasks import task_files
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]

@@ -39,7 +39,7 @@ from swarm.identity import Keyring, open_key
 from swarm.invite import Invite, InviteError, InviteProblem
 from swarm.protocol import Role
 from swarm.tasks import catalog as tasks
-from swarm.tasks import files as task_files
+from swarm.tasks import task_files
 from swarm.types import Digest, Membership, Spec, Task
 
 MODEL_FILES = (

@@ -28,7 +28,7 @@ from swarm import PROTOCOL, wire
 from swarm.durable import sync
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.protocol import Service
-from swarm.tasks import files as task_files
+from swarm.tasks import task_files
 from swarm.types import Digest, PeerId, Spec, Struct, Word
 
 SLICE = 1 << 20

@@ -1,7 +1,7 @@
-"""Which task a sampler draws next: a stream of its own that never meets another sampler's.
+"""Which task a sampler draws next: each sampler has its own pseudo-random stream of task indices.
 
-The index is a hash of (run seed, peer, incarnation, count): no two samplers share tasks but by chance, a
-restart does not repeat them, and nobody has to be asked. Task sources reduce the index to their own range.
+The index is a hash of (run seed, peer, incarnation, count): two samplers share tasks only by chance, a
+restart does not repeat them, and no coordination is needed. Task sources reduce the index to their own range.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import NamedTuple
 from swarm.types import PeerId
 
 INDEX_BITS = 48
-"""Bits of an index: it fits every integer on the way (msgpack, JSON in a browser, numpy) and repeats by
-chance once in 16 million tasks."""
+"""Bits of an index: it fits the integers of msgpack, of JSON in a browser and of numpy, and the first
+repetition by chance is expected after some 16 million tasks."""
 
 
 class Draw(NamedTuple):
     task: int
+    """Task index."""
     seed: int
+    """Seed of the group's sampling."""
 
 
 class Curriculum:
+    """The stream of one sampler."""
+
     def __init__(self, run_seed: int, peer: PeerId, incarnation: int) -> None:
         self._prefix = f"{run_seed}/{peer}/{incarnation}/".encode()
         self.position = 0

@@ -1,4 +1,4 @@
-"""Membership: who may act in which role, from signatures alone.
+"""Memberships: which peer may act in which role, checked from signatures alone.
 
     owner's key --Delegation(role, expires)--> an invite's key --Membership(peer)--> a peer
 
@@ -29,14 +29,14 @@ def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
 
 
 def needs_membership(role: Role, private: bool) -> bool:
-    """Learners decide what everybody runs, seeds and evaluators when it ends; strangers may sample and watch
-    a public run."""
+    """Whether a role needs a membership. Learners decide what all peers run, seeds and evaluators when the
+    run ends; strangers may sample and watch in a public run."""
     return private or ROLES[role].member
 
 
 class Trust:
-    """Who may act in one run. Valid memberships are remembered: a heartbeat costs no second signature
-    check."""
+    """Checks the memberships of one run. Valid ones are remembered, so that a heartbeat costs no second
+    signature check."""
 
     def __init__(self, run_name: str, owner: bytes, private: bool, verify: Verify) -> None:
         self._run_name, self._owner, self._private, self._verify = run_name, owner, private, verify

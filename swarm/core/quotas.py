@@ -1,25 +1,24 @@
 """Quotas: the share of the batches that one sampler, and all newcomers together, may have.
 
 A sampler without an invite has at most `run.batch.share` of what is trained on, and such samplers that are
-new have together at most `run.batch.newcomers`: keys cost nothing, and whoever makes many is one newcomer.
-Both limits bind only where others deliver, so that nobody waits for groups that do not come:
+new have together at most `run.batch.newcomers`: keys cost nothing, and many keys of one person count as one
+newcomer. Both limits bind only while others deliver, so that no batch waits for groups that do not come:
 
     one sampler   binds while the others, each within its own limit, deliver what it leaves of a batch:
                   (1 - share) of it
     newcomers     bind while the samplers that are known deliver (1 - newcomers) of a batch
 
-A sampler delivers what was admitted of it of late: each group counts 1 and fades with a time constant of
-HORIZON x `close_after`; one without a group for as long delivers nothing. With a share of a quarter it takes
-three samplers beside one to bind it: two or three strangers of any speed are never bound by it, nor is one
-alone. A sampler with an invite is known from its first group and has no limit: its owner vouches for it, and
-a large machine among small ones is no harm.
+What a sampler delivers is the decayed count of its admitted groups: each counts 1 and decays with a time
+constant of HORIZON x `close_after`; after as long without a group it is 0. With a share of a quarter, three
+other samplers are needed to bind one: up to three strangers of any speed are never bound. A sampler with an
+invite is known from its first group and has no limit: the run's owner vouches for it.
 
-A bound sampler has share / (1 - share) groups for each group of another one in the batches, also in one that
-closes small because its time has come. It saves what it does not use, up to its share of a full batch, since
-groups arrive many at once.
+A bound sampler may have share / (1 - share) groups for each group of others in the batches, also in a batch
+that closes before it is full. What it does not use is saved, up to its share of a full batch, since groups
+arrive in bursts.
 
-Not handled here: that a batch takes others' groups first where it has the choice, and who has the room in the
-buffer (swarm.core.batcher); many keys that each became known by an hour's work.
+Not handled here: the order in which a batch takes groups, and the room in the buffer (swarm.core.batcher);
+many keys that each became known by an hour of work.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from swarm.types import PeerId
 T = TypeVar("T")
 
 HORIZON = 12.0
-"""Times `close_after`, a minute by default: where samplers are slow batches are closed by their time, and
-many make up a full one."""
+"""Times `close_after`, a minute by default: where samplers are slow, batches close by time, and many of them
+make up a full one."""
 
 ROUNDING = 1e-9
 """Groups: a sum of fractions this close below a whole number counts as that number."""
@@ -52,16 +51,16 @@ REMEMBERED = 1024
 
 @dataclass(slots=True)
 class Delivered:
-    """What one sampler delivered."""
+    """The deliveries of one sampler."""
 
     first: float
     """When its first group was admitted."""
     admitted: int = 0
     recent: float = 0.0
-    """Groups admitted of late, faded to the time `at`."""
+    """Decayed count of admitted groups at the time `at`."""
     at: float = 0.0
     saved: float = math.inf
-    """Groups of its share that it has not used."""
+    """Unused groups of its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ class QuotaLimit:
 
 
 class Quota:
-    """Who is bound at one moment, in batches of `groups`; computed when it is asked for, and never where all
-    are invited."""
+    """The limits at one moment, in batches of `groups`; computed on demand, since there are none where all
+    samplers have invites."""
 
     def __init__(self, quotas: Quotas, groups: int, now: float) -> None:
         self._quotas, self.now, self.groups = quotas, now, groups
@@ -134,18 +133,20 @@ class Quota:
 
 
 class Quotas:
+    """The deliveries of all samplers, and the limits that follow from them."""
+
     def __init__(self, size: BatchSize) -> None:
         self.share, self.newcomers = size.share, size.newcomers
         self.unused = math.inf
-        """Groups of the newcomers' share that they have not used."""
+        """Unused groups of the newcomers' share."""
         self._fade = HORIZON * size.close_after
         self._records: OrderedDict[PeerId, Delivered] = OrderedDict()
         self._invited: OrderedDict[PeerId, None] = OrderedDict()
         self._last: Quota | None = None
-        """The answer for the last moment asked for; None once something has changed."""
+        """The last result of `at`; None once something has changed."""
 
     def at(self, groups: int, now: float) -> Quota:
-        """Who is bound now, in batches of `groups`; computed once a moment."""
+        """The limits now, in batches of `groups`; cached for the same `now`."""
         if self._last is None or self._last.groups != groups or self._last.now != now:
             self._last = Quota(self, groups, now)
         return self._last
@@ -165,16 +166,18 @@ class Quotas:
         self._last = None
 
     def newcomer(self, sampler: PeerId, now: float) -> bool:
+        """Whether a sampler without an invite is still new (KNOWN, KNOWN_AFTER)."""
         if sampler in self._invited:
             return False
         record = self._records.get(sampler)
         return record is None or record.admitted < KNOWN or now - record.first < KNOWN_AFTER
 
     def vouched(self, sampler: PeerId) -> bool:
+        """Whether the run's owner vouches for the sampler: it has an invite."""
         return sampler in self._invited
 
     def recent(self, now: float) -> dict[PeerId, float]:
-        """Groups admitted of late, by sampler; samplers without any are forgotten."""
+        """Decayed count of admitted groups by sampler, without samplers whose count is 0."""
         fade = self._fade
         return {
             sampler: self._faded(record, now)
@@ -183,7 +186,7 @@ class Quotas:
         }
 
     def saved(self, sampler: PeerId) -> float:
-        """Groups of its share that the sampler has not used."""
+        """Unused groups of the sampler's share."""
         record = self._records.get(sampler)
         return record.saved if record is not None else math.inf
 

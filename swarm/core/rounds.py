@@ -1,8 +1,7 @@
 """A learner's round as a table: (state, event) -> (next state, command).
 
-A learner runs one command at a time; what came of it is the next event. The table is total in the sense that
-matters: every pair is either in it or refused with both names, and a refused pair changes nothing.
-`diagram()` draws it for the README.
+A learner runs one command at a time; its outcome is the next event. Every pair is either in the table or
+refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README.
 
     GATHERING -> LEARNING -> MATCHING -> STEPPING -> RELEASING -> GATHERING, and CATCHING_UP from anywhere
 """
@@ -15,6 +14,8 @@ from swarm.protocol import Phase
 
 
 class State(StrEnum):
+    """The states of a round, by the names of Phase."""
+
     GATHERING = Phase.GATHERING.value
     LEARNING = Phase.LEARNING.value
     MATCHING = Phase.MATCHING.value
@@ -25,7 +26,7 @@ class State(StrEnum):
 
 
 class Cause(StrEnum):
-    """What happened to a learner."""
+    """The events of a round, as its learner sees them."""
 
     BATCH_READY = "batch ready"
     PUBLISHER_SILENT = "publisher silent"
@@ -55,6 +56,8 @@ class Cause(StrEnum):
 
 
 class Command(StrEnum):
+    """What the learner does next."""
+
     GATHER = "gather"
     LEARN = "learn"
     AVERAGE = "average"
@@ -99,7 +102,7 @@ class IllegalMove(Exception):
 
 
 class Round:
-    """Where one learner is. `advance` moves it and says what to do next."""
+    """The state of one learner's round. `advance` changes it and returns the next command."""
 
     def __init__(self) -> None:
         self.state = State.GATHERING

@@ -1,5 +1,4 @@
-"""Which learner steps alone when averaging finds no partner: one after the other, so that a version has one
-release.
+"""Which learner steps alone when no round comes about: one at a time, so that a version has one release.
 
     round failed -> how many come before me?
         0 --> claim: announce it, listen -- nobody else does --> step alone

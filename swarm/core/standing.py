@@ -1,18 +1,18 @@
-"""The weight of each member of an averaging round, from what all members announced.
+"""Weights of the members of an averaging round, with gradients of unusual norm scaled down.
 
     Claim(weight, norm, usual) of each member + the run's batch -> Standing(weight, share) of each member
 
 A weight is bounded by what the run's batch leaves to a member. A gradient is compared, by its L2 norm, with
 the median of the round and with the median of the rounds before: beyond FAR times the larger of the two it is
-scaled down to that, and below it in the measure in which it is farther (a redescending influence: Hampel et
-al., Robust Statistics, 1986): a gradient a thousand times too large is none, and at the median its direction
-would still count as one learner's. All members compute the same from the same claims; what a member then
-sends is held to its claim by an Allowance at each reducer.
+scaled down, and the more so the farther it is (a redescending influence: Hampel et al., Robust Statistics,
+1986): a gradient that is a thousand times too large has almost no weight, while cut to the median its
+direction would still count as one learner's. All members compute the same from the same claims; what a member
+then sends is held to its claim by an Allowance at each reducer.
 
-Medians are low ones (of an even number the smaller middle one) and leave zeros out: of two members the
-smaller gradient judges the larger, and a learner whose groups had nothing to teach does not make outliers of
-the others. A single gradient is judged by the rounds before alone; without any it counts whole, as in sparse
-tasks that is how training begins.
+Medians are low medians (of an even number the smaller middle one) and leave zeros out: with two members the
+smaller gradient is the reference, and a learner whose groups all had equal rewards does not make outliers of
+the others. A single gradient is compared with the rounds before alone; without any it has full weight, since
+training on sparse rewards begins that way.
 
 Not handled: a gradient of an ordinary norm in a wrong direction, which a minority of members can dilute and
 cannot turn while it is beyond FAR or near the median; one of two members is never outvoted.
@@ -32,15 +32,15 @@ or two groups each, the largest norm of a round was beyond 5 times its median in
 both medians in none."""
 
 ROUNDS = 16
-"""Rounds that the usual norm is taken from: enough that some had something to teach, few enough to follow a
-training that settles."""
+"""Rounds that the usual norm is taken from: enough that some have gradients above 0, few enough to follow
+norms that fall during training."""
 
 SLACK = 1.01
 """Times the announced norm that a member's parts may add up to: rounding to float16 is 0.05 % at most."""
 
 
 class Claim(NamedTuple):
-    """What a member announces as a round's group forms."""
+    """What a member announces when a round's group forms."""
 
     weight: float
     norm: float
@@ -50,13 +50,15 @@ class Claim(NamedTuple):
 
 
 class Standing(NamedTuple):
+    """How a member's gradient counts in the mean."""
+
     weight: float
     share: float
     """Factor of its gradient: 1, or less when its norm is far beyond the usual."""
 
 
 def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
-    """The standing of each claim, in the order of the claims, in a run whose batch has `groups`."""
+    """The standing of each claim, in their order, in a run whose batch has `groups` groups."""
     reference = max(
         _middle(_measured(claim.norm for claim in claims)),
         _middle([one.usual for one in claims if one.usual > 0]),
@@ -73,7 +75,7 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
 
 
 def bound(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
-    """The largest norm that the mean can have: all gradients point the same way and use their whole
+    """The largest norm that the mean can have: all gradients have the same direction and use their whole
     allowance."""
     total = sum(one.weight for one in judged)
     return (
@@ -110,7 +112,7 @@ class Usual:
 
 
 class Allowance:
-    """How much of its announced norm a member's further parts may still use.
+    """The part of a member's announced norm that its further parts may still use.
 
     Shares are powers of two: whoever computes one from the same bytes gets the same, and multiplying by it
     rounds nothing.

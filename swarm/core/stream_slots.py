@@ -1,5 +1,4 @@
-"""Slots of incoming mail streams: a table of open streams, their limits, and which of them is closed for
-another.
+"""Slots of incoming mail streams: the limits, and which stream is closed when a limit is reached.
 
     arrive --> idle --announce--> reading --begin--> calling --answer--> answering --rest--> idle
     leave, from anywhere

@@ -1,5 +1,4 @@
-"""Compares claimed log-probabilities with the learner's: the evidence against the sampler, and bounded
-values.
+"""Compares claimed log-probabilities with the learner's: evidence against the claim, and bounded values.
 
     logp (learner), logq (claimed), (B, T)
         --check_claims--> ClaimCheck of each group (swarm.core.claimed_logprobs decides)

@@ -1,5 +1,4 @@
-"""The table of methods: each row an Objective, with its paper and its authors' defaults where they are
-published.
+"""The table of methods: each row is an Objective, with its paper and its authors' published defaults.
 
 Where a paper knows no stale sampler (RLOO, OPO, GPG), its weight is 1; where it has an old policy between
 sampler and learner, a batch is used for one step and the old policy is the sampler. Numbers are the authors'

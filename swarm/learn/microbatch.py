@@ -1,5 +1,4 @@
-"""Micro-batch size: how many groups go through a model at once, from measured memory; halved when it runs
-out.
+"""Micro-batch size: how many groups go through a model at once, by measured and by free memory.
 
     PeakMemory: bytes that a chunk needed --> MicrobatchSize: groups of the next one
         --> memory ran out: half as many; after RAISE_AFTER gradients without a failure twice as many again

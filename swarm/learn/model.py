@@ -1,5 +1,4 @@
-"""Loads a policy from a model folder (`save_pretrained`): full weights, or an adapter on a base, also
-quantized.
+"""Loads a policy from a model folder: all weights, or an adapter on a base, which may be quantized.
 
     full    all weights are trained; a joiner has the folder without them (they come with the newest release)
     lora    the folder's weights are the base and stay as they are; an adapter on it is trained

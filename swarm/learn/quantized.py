@@ -1,5 +1,4 @@
-"""Policies whose linear layers have 8 or 4 bits a weight (bitsandbytes), for sampling and as a base of
-adapters.
+"""Models with linear layers in 8 or 4 bits (bitsandbytes), for sampling and as a base of adapters.
 
     int8    LLM.int8() without its mixed decomposition: one scale a row, activations in 8 bits, too
     nf4     4-bit normal float in blocks of 64 with scales in 8 bits, as QLoRA does it

@@ -1,5 +1,4 @@
-"""The simulator's policy: a table of logits with one distribution per (prompt, position), trained as models
-are.
+"""The simulator's policy: a trainable table of logits, one distribution per (prompt, position).
 
 The prompt is a decimal number and selects the row of its value modulo the number of rows. Completions have a
 fixed length and no end token.

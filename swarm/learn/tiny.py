@@ -1,5 +1,6 @@
-"""Makes tiny random models of real architectures, for tests and benchmarks: `python -m swarm.learn.tiny qwen3
-./tiny`.
+"""Makes tiny random models of real architectures, for tests and benchmarks.
+
+    python -m swarm.learn.tiny qwen3 ./tiny
 
     a family's name --> byte-level BPE trained here, chat template, end tokens, weights
         --> a Hugging Face folder

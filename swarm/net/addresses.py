@@ -45,16 +45,17 @@ class Address:
 
     @property
     def dial(self) -> bytes:
+        """The address without the peer id, in binary form."""
         return packed(self.text.removesuffix(f"/p2p/{self.peer}"))
 
 
 def packed(address: str) -> bytes:
-    """A multiaddress as p2pd reads it: hivemind writes a relay's id as a CID, of which p2pd knows the
-    multihash only."""
+    """A multiaddress as p2pd reads it: hivemind encodes a relay's id as a CID, p2pd reads a multihash."""
     return bytes(Multiaddr(address).to_bytes()).replace(b"\xa5\x03\x28\x01\x72", b"\xa5\x03\x26")
 
 
 def free_port(host: str) -> int:
+    """A TCP port that nothing listens on now."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,13 +1,12 @@
-"""The mean over a group: hivemind's butterfly all-reduce, changed so that all members get the same bytes or
-none does.
+"""All-reduce of a group: hivemind's butterfly, changed so that all members get the same bytes or none.
 
-    my part of everybody -> weighted mean -> encoded once -> everybody (me too)
+    my part of all members' tensors -> weighted mean -> encoded once -> all members (me too)
 
 In come a group, what its members claimed and a flat tensor; out come the means. Invariants: every member ends
-with the bytes that each reducer encoded; sizes are compared before anything is allocated; what is lost,
-misshapen or not finite breaks the round at its reducer for all senders. What is too large breaks no round
-(swarm.core.standing): parts that make more than their sender's announced norm are scaled down to it by their
-reducer, means that make more than any mean of the announced ones by all.
+with the bytes that each reducer encoded; sizes are compared before anything is allocated; a part that is
+lost, of another shape or not finite breaks the round at its reducer for all senders. A value that is too
+large breaks no round (swarm.core.standing): a reducer scales parts down that exceed their sender's announced
+norm, and all members scale means down that exceed the largest possible mean.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def scaled(self) -> dict[str, float]:
-        """Member -> the factor of what it sent, as far as I know it: of its gradient, or of parts and means
-        beyond its announced norm."""
+        """Member -> factor by which its gradient, or its parts and means beyond the announced norm, were
+        scaled down, as far as this member knows."""
         held = {
             peer: min(self._sent[peer].least, self._reduced[peer].least) for peer in self.ordered_peer_ids
         }

@@ -1,12 +1,11 @@
-"""The board: small records in hivemind's DHT, which runs as a child process of the node, or in the process of
-one that watches.
+"""The Board port over hivemind's DHT, which runs in a child process, or in an observer's own process.
 
     put, get -> Dht.ask -> ChildDHT (swarm.net.dht) or LoopDHT, each around hivemind's DHTNode
         -> other peers' nodes
 
-Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is doubted, and the node replaces
-it. The functions that run beside the DHTNode take and return plain values. Not handled here: who may write
-what (swarm.net.guard), replacing it.
+Invariant: every call ends within ANSWER_SECONDS; a DHT that does not answer is reported to the node, which
+replaces it. The functions that run beside the DHTNode take and return plain values. Not handled here: who may
+write what (swarm.net.guard), replacing it.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class Dht(Protocol):
 
 
 class LoopDHT:
-    """A DHT node in this process's own loop, for a peer that only watches: it asks, and keeps nothing for
-    others."""
+    """A DHT node in this process's own loop, for an observer: it reads, and stores nothing for others."""
 
     def __init__(self, node: DHTNode) -> None:
         self._node = node
@@ -150,7 +148,7 @@ class Owner(Protocol):
 
 
 class DhtBoard:
-    """The Board port over the DHT of the moment."""
+    """The Board port over the node's current DHT."""
 
     def __init__(self, node: Owner) -> None:
         self._node = node

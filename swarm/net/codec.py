@@ -1,4 +1,4 @@
-"""A part of a tensor on the wire: a scale, then the values divided by it, as float16 or float32.
+"""Codec of tensor parts in averaging: a scale, then the values divided by it, as float16 or float32.
 
     float32 part -> [scale: float32 | values] -> float32 part
 
@@ -30,10 +30,12 @@ SCALE = struct.Struct("<f")
 
 
 class PartError(Exception):
-    """A part has another form than was agreed."""
+    """A part has another size, shape or encoding than agreed, or a value that is not finite."""
 
 
 class Codec(CompressionBase):  # type: ignore[misc]
+    """Encodes and decodes parts; a CompressionBase of hivemind."""
+
     def __init__(self, name: str) -> None:
         """`name`: a key of DTYPES; values of `none` are not scaled."""
         self._dtype = DTYPES[name]

@@ -1,8 +1,8 @@
-"""The DHT as a child process: hivemind.DHT, forked, over the p2pd of its parent.
+"""hivemind's DHT in a forked child process, over the p2pd of its parent.
 
 In come coroutine functions that run in the child beside its DHTNode; arguments and results cross its pipe.
 Invariant: every call ends within ANSWER_SECONDS, and the child ends with its parent. hivemind's futures
-between processes need torch: a peer that only watches uses swarm.net.board's LoopDHT. Not handled here:
+between processes need torch: an observer uses swarm.net.board's LoopDHT. Not handled here:
 replacing a child that died (swarm.net.supervision).
 """
 
@@ -34,7 +34,7 @@ STOP_SECONDS = 3.0
 
 
 class ChildDHT(DHT):
-    """hivemind.DHT that ends with its parent and keeps its hands off the parent's signals and locks."""
+    """hivemind.DHT that ends with its parent and shares none of its signal handlers and locks."""
 
     @classmethod
     async def launch(cls, daemon: Daemon, rules: Any, options: dict[str, Any]) -> ChildDHT:
@@ -45,7 +45,7 @@ class ChildDHT(DHT):
         dht.start()
         try:
             await asyncio.wait_for(dht._ready, START_SECONDS)
-        except BaseException as error:  # whatever the child met while it started
+        except BaseException as error:  # any failure of the child's start
             await dht.stop()
             if isinstance(error, Exception):
                 raise NetError(f"the DHT did not start: {error or type(error).__name__}") from error

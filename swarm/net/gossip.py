@@ -1,9 +1,8 @@
-"""Gossip over GossipSub: a subscription outlives the p2pd that feeds it.
+"""The Gossip port over GossipSub: publish, and subscriptions that outlive the p2pd that feeds them.
 
 In come topics, out come (signer, message) of others; p2pd has checked the signature. When p2pd is replaced, a
-subscription subscribes again and its reader notices nothing but the gap. Best effort, as gossip is: what is
-published while p2pd is being replaced is lost. Not handled: envelopes and trust (swarm.wire,
-swarm.core.membership).
+subscription subscribes again, and its reader only misses messages. Best effort: a message that is published
+while p2pd is replaced is lost. Not handled: envelopes and trust (swarm.wire, swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from swarm.types import PeerId
 log = logging.getLogger(__name__)
 
 QUEUE = 256
-"""Messages that wait for a slow reader: a few heartbeats of a whole swarm; then the oldest go."""
+"""Messages that wait for a slow reader: a few heartbeats of a whole swarm; beyond, the oldest are dropped."""
 
 AGAIN_SECONDS = 0.2
-"""Between two tries to subscribe while p2pd is being replaced."""
+"""Seconds between two tries to subscribe while p2pd is replaced."""
 
 SUBSCRIBE_SECONDS = 30.0
-"""Until a new subscription must stand: p2pd's own start and one replacement."""
+"""Seconds within which a new subscription must succeed: p2pd's own start and one replacement."""
 
 UNHEARD_SECONDS = 10.0
 """Seconds without any listener until the node connects anew; the pause doubles while that does not help."""
@@ -45,7 +44,7 @@ class GossipDaemon(Protocol):
 
 
 class PubSub:
-    """The Gossip port. `line()` waits for the p2pd of the moment."""
+    """The Gossip port. `line()` waits for the current p2pd."""
 
     def __init__(self, me: PeerId, line: Callable[[], Awaitable[GossipDaemon]]) -> None:
         self._me = me
@@ -93,7 +92,7 @@ class PubSub:
 
 
 class Inbox:
-    """A bounded queue and its one reader; when it is full the oldest message goes."""
+    """A bounded queue with one reader; when it is full the oldest message is dropped."""
 
     def __init__(self) -> None:
         self._queue: deque[tuple[PeerId, bytes]] = deque(maxlen=QUEUE)

@@ -1,13 +1,13 @@
-"""Guard: limits that stock hivemind lacks. Call `install()` once, before any P2P or DHT: forked children
-inherit it.
+"""Limits that hivemind lacks on what peers send: frame sizes, streams, msgpack, requests, DHT records.
 
     bytes from a stranger -> frame cap -> stream slots -> msgpack bounds -> budget per peer -> record rules
         -> hivemind
 
-In comes whatever a peer sends; what breaks a limit is refused, closed or raised as ValueError into hivemind's
-own error path, before memory is allocated for it. Invariant: every record that a node keeps or returns was
-signed by the Ed25519 key inside its subkey, lies under a key of the run, is small and expires soon. Not
-handled: a storing node that hides records.
+`install()` patches hivemind's classes; call it once, before any P2P or DHT: forked children inherit it.
+Whatever exceeds a limit is refused, closed or raised as ValueError into hivemind's own error path, before
+memory is allocated for it. Invariant: every record that a node keeps or returns was signed by the Ed25519 key
+inside its subkey, lies under a key of the run, is small and expires soon. Not handled: a storing node that
+hides records.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ ALL_RATE, ALL_BURST = 500.0, 6000.0
 """The same over all peers: a thousand peers at their normal rate, and ten hand-overs."""
 
 PEERS_KNOWN = 4096
-"""Peers whose budget is remembered; the one longest silent is forgotten first, its budget had refilled by
-then."""
+"""Peers whose budget is remembered; the one that was silent for longest is forgotten first: its budget is
+full again by then."""
 
 TTL_SECONDS = 120.0
 SKEW_SECONDS = 3.0
@@ -216,7 +216,7 @@ class Budget:
 
 
 class Slots:
-    """How many things a peer, and all peers together, may do at once."""
+    """Counts of what a peer, and all peers together, do at once, with limits."""
 
     def __init__(self, per_peer: int, total: int) -> None:
         self.per_peer, self.total = per_peer, total
@@ -234,7 +234,7 @@ class Slots:
             del self._busy[who]
 
 
-# --- hivemind's seams ---------------------------------------------------------------------------------------
+# --- patched methods of hivemind ----------------------------------------------------------------------------
 
 _budget = Budget((PEER_RATE, PEER_BURST), (ALL_RATE, ALL_BURST), PEERS_KNOWN)
 _store, _find, _store_record = DHTProtocol.rpc_store, DHTProtocol.rpc_find, DictionaryDHTValue.store
@@ -259,7 +259,7 @@ async def _store_bounded(
 
 
 def _store_record_bounded(self: DictionaryDHTValue, key: Any, value: Any, expiration_time: float) -> bool:
-    """A key that has all the records it may have takes no new ones until some expire."""
+    """Refuse new records of a key that has SUBKEYS of them until some expire."""
     if key not in self.data and len(self.data) >= SUBKEYS:
         self._remove_outdated()
         if len(self.data) >= SUBKEYS:

@@ -1,15 +1,14 @@
-"""Mail over streams: one request and one reply at a time on a stream, a small pool of streams per peer and
-service.
+"""Mail over libp2p streams: one request and one reply at a time on a stream, a pool of streams per service.
 
     request  4 bytes length, message
     reply    1 byte status (ok, refused, busy), 4 bytes length, acknowledgement or reason
 
-A libp2p stream that breaks looks to its reader as if it had ended: only the whole reply counts as an answer,
-everything less is Unreachable. A frame's size is checked before it is read. A length and what follows it
-leave in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that
-turns out dead is replaced once, silently, so that a message may arrive twice: receivers know repeated
-messages by their ids (ports.Mail says so). Whose stream gives way when there are too many, and whose message
-waits, swarm.core.stream_slots decides. Not handled: who may send what.
+A libp2p stream that breaks looks to its reader as if it had ended: only a complete reply counts as an answer,
+anything less is Unreachable. A frame's size is checked before it is read. A length and what follows it leave
+in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that turns out
+dead is replaced once, so that a message may arrive twice: receivers know repeated messages by their ids
+(ports.Mail says so). swarm.core.stream_slots decides which stream is closed when there are too many, and
+which message is refused as Busy. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Protocol
 
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.net.mail_pool import Pool, Stream
-from swarm.net.patience import Patience
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
+from swarm.net.step_deadline import StepDeadline
 from swarm.net.turns import AnswerTurns, no_turn
 from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
@@ -34,16 +33,15 @@ log = logging.getLogger(__name__)
 
 
 POOL_SECONDS = 30.0
-"""Seconds after which the sender closes an idle stream: a sampler writes more often, and a passing peer
-should not hold one."""
+"""Seconds after which the sender closes an idle stream: a sampler writes more often, and a peer that asked
+once should not hold one."""
 
 IDLE_SECONDS = 60.0
 """Seconds after which the receiver closes it: later than the sender, so that a request never meets a stream
 that is just being closed."""
 
 REPLY_SECONDS = 30.0
-"""Seconds for a peer to take each piece of a reply: a slow reader needs them, one that takes longer is
-gone."""
+"""Seconds for a peer to read each piece of a reply; one that takes longer counts as gone."""
 
 DIAL_SHARE, DIAL_SECONDS = 0.4, 8.0
 """Share of a message's deadline, and seconds at most: finding the peer and opening the stream take one share
@@ -77,8 +75,8 @@ class MailDaemon(Protocol):
 
 
 class StreamMail:
-    """The Mail port. `line()` waits for the p2pd of the moment, `find(peer)` makes p2pd dial a peer by
-    remembered addresses."""
+    """The Mail port. `line()` waits for the current p2pd, `find(peer)` makes p2pd dial a peer by remembered
+    addresses."""
 
     def __init__(
         self,
@@ -182,7 +180,7 @@ class StreamMail:
         await self._register(await self._line(), service)
 
     def prefer(self, regular: Callable[[PeerId], bool]) -> None:
-        """Peers for which `regular` is true are not kept out by strangers."""
+        """Serve peers for which `regular` is true before strangers."""
         self._slots.regular = regular
 
     async def attach(self, line: MailDaemon) -> None:
@@ -212,9 +210,9 @@ class StreamMail:
             return
         self._serving.add(task)
         self._open_for[seat] = writer
-        patience = Patience(partial(self._late, seat))
+        step = StepDeadline(partial(self._late, seat))
         try:
-            while await self._answer(seat, reader, writer, patience):
+            while await self._answer(seat, reader, writer, step):
                 pass
         except asyncio.CancelledError:
             # The task is asyncio.streams' own, and Python 3.11 prints a traceback when such a one ends as
@@ -224,7 +222,7 @@ class StreamMail:
         except BROKEN as error:
             log.debug("a stream of %s from %s ended: %s", service, peer, error or type(error).__name__)
         finally:
-            patience.end()
+            step.end()
             self._serving.discard(task)
             self._slots.leave(seat)
             if self._open_for.pop(seat, None) is not None:
@@ -235,35 +233,35 @@ class StreamMail:
             self._give_way(seat)
 
     def _give_way(self, *seats: StreamSeat) -> None:
-        """Close these streams; their tasks see them break."""
+        """Close these streams; the tasks that serve them end with a broken stream."""
         for seat in seats:
             writer = self._open_for.pop(seat)
             writer.transport.abort()  # with what its reader did not take
             self._hang_up(writer)
 
     async def _answer(
-        self, seat: StreamSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
+        self, seat: StreamSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, step: StepDeadline
     ) -> bool:
         """Answer one request. False when the stream must be closed."""
-        patience.wait(IDLE_SECONDS)
+        step.begin(IDLE_SECONDS)
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > (most := largest(seat.service)):
-            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode(), patience)
+            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode(), step)
             return False
         status, answer, end = BUSY, CROWDED, no_turn
         gone = self._slots.announce(seat, size, _now())
-        patience.wait(deadline(size))
+        step.begin(deadline(size))
         if gone is None:
             await _discard(reader, size)
         else:
             self._give_way(*gone)
             message = await reader.readexactly(size)
-        patience.wait(math.inf)
+        step.begin(math.inf)
         if gone is not None and self._slots.begin(seat, _now()):
             status, answer, end = await self._handle(seat.service, seat.peer, message)
         self._slots.answer(seat, _now())
         try:
-            await _reply(writer, status, answer, patience)
+            await _reply(writer, status, answer, step)
         finally:
             end()
         self._slots.rest(seat, _now())
@@ -337,11 +335,11 @@ async def _receive(pool: Pool, reader: asyncio.StreamReader, size: int) -> bytes
     return b"".join(pieces)
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes, patience: Patience) -> None:
+async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes, step: StepDeadline) -> None:
     rest = memoryview(answer)
     writer.write(_REPLY.pack(status, len(answer)) + rest[:PIECE])
     while True:
-        patience.wait(REPLY_SECONDS)
+        step.begin(REPLY_SECONDS)
         await writer.drain()
         if not (rest := rest[PIECE:]):
             return

@@ -1,4 +1,4 @@
-"""The streams that are open to one service of one peer, and the calls that wait for them.
+"""Pool of streams to one service of one peer, and the calls that wait for answers on them.
 
     slots: a place for each call            idle: streams to use again            patient: calls that extend
 
@@ -26,7 +26,7 @@ class Pool:
     """(since, stream), the most recently used last."""
     users: int = 0
     patient: dict[asyncio.Timeout, float] = field(default_factory=dict)
-    """Calls that wait by progress -> seconds without a byte after which the peer is silent."""
+    """Calls whose deadline moves with progress -> seconds without a byte after which the peer is silent."""
 
     def moved(self) -> None:
         """Bytes of an answer arrived: extend the calls that wait for this service of this peer."""

@@ -1,24 +1,23 @@
-"""Who takes part in a round: from an order to a group whose members all invited each other. In the averager
-process.
+"""Matchmaking of averaging: forms a group of learners that all invited each other, without the DHT.
 
     larger ids                         smaller id (the leader)
     ask ------- JoinRequest ---------> waits here until its peer matches for the same version, then
         <------ ACCEPTED --------------  the smallest that accepted me is my leader
         <------ BEGIN (members) -------  when all invited are here, or the first window of the group ends
 
-In come versions and invited peers, out goes a GroupInfo, or None. Invariants: requests go from larger ids to
-smaller ones only (and from those that only dial to all others), so that two can never wait for each other; a
-member follows the smallest id that accepted it and goes on asking still smaller ones, so that whoever comes
-late and smallest takes over; no order of arrival and no delay below the window parts learners that match at
-the same time. The invited are known beforehand: nothing is looked up. All candidates are asked at once, each
-by one stream that stays open: who is frozen or dead delays nobody, and nothing is polled.
+Runs in the averager process. In come versions and invited peers, out goes a GroupInfo, or None. Invariants:
+requests go from larger ids to smaller ones only (and from those that only dial to all others), so that two
+can never wait for each other; a member follows the smallest id that accepted it and goes on asking smaller
+ones, so that the smallest takes over even when it comes late; no order of arrival and no delay below the
+window separates learners that match at the same time. The invited peers are known beforehand: nothing is
+looked up. All candidates are asked at once, each by one stream that stays open: a frozen or dead one delays
+nobody, and nothing is polled.
 
 hivemind's messages are used and hivemind's Matchmaking is not: it looks for the others in the DHT (seconds on
-a busy machine), asks one at a time under a lock, and orders them by expirations. Windows travel as seconds
-that are left: clocks may differ.
+a busy machine), asks one at a time under a lock, and orders them by expirations. Windows are
+sent as remaining seconds, since clocks may differ.
 
-Not handled: a follower that leaves in the very moment when its leader begins costs that group a round (it is
-lost, at all).
+Not handled: a follower that leaves in the moment when its leader begins costs all of that group the round.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from swarm.net.norm import LARGEST
 log = logging.getLogger(__name__)
 
 MAX_WEIGHT = 1e6
-"""A weight is a number of groups; more than a million in one round is a lie."""
+"""A weight is a number of groups; no learner has more than a million in one round."""
 
 MAX_ANNOUNCEMENT = 16 << 10
 """8 bytes for each invited peer: room for two thousand learners."""
 
 POLL = 0.05
-"""Seconds between two looks at the window's end, and before a peer that refused or is not there is asked
+"""Seconds between two checks of the window's end, and before a peer that refused or did not answer is asked
 again."""
 
 LONGEST_POLL = 0.4
@@ -69,22 +68,24 @@ restarts (0.2 s) is found in it."""
 
 
 class MatchError(Exception):
-    """Another learner's announcement must not be believed."""
+    """Another learner's announcement is malformed or out of range."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
     """What a learner announces to a group that forms (hivemind's `gather`)."""
 
     v: int
+    """Version that it averages for."""
     weight: float
     norm: float
     usual: float
-    """Usual norm, see swarm.core.standing.Claim."""
+    """`weight`, `norm` and `usual`: see swarm.core.standing.Claim."""
     dial_only: bool
+    """It cannot be dialled, so it asks all others."""
     invited: Annotated[
         tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
     ]
-    """Tags of those it averages with, itself included."""
+    """Tags of the peers that it averages with, itself included."""
 
     @property
     def claim(self) -> Claim:
@@ -119,12 +120,13 @@ def _rank(peer: PeerID) -> bytes:
 
 
 @dataclass(eq=False, slots=True)
-class Suitor:
-    """A peer that asked me to lead, while its stream is open."""
+class Applicant:
+    """A peer that asked this one to lead, while its stream is open."""
 
     peer: PeerID
     raw: bytes
-    told: Announcement
+    """Its announcement as it was sent: all members get these bytes."""
+    announcement: Announcement
     until: float
     """Loop time at which its window ends."""
     accepted: bool = False
@@ -158,8 +160,8 @@ class Matching:
         self.me, self.dial_only = me, dial_only
         self.invited: frozenset[PeerID] = frozenset()
         self._schema, self._window, self._grace, self._stub = schema, window, grace, stub
-        self._suitors: dict[PeerID, Suitor] = {}
-        self._courting: dict[PeerID, asyncio.Task[None]] = {}
+        self._applicants: dict[PeerID, Applicant] = {}
+        self._asking: dict[PeerID, asyncio.Task[None]] = {}
         self._leader: PeerID | None = None
         self._group: asyncio.Future[GroupInfo] | None = None
 
@@ -168,18 +170,20 @@ class Matching:
         nobody came."""
         loop = asyncio.get_running_loop()
         self.invited = peers
-        self._told = Announcement(version, *claim, self.dial_only, tuple(map(_tag, (self.me, *peers))))
-        self._raw = msgspec.msgpack.encode(self._told)
+        self._announcement = Announcement(
+            version, *claim, self.dial_only, tuple(map(_tag, (self.me, *peers)))
+        )
+        self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 try:
-                    self._court_all()
+                    self._ask_all()
                     self._admit()
                     return await self._gathered(self._group)
                 finally:
                     self._group = self._leader = None
-                    self._court_nobody_above(None)
+                    self._stop_asking_above(None)
         finally:
             self._disband()
 
@@ -203,27 +207,30 @@ class Matching:
     # --- as a leader ----------------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest, peer: PeerID) -> AsyncGenerator[MessageFromLeader, None]:
-        """Answer a request: a refusal at once, or ACCEPTED when its time comes and then how it went on."""
-        suitor = self._read(request, peer)
-        if isinstance(suitor, int):
-            yield MessageFromLeader(code=suitor)
+        """Answer a request: a refusal at once, or ACCEPTED when the applicant fits and then BEGIN or an
+        end."""
+        applicant = self._read(request, peer)
+        if isinstance(applicant, int):
+            yield MessageFromLeader(code=applicant)
             return
-        if (older := self._suitors.get(peer)) is not None:  # its stream broke and that is not known here yet
+        if (
+            older := self._applicants.get(peer)
+        ) is not None:  # its stream broke and that is not known here yet
             older.reply(GROUP_DISBANDED)
-        self._suitors[peer] = suitor
+        self._applicants[peer] = applicant
         self._admit()
         try:
-            while (reply := await suitor.next_reply(self._grace)).code == ACCEPTED:
+            while (reply := await applicant.next_reply(self._grace)).code == ACCEPTED:
                 yield reply
         finally:
-            if self._suitors.get(peer) is suitor:
-                del self._suitors[peer]
+            if self._applicants.get(peer) is applicant:
+                del self._applicants[peer]
         yield reply
-        # the asker hangs up: p2pd may lose what was said right before this side does
+        # The asker hangs up: p2pd may lose a message that is sent right before this side closes.
         await asyncio.sleep(self._grace)
 
-    def _read(self, request: JoinRequest, peer: PeerID) -> Suitor | int:
-        """A suitor, or the code of its refusal."""
+    def _read(self, request: JoinRequest, peer: PeerID) -> Applicant | int:
+        """An applicant, or the code of its refusal."""
         if peer not in self.invited:  # of the last round when there is none now: others ask again
             return int(PROTOCOL_VIOLATION if self._group is not None else NOT_LOOKING_FOR_GROUP)
         if request.schema_hash != self._schema:
@@ -239,30 +246,30 @@ class Matching:
         ):
             return int(PROTOCOL_VIOLATION)
         until = asyncio.get_running_loop().time() + min(request.expiration, self._window)
-        return Suitor(peer, request.gather, told, until)
+        return Applicant(peer, request.gather, told, until)
 
-    def _followers(self) -> list[Suitor]:
-        return [one for one in self._suitors.values() if one.accepted]
+    def _followers(self) -> list[Applicant]:
+        return [one for one in self._applicants.values() if one.accepted]
 
     def _admit(self) -> None:
-        """Accept every suitor that fits, and begin when the group is full."""
+        """Accept every applicant that fits, and begin when the group is full."""
         if self._group is None or self._group.done() or self._leader is not None:
             return
-        for suitor in self._suitors.values():
-            if not suitor.accepted and self._fits(suitor):
-                suitor.accepted = True
-                suitor.reply(ACCEPTED)
+        for applicant in self._applicants.values():
+            if not applicant.accepted and self._fits(applicant):
+                applicant.accepted = True
+                applicant.reply(ACCEPTED)
         if len(self._followers()) == len(self.invited):
             self._begin()
 
-    def _fits(self, suitor: Suitor) -> bool:
+    def _fits(self, applicant: Applicant) -> bool:
         followers = self._followers()
         return (
-            suitor.told.v == self._told.v
-            and suitor.peer in self.invited
-            and suitor.until > asyncio.get_running_loop().time()
-            and {_tag(self.me), *(_tag(one.peer) for one in followers)} <= set(suitor.told.invited)
-            and all(_tag(suitor.peer) in one.told.invited for one in followers)
+            applicant.announcement.v == self._announcement.v
+            and applicant.peer in self.invited
+            and applicant.until > asyncio.get_running_loop().time()
+            and {_tag(self.me), *(_tag(one.peer) for one in followers)} <= set(applicant.announcement.invited)
+            and all(_tag(applicant.peer) in one.announcement.invited for one in followers)
         )
 
     def _begin(self) -> None:
@@ -289,19 +296,19 @@ class Matching:
 
     # --- as a follower --------------------------------------------------------------------------------------
 
-    def _court_all(self) -> None:
+    def _ask_all(self) -> None:
         """Ask every peer that may lead me and is not asked yet."""
         for peer in self.invited:
-            if (self.dial_only or _rank(peer) < _rank(self.me)) and peer not in self._courting:
-                self._courting[peer] = self._tasks.create_task(self._court(peer))
+            if (self.dial_only or _rank(peer) < _rank(self.me)) and peer not in self._asking:
+                self._asking[peer] = self._tasks.create_task(self._keep_asking(peer))
 
-    def _court_nobody_above(self, leader: PeerID | None) -> None:
+    def _stop_asking_above(self, leader: PeerID | None) -> None:
         """Go on asking those below the leader only; nobody at all when it is None."""
-        for peer in list(self._courting):
+        for peer in list(self._asking):
             if leader is None or _rank(peer) > _rank(leader):
-                self._courting.pop(peer).cancel()
+                self._asking.pop(peer).cancel()
 
-    async def _court(self, leader: PeerID) -> None:
+    async def _keep_asking(self, leader: PeerID) -> None:
         pause = POLL
         while True:
             try:
@@ -323,7 +330,7 @@ class Matching:
             async with contextlib.aclosing(await self._stub(leader).rpc_join_group(request)) as replies:
                 async for reply in replies:
                     if reply.code == BEGIN_ALLREDUCE and accepted:
-                        self._join_in(reply)
+                        self._take_group(reply)
                     if reply.code != ACCEPTED:
                         break
                     if not accepted:
@@ -331,23 +338,22 @@ class Matching:
                         self._follow(leader)
         finally:
             if self._leader == leader:
-                self._be_free()
+                self._leave_leader()
         return accepted
 
     def _follow(self, leader: PeerID) -> None:
-        """Only the leader and those below it are asked any more: it is below the one that I followed till
-        now."""
+        """Follow a leader with a smaller id than the one before; go on asking only it and those below it."""
         self._leader = leader
         self._disband()
-        self._court_nobody_above(leader)
+        self._stop_asking_above(leader)
 
-    def _be_free(self) -> None:
+    def _leave_leader(self) -> None:
         self._leader = None
         if self._group is not None and not self._group.done():
-            self._court_all()
+            self._ask_all()
             self._admit()
 
-    def _join_in(self, reply: MessageFromLeader) -> None:
+    def _take_group(self, reply: MessageFromLeader) -> None:
         members = tuple(map(PeerID, reply.ordered_peer_ids))
         if (
             self._group is not None

@@ -1,4 +1,4 @@
-"""The L2 norm of a tensor of any size, which also tells whether all of it is finite."""
+"""The L2 norm of a tensor; not finite when a value is not."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One p2pd child: its life, its control socket, and addresses to dial.
+"""One p2pd process: start and stop, its control socket, streams, gossip and connections.
 
     Daemon.launch -> p2pd (TCP, GossipSub, our identity)
         <- control socket -- connect, streams, publish, subscribe
 
-In comes what a Node wants of the network, out come streams and messages with the peer id that libp2p proved.
+In come requests of a Node, out come streams and messages with the peer id that libp2p proved.
 Every failure is an Unreachable or a Silent whose message says what happened. Invariant: p2pd never outlives
 its parent, and a closed connection is really closed although forked children hold copies of its socket. Not
 handled: replacing a dead p2pd (swarm.net.supervision).
@@ -93,7 +93,7 @@ class Daemon(P2P):
     async def launch(
         cls, key: Path, me: PeerId, listen: Listen, port: int, relays: Sequence[str] = ()
     ) -> Daemon:
-        """Start p2pd on TCP `port`. Raises NetError with p2pd's last words."""
+        """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output."""
         guard.install()
         sweep(me)
         relay = int(listen.relay)
@@ -134,7 +134,7 @@ class Daemon(P2P):
         if os.getpid() == self._born_in:
             super().__del__()
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- process --------------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
@@ -186,7 +186,7 @@ class Daemon(P2P):
         await self._ask(pb.Request(type=pb.Request.DISCONNECT, disconnect=request), ASK_SECONDS)
 
     async def reach(self, address: Address) -> str:
-        """Connect with the peer at an address; the reason when that fails, else nothing.
+        """Connect with the peer at an address. Returns the reason when that fails, else an empty text.
 
         A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it
         wait ever longer before it dials that address again.
@@ -326,7 +326,7 @@ def _base58(raw: bytes) -> PeerId:
     return PeerId(PeerID(raw).to_base58())
 
 
-# --- what a killed p2pd leaves behind -----------------------------------------------------------------------
+# --- leftovers of a killed p2pd -----------------------------------------------------------------------------
 
 
 def _socket_prefix(me: PeerId) -> str:
@@ -349,8 +349,8 @@ def sweep(me: PeerId) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """In a forked child, first of all: SIGKILL when the parent's thread ends, and none of its signal
-    wiring."""
+    """Call first in a forked child: SIGKILL when the parent's thread ends, and none of the parent's signal
+    handlers."""
     if sys.platform == "linux":
         import ctypes
 

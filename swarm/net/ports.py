@@ -1,4 +1,4 @@
-"""Ports: all that a role may know of the world. One role code, two worlds.
+"""Ports: the protocols over which roles run, on a real network or in a simulation.
 
     port      real                                        simulated (swarm.net.in_memory)
     Clock     wall time, asyncio.sleep                    a loop that jumps to its next timer
@@ -12,9 +12,9 @@ Blobs (swarm.net.blobs) is one class over Mail and serves both. One contract sui
 (tests/net/test_contract.py) runs against both columns. Senders are authenticated by the port (libp2p
 handshake or GossipSub signature; memory ports know who calls).
 
-Errors: NetError is the root; Unreachable (nobody there), Silent (no answer within the deadline), Refused (the
-other side said no and why), Busy (a Refused that may be a yes later), RoundLost (an averaging that lost a
-part: nothing was changed).
+Errors: NetError is the root; Unreachable (not dialled, or broken), Silent (no answer within the deadline),
+Refused (with the reason), Busy (a Refused to repeat later), RoundLost (an averaging lost a part; nothing was
+changed).
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ other exception is a bug of ours."""
 
 
 class NetError(Exception):
-    """The network did not do what was asked."""
+    """Root of the errors of ports: a request to the network failed."""
 
 
 class Unreachable(NetError):
-    """Nobody could be dialled, or the connection broke before the answer."""
+    """The peer could not be dialled, or the connection broke before the answer."""
 
 
 class Silent(NetError):
-    """The other side is there but did not answer within the deadline."""
+    """The peer did not answer within the deadline."""
 
 
 class Refused(NetError):
-    """The other side answered no; the message says why."""
+    """The peer refused; the message says why."""
 
 
 class Busy(Refused):
-    """The other side is busy with others. The caller may ask again later; this is no fault of the peer."""
+    """The peer is busy with others. The caller may ask again later."""
 
 
 class RoundLost(NetError):
@@ -77,22 +77,24 @@ class Board(Protocol):
     """Small signed records that expire. A key holds one value per peer; only the peer can write its own."""
 
     async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        """Store under my own id; at most 1 KiB and 120 s. True when another node acknowledged it (or there is
-        none)."""
+        """Store a value under my own id: at most 1 KiB, for `ttl` seconds, at most 120. True when another
+        node acknowledged it, or when there is no other node. Raises ValueError beyond the limits."""
         ...
 
     async def get(self, key: str) -> Mapping[PeerId, bytes]:
-        """Live values by peer; empty when nothing is there."""
+        """The values under a key that have not expired, by peer. Empty also when the board does not
+        answer."""
         ...
 
 
 class Gossip(Protocol):
     async def publish(self, topic: str, data: bytes) -> None:
-        """Send at most 4 KiB to all subscribers of `topic`, best effort: a message may be lost."""
+        """Send `data`, at most 4 KiB, to all subscribers of `topic`. Best effort: a message may be lost.
+        Raises ValueError for a larger one."""
         ...
 
     def subscribe(self, topic: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[PeerId, bytes]]]:
-        """(sender, message) of others, not my own, from now on. Bounded: when the reader is slow the oldest
+        """(sender, message) of other peers from now on. Bounded: when the reader is slow the oldest messages
         are dropped."""
         ...
 
@@ -103,10 +105,10 @@ class Mail(Protocol):
     async def send(
         self, to: PeerId, service: str, data: bytes, timeout: float = 15.0, idle: float | None = None
     ) -> bytes:
-        """Deliver and wait for the acknowledgement.
+        """Deliver `data`, at most 4 MiB, and return the acknowledgement.
 
-        `timeout` bounds the whole call, in seconds. With `idle` a peer counts as silent already after so many
-        seconds without a byte of any answer of this service: a large answer over a slow line is not late
+        `timeout` bounds the whole call, in seconds. With `idle` the peer counts as silent after that many
+        seconds without a byte of any answer of this service: a large answer over a slow link is not late
         while it arrives.
 
         Raises Unreachable, Silent, Refused or Busy. After the first two the message may or may not have been
@@ -115,20 +117,22 @@ class Mail(Protocol):
         ...
 
     async def serve(self, service: str, handler: Handler, turns: AnswerTurns | None = None) -> None:
-        """Answer `service` from now on. Concurrent calls are bounded for each service; beyond that senders
-        are told Busy.
+        """Answer `service` with `handler` from now on. Concurrent calls are bounded for each service; beyond
+        the bound senders get Busy.
 
-        With `turns` a call waits for its turn before it is handled, and has it until its answer has left.
+        With `turns` a call waits for its turn before it is handled, and keeps it until its answer is sent.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Outcome of a round: who contributed (me included), how long it took, what passed."""
+    """Outcome of a round of averaging."""
 
     members: frozenset[PeerId]
+    """Peers that contributed, this one included."""
     seconds: float
+    """Duration of the round."""
     exchanged: Mapping[PeerId, int] = field(default_factory=dict)
     """Bytes of tensors received from each other member; as many were sent to it. Unknown for a broken
     round."""
@@ -145,23 +149,24 @@ class Averager(Protocol):
         peers: Collection[PeerId],
         deadline: float,
     ) -> Average | None:
-        """Replace `tensors` (float32, any shapes, the same ones at all members) in place by the weighted mean
-        over those of `peers` that came for `version`. `weight` is above 0, in full groups.
+        """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
+        weighted mean over this peer and those of `peers` that average for `version`. `weight` is above 0, in
+        full groups.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
-        are the learners believed to take part (without me); nobody else is averaged with. `deadline` is in
-        seconds from now and always holds. None when nobody came (tensors unchanged). Raises RoundLost when
-        the round broke or `tensors` are not finite (tensors unchanged).
+        are the other learners that may take part. `deadline` is in seconds from now and always holds. None
+        when nobody came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not
+        finite (tensors unchanged).
         """
         ...
 
 
 class Work(Protocol):
-    """Runs slow code outside of the event loop."""
+    """Runs slow code outside of the event loop, on the threads of `swarm.protocol.KINDS`."""
 
     async def run(self, kind: Kind, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)` on the thread of its kind; there one at a time, in order. `kind` prices it in
-        a simulation. Raises what `function` raises."""
+        """The result of `function(*args)`, run on the thread of its kind, one call at a time and in order. A
+        simulation prices it by `kind`. Raises what `function` raises."""
         ...
 
 
@@ -169,7 +174,9 @@ class Keyring(Protocol):
     """Signs with this peer's key, verifies with any peer's."""
 
     @property
-    def me(self) -> PeerId: ...
+    def me(self) -> PeerId:
+        """This peer's id."""
+        ...
 
     def sign(self, data: bytes) -> bytes:
         """Signature of 64 bytes."""
@@ -183,7 +190,7 @@ class Keyring(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All that a role may use of the world."""
+    """The ports of one peer: all that a role uses of the world."""
 
     clock: Clock
     board: Board
@@ -193,9 +200,9 @@ class Ports:
     work: Work
     keyring: Keyring
     addresses: Callable[[], tuple[str, ...]]
-    """Multiaddresses where others may dial me; empty in memory."""
+    """Multiaddresses under which other peers can dial this one; empty in memory."""
     relayed: Callable[[], Collection[PeerId]] = tuple
-    """Peers that I am connected with over a relay alone."""
+    """Peers that are connected only over a relay."""
 
     @property
     def me(self) -> PeerId:

@@ -1,13 +1,12 @@
-"""hivemind without torch, for a peer that only watches: its p2p and DHT halves, imported past what its
-packages import.
+"""Imports hivemind's p2p and DHT parts without torch, for observers.
 
     enter() -> bare packages `hivemind`, `hivemind.utils`, `hivemind.dht` in sys.modules
             -> `import hivemind.p2p` finds its files
 
-A package's `__init__` names all that it has, and in hivemind that ends at torch. A bare package has the
-folder and not the `__init__`; names of submodules that hivemind's own modules take from `hivemind.utils` are
-looked up when they are asked for. Invariant: a process is free of torch, or not, for its whole life. Not
-handled here: which code runs without torch (swarm.net.children).
+The `__init__` of hivemind's packages imports modules that import torch. A bare package has the folder without
+the `__init__`; names that hivemind's own modules import from `hivemind.utils` are looked up on access.
+Invariant: a process is without torch, or not, as long as it runs. Not handled here: which code runs without
+torch (swarm.net.children).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Turns: bounds how many answers of a service leave at once; the next one goes to the peer whose last turn is
-longest ago.
+"""Turns of answers: bounds how many answers of a service are sent at once, fairly between peers.
 
-A line that carries all answers at once makes every one of them late; one after the other, the first is useful
-early. A peer that would wait long gets Busy, so that it can ask another holder, or again. A turn ends when
-its answer has left, or after a while: a reader that takes its time must not keep the others waiting.
+A link that carries all answers at once delays each of them; one after the other, the first arrives early. The
+next turn goes to the peer whose last turn is longest ago. A peer that would wait for long gets Busy, so that
+it can ask another holder, or again. A turn ends when its answer is sent, or after LONGEST seconds: a slow
+reader must not delay the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from swarm.net.ports import Busy
 from swarm.types import PeerId
 
 AT_ONCE = 8
-"""Blocks of 1 MiB that leave at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s each
-takes 3.4 s."""
+"""Blocks of 1 MiB that are sent at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s
+each takes 3.4 s."""
 
 QUEUE = 64
 """Calls that wait; each costs its stream and nothing else."""
@@ -38,6 +38,8 @@ once."""
 
 
 class AnswerTurns:
+    """The turns of one service."""
+
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = at_once
         self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []

@@ -1,4 +1,4 @@
-"""What a sampler asks of an engine: load a policy, sample groups, answer greedily."""
+"""The protocol of engines: load a policy, sample groups, answer greedily."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from swarm.weights import Weights
 
 class EngineError(Exception):
     """This call failed; another may succeed: memory ran out with a single task, the engine's process died or
-    hangs, a server is away. The engine keeps its policy, or takes the next one that it is given."""
+    hangs, a server does not answer. The engine keeps its policy, or loads the next one that it is given."""
 
 
 class Tokenizer(Protocol):
-    """What an engine needs of the run's tokenization (swarm.learn.tokenization): the same ids and texts for
-    every engine and for the learner."""
+    """The part of the run's tokenization (swarm.learn.tokenization) that engines need: the same ids and texts
+    for every engine and for the learner."""
 
     ends: tuple[int, ...]
     """Ids that end a completion."""
@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Completions:
-    """G completions of one prompt; `lengths` says how the flat arrays are cut."""
+    """G completions of one prompt, in flat arrays that `lengths` cuts."""
 
     lengths: tuple[int, ...]
     """(G,) tokens each, the end token included."""
@@ -67,6 +67,7 @@ class SampleCounts:
 
 class Engine(Protocol):
     name: str
+    """As in `peer.engine.name`."""
 
     def load(self, weights: Weights) -> None:
         """Sample from these weights (already checked against their digest) from now on.
@@ -87,7 +88,9 @@ class Engine(Protocol):
         """The most likely completion of each prompt, token by token."""
         ...
 
-    def statistics(self) -> dict[str, float]: ...
+    def statistics(self) -> dict[str, float]:
+        """Figures such as `version`, `groups`, `tokens`, `seconds`, since the start."""
+        ...
 
     def close(self) -> None:
         """Free what outlives the object: processes, connections, files."""

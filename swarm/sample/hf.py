@@ -3,12 +3,12 @@
     prompts -> left padding -> one prefill -> cache repeated G times
             -> one token a step until every row has ended
 
-The loop is our own over the model's forward and KV cache: `generate` spends more time around a small model
-than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in float32
-and untruncated, and its log-probabilities are what is returned: a learner computes the same figures, but for
-what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. Every row and step has
-one uniform number from a counter-based generator keyed by the group's seed, turned into a token by the
-inverse of the cumulative distribution: a group does not depend on its neighbours.
+The loop over the model's forward and KV cache is our own: `generate` spends more time outside of a small
+model than in it. The distribution sampled is softmax(logits / temperature) over all rows of the head, in
+float32 and untruncated, and its log-probabilities are what is returned: a learner computes the same figures,
+but for what a smaller dtype rounds off. Of quantized weights they are the quantized policy's. Every row and
+step has one uniform number from a counter-based generator keyed by the group's seed, turned into a token by
+the inverse of the cumulative distribution: a group does not depend on its neighbours.
 
 When memory runs out, the same tasks are sampled again in halves, and no later call is larger; with one task
 it is an EngineError.
@@ -37,9 +37,8 @@ T = TypeVar("T")
 
 
 class HfEngine:
-    """`put` loads a release into the model: all weights, an adapter, or weights to quantize.
-
-    It raises ValueError and changes nothing when they do not fit.
+    """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize. It
+    raises ValueError, with nothing changed, when they do not fit.
     """
 
     name = "hf"
@@ -48,35 +47,35 @@ class HfEngine:
         self,
         model: PreTrainedModel | PeftModel,
         tokenizer: Tokenizer,
-        put: Callable[[nn.Module, bytes], None],
+        load_weights: Callable[[nn.Module, bytes], None],
         max_tokens: int,
         temperature: float = 1.0,
     ) -> None:
         self._policy = model.eval()
         self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._tokenizer = tokenizer
-        self._put = put
+        self._load_weights = load_weights
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._ends = torch.tensor(tokenizer.ends, device=model.device)
-        self._most: int | None = None
-        """Completions in one call, once memory has run out."""
-        self._torn = False
-        """A load ended half way: the weights are of no version."""
+        self._largest_call: int | None = None
+        """Most completions in one call; set when memory has run out."""
+        self._half_loaded = False
+        """A load failed half way: the weights belong to no version."""
         self.version = -1
         self._counts = SampleCounts()
 
     def load(self, weights: Weights) -> None:
         try:
-            self._put(self._policy, weights.data)
+            self._load_weights(self._policy, weights.data)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            self._torn = True
+            self._half_loaded = True
             raise EngineError(
                 f"version {weights.version} does not fit into memory beside the policy: {_brief(error)}"
             ) from error
-        self.version, self._torn = weights.version, False
+        self.version, self._half_loaded = weights.version, False
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began = time.perf_counter()
@@ -90,7 +89,7 @@ class HfEngine:
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         def part(start: int, stop: int) -> list[str]:
-            tokens, _, lengths = self._roll(prompts[start:stop], 1, None)
+            tokens, _, lengths = self._generate(prompts[start:stop], 1, None)
             return self._texts(tokens, lengths)
 
         return self._in_parts(len(prompts), 1, part)
@@ -104,13 +103,13 @@ class HfEngine:
     def _in_parts(self, count: int, copies: int, part: Callable[[int, int], list[T]]) -> list[T]:
         """`part(start, stop)` for all of `count` prompts, of which each is `copies` rows; smaller parts when
         memory runs out."""
-        if self._torn:
+        if self._half_loaded:
             raise EngineError(
                 "memory ran out while a release was loaded: there is no policy until one is loaded whole"
             )
         out: list[T] = []
         while len(out) < count:
-            size = count if self._most is None else max(1, self._most // copies)
+            size = count if self._largest_call is None else max(1, self._largest_call // copies)
             stop = min(count, len(out) + size)
             failed = None
             try:
@@ -123,7 +122,7 @@ class HfEngine:
             if failed is not None:
                 if stop - len(out) == 1:
                     raise EngineError(f"one task of {copies} completions does not fit into memory: {failed}")
-                self._most = (stop - len(out)) // 2 * copies
+                self._largest_call = (stop - len(out)) // 2 * copies
                 gc.collect()
                 if self._model.device.type == "cuda":
                     torch.cuda.empty_cache()
@@ -136,7 +135,9 @@ class HfEngine:
             )
             for i in range(len(prompts))
         ]
-        tokens, logprobs, lengths = self._roll(prompts, group_size, torch.from_numpy(np.concatenate(draws)))
+        tokens, logprobs, lengths = self._generate(
+            prompts, group_size, torch.from_numpy(np.concatenate(draws))
+        )
         texts = self._texts(tokens, lengths)
         mask = np.arange(tokens.shape[1]) < lengths[:, None]
         out = []
@@ -153,7 +154,7 @@ class HfEngine:
         return out
 
     @torch.inference_mode()
-    def _roll(
+    def _generate(
         self, prompts: Sequence[str], copies: int, draws: Tensor | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens (N, T), log-probabilities (N, T) and lengths (N,) with N = prompts x copies; greedy without
@@ -231,7 +232,8 @@ def _inverse(logp: Tensor, draws: Tensor) -> Tensor:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """A GPU's allocator has a class of its own; a CPU's and cuBLAS's say it in words."""
+    """Whether an error means that memory ran out: a GPU's allocator has an exception class, a CPU's and
+    cuBLAS's are known by their messages."""
     words = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
         word in str(error) for word in words

@@ -1,17 +1,16 @@
-"""Samples with an OpenAI-compatible vLLM server that somebody runs on this machine, and whose only user this
-peer is.
+"""Samples with an OpenAI-compatible vLLM server on this machine, which this peer alone uses.
 
-    load    release -> folder -> the server takes it in place
-            whole weights by its development endpoints, adapters by LoRA's
+    load    release -> folder -> the server loads it in place:
+            all weights by its development endpoints, adapters by those for LoRA
     sample  one /v1/completions request a group, all groups of a call at once
             token ids in, tokens and log-probabilities out
 
-The server must compute log-probabilities after the temperature, and let its weights be replaced: both are
-tried before the first release and whenever the server was away or is another process than before; a refusal
-has the command that starts it right. Weights pass through a folder, and those endpoints have no
-authentication: loopback only. After each load of whole weights a fixed sequence must be as likely as
-`reference` says, or at least have moved where there is none. Invariant: what is sampled comes from the
-version that `load` returned for. Not handled here: starting the server, several users of it.
+The server must compute log-probabilities after the temperature, and allow its weights to be replaced. Both
+are checked before the first release and whenever the server did not answer or was restarted; the error has
+the command that starts it correctly. Weights pass through a folder, and those endpoints have no
+authentication: loopback only. After each load of all weights a fixed sequence must have the log-probabilities
+of `reference`; where there is no reference, they must at least have changed. Invariant: what is sampled comes
+from the version that `load` returned for. Not handled here: starting the server, several users of it.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ import numpy as np
 
 from swarm.sample import vllm_process
 from swarm.sample.base import Completions, EngineError, SampleCounts
-from swarm.sample.vllm import LoadedRelease, Recipe, completions, spread
+from swarm.sample.vllm import LoadedRelease, Recipe, completions, vllm_seed
 from swarm.weights import Weights
 
 QUICK = 30.0
 """Seconds for requests that need little computing."""
 
-APART = 0.02
-"""Nats a token that the server and the reference may differ by on the mean: bfloat16 rounds off less."""
+LARGEST_DIFFERENCE = 0.02
+"""Nats a token: largest mean difference between the server and the reference; rounding to bfloat16 causes
+less."""
 
-ALIKE = 1e-4
-"""Nats: log-probabilities at two temperatures that are closer than this are computed before the
-temperature."""
+SAME_LOGPROB = 1e-4
+"""Nats: log-probabilities at two temperatures that differ by less are computed before the temperature."""
 
 Reference = Callable[[Path, Sequence[int]], list[float]]
 """(a release's folder, token ids) -> log-probabilities of all but the first, at temperature 1."""
@@ -57,16 +56,16 @@ class ServerEngine:
     name = "vllm-server"
 
     def __init__(self, recipe: Recipe, model: str, reference: Reference | None = None) -> None:
-        """`model` is what the server should have been started with, for messages. Raises ValueError for a URL
-        that cannot be."""
+        """`model`: what the server should have been started with, for messages. Raises ValueError for a URL
+        that is no loopback HTTP address."""
         self._recipe, self._model, self._reference = recipe, model, reference
         self._host, self._port, self._path = _address(recipe.settings.url)
         self._scratch = Path(tempfile.mkdtemp(prefix="swarm-server-"))
         self._scratch.chmod(0o755)  # the server may be another user's
         self._adapters = f"swarm-{os.getpid()}-{time.time_ns() % 1_000_000}"
         self._served = ""
-        self._life: str | None = None
-        """Start of the server process that has the release; None: not known to have it."""
+        self._started: str | None = None
+        """Start time of the server process that has loaded the release; None: it has to be loaded again."""
         self._held: LoadedRelease | None = None
         self._seen: list[float] = []
         self._counts = SampleCounts()
@@ -84,7 +83,7 @@ class ServerEngine:
         try:
             self._take(release)
         except BaseException:
-            self._life = None
+            self._started = None
             raise
         self._held = release
         if old is not None and old.folder != release.folder:
@@ -93,9 +92,11 @@ class ServerEngine:
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began, sampling = time.perf_counter(), self._recipe.sampling
         drawn = {"n": group_size, "temperature": sampling.temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        told = self._complete(prompts, [{**drawn, "seed": spread(seed + i)} for i in range(len(prompts))])
-        self._counts.add(told, began)
-        return told
+        groups = self._complete(
+            prompts, [{**drawn, "seed": vllm_seed(seed + i)} for i in range(len(prompts))]
+        )
+        self._counts.add(groups, began)
+        return groups
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return [group.texts[0] for group in self._complete(prompts, [{"temperature": 0.0}] * len(prompts))]
@@ -109,8 +110,8 @@ class ServerEngine:
     # --- the server -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check that the server is there and does what is needed. Raises EngineError with the command that
-        starts it right."""
+        """Check that the server answers and is configured as needed. Raises EngineError with the command that
+        starts it correctly."""
         try:
             self._served = str(self._get("/v1/models")["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
@@ -132,17 +133,18 @@ class ServerEngine:
         bodies = [{**body, "temperature": heat} for heat in (1.0, 0.5)]
         hot, cold = (self._post("/v1/completions", body, self._recipe.settings.timeout) for body in bodies)
         tops = [
-            sorted(told["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:] for told in (hot, cold)
+            sorted(answer["choices"][0]["logprobs"]["top_logprobs"][0].values())[-3:]
+            for answer in (hot, cold)
         ]
-        if max(abs(a - b) for a, b in zip(*tops, strict=True)) < ALIKE:
+        if max(abs(a - b) for a, b in zip(*tops, strict=True)) < SAME_LOGPROB:
             raise EngineError(
                 f"{self._recipe.settings.url} takes log-probabilities before the temperature: {self._start()}"
             )
 
     def _take(self, release: LoadedRelease) -> None:
         """Make the server take this release. Raises EngineError."""
-        life = self._process()
-        if life != self._life:
+        started = self._process()
+        if started != self._started:
             self.check()
         elif self._held is not None and self._held.digest == release.digest:
             return
@@ -155,12 +157,12 @@ class ServerEngine:
                 raise EngineError(
                     "the server could not empty its cache of prompts: is somebody else using it?"
                 )
-            self._verify(release, known=life == self._life)
-        self._life = life
+            self._verify(release, known=started == self._started)
+        self._started = started
 
     def _adapt(self, release: LoadedRelease) -> None:
-        """A name of its own for each version: under a known one the server goes on with what it computed
-        before."""
+        """Load an adapter under a name of its own for each version: under a known name the server uses cached
+        results of the old one."""
         old, name = self._served, f"{self._adapters}-v{release.version}"
         self._post(
             "/v1/load_lora_adapter",
@@ -173,15 +175,15 @@ class ServerEngine:
 
     def _verify(self, release: LoadedRelease, known: bool) -> None:
         ids = vllm_process.probe(vllm_process.PROBE, self._recipe.vocabulary)
-        told = self._post(
+        answer = self._post(
             "/v1/completions",
             {"model": self._served, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
             self._recipe.settings.timeout,
         )["choices"][0]["prompt_logprobs"]
-        seen = [row[str(token)]["logprob"] for row, token in zip(told[1:], ids[1:], strict=True)]
+        seen = [row[str(token)]["logprob"] for row, token in zip(answer[1:], ids[1:], strict=True)]
         if self._reference is not None:
             apart = float(np.abs(np.subtract(seen, self._reference(release.folder, ids))).mean())
-            if not apart <= APART:
+            if not apart <= LARGEST_DIFFERENCE:
                 raise EngineError(
                     f"after an update in place the server is {apart:.2g} nats a token from version"
                     f" {release.version}: it keeps old weights (on a CPU vLLM does for tied embeddings); use"
@@ -196,7 +198,7 @@ class ServerEngine:
     def _complete(self, prompts: Sequence[str], parameters: Sequence[dict[str, Any]]) -> list[Completions]:
         if self._held is None:
             raise RuntimeError("no policy has been loaded")
-        if self._process() != self._life:
+        if self._process() != self._started:
             self._take(self._held)
         tokenizer, sampling = self._recipe.tokenizer, self._recipe.sampling
         # The server's own defaults come from the model's generation config: nothing is left to them.
@@ -216,20 +218,20 @@ class ServerEngine:
         ]
         try:
             with ThreadPoolExecutor(len(bodies)) as pool:
-                told = list(
+                answers = list(
                     pool.map(
                         lambda body: self._post("/v1/completions", body, self._recipe.settings.timeout),
                         bodies,
                     )
                 )
         except EngineError:
-            self._life = None
+            self._started = None
             raise
-        return completions(_sampled(told), tokenizer)
+        return completions(_sampled(answers), tokenizer)
 
     def _process(self) -> str:
-        """When the server's process started: another process has other weights. Empty where it does not
-        say."""
+        """Start time of the server's process, which identifies it: another process has other weights. Empty
+        where the server does not say."""
         for line in self._ask("GET", "/metrics", None, QUICK).decode(errors="replace").splitlines():
             if line.startswith("process_start_time_seconds "):
                 return line.split()[1]
@@ -244,7 +246,8 @@ class ServerEngine:
         return _object(self._ask("POST", path, json.dumps(body).encode(), seconds))
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
-        """A connection of its own for each request: on loopback it costs nothing, and none is found dead."""
+        """The body of an answer. Each request has its own connection: on loopback that costs nothing, and
+        none can be stale."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("VLLM_API_KEY"):
@@ -307,14 +310,14 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _sampled(told: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
-    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for what is
-    none."""
+def _sampled(answers: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
+    """Answers of the completions endpoint, one for each group, as flat arrays. Raises EngineError for a
+    malformed answer."""
     lengths: list[list[int]] = []
     tokens: list[int] = []
     logprobs: list[float] = []
     try:
-        for group in told:
+        for group in answers:
             rows = sorted(group["choices"], key=lambda choice: choice["index"])
             lengths.append([len(row["token_ids"]) for row in rows])
             for row in rows:
@@ -331,15 +334,15 @@ def _sampled(told: Sequence[dict[str, Any]]) -> vllm_process.Sampled:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """A JSON object; an empty answer is an empty one, other text is what it says."""
+    """A JSON object; an empty answer gives an empty object, other text the object {"text": ...}."""
     try:
-        told = json.loads(data or b"{}")
+        answer = json.loads(data or b"{}")
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {"text": data.decode(errors="replace")}
+        answer = None
+    return answer if isinstance(answer, dict) else {"text": data.decode(errors="replace")}
 
 
 def _reason(data: bytes) -> str:
-    told = _object(data)
-    error = told.get("error", told)
+    answer = _object(data)
+    error = answer.get("error", answer)
     return str(error.get("message", error.get("detail", error)) if isinstance(error, dict) else error)[:500]

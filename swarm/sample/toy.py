@@ -1,7 +1,7 @@
-"""The simulator's engine: samples from a table of logits in numpy, some 50 microseconds a group.
+"""The simulator's engine: samples from a table of logits in numpy, about 50 microseconds a group.
 
-Weights are the same safetensors bytes as everywhere; `decode` (bytes -> named tensors) is handed in, because
-an engine does not import the learner's side.
+Weights are safetensors bytes as for every engine; `decode` (bytes -> named tensors) is an argument, because
+engines do not import swarm.learn.
 """
 
 from __future__ import annotations

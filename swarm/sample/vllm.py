@@ -1,17 +1,15 @@
-"""Samples with vLLM, in a process of its own (vllm_process.py): its death or hang costs a restart and not the
-peer.
+"""Samples with vLLM in a child process (vllm_process.py), which is restarted when it dies or hangs.
 
-    load    release -> folder in memory or on the disk -> vLLM takes it in place (starts with the first one)
+    load    release -> folder in memory or on the disk -> vLLM loads it in place (starts with the first one)
     sample  prompts -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature), untruncated
 
-A call that fails or takes too long ends the process, if it may be at fault, and raises EngineError; the next
-call starts it again with the last release that was loaded. Weights that turn out stale after a reload are
-loaded by a restart. Invariant: what is sampled comes from the version that `load` was last told and returned
-for.
+A call that fails or takes too long ends the process if it may be at fault, and raises EngineError; the next
+call starts it again with the last release that was loaded. If vLLM keeps old weights after a reload, it is
+restarted with the new ones. Invariant: completions come from the version of the last `load` that returned.
 
-A group's draws follow from its seed alone. What holds for its tokens: among other neighbours vLLM computes a
-row differently in its last bits, so a replay differs where two tokens were that close; in float32 hardly
-ever, in bfloat16 now and then. Not handled here: several GPUs for one model.
+A group's random numbers follow from its seed alone. Its tokens may still differ in a replay: in another batch
+vLLM computes a row differently in its last bits, which decides between two tokens of nearly equal rank. That
+is rare in float32 and happens now and then in bfloat16. Not handled here: several GPUs for one model.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ START = 1200.0
 """Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time."""
 
 SHARE = 0.25
-"""Of the free memory of /dev/shm that a release may take: two are there at once while one takes the other's
-place."""
+"""Share of the free memory of /dev/shm that a release may take: two are there while one replaces the
+other."""
 
 _answers = msgspec.msgpack.Decoder(vllm_process.Answer)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an engine over vLLM is made from."""
+    """Everything that an engine over vLLM is built from."""
 
     settings: Settings
     sampling: Sampling
@@ -58,13 +56,14 @@ class Recipe:
     vocabulary: int
     """Rows of the model's embedding."""
     write: Callable[[bytes, Path], None]
-    """A release -> a new folder that vLLM loads. Raises ValueError for weights of another model."""
+    """(a release's bytes, a new folder): writes what vLLM loads. Raises ValueError for weights of another
+    model."""
     base: Path | None = None
-    """Where releases are adapters: the folder of the model below, with its weights."""
+    """Folder of the base model with its weights, where releases are adapters; else None."""
     rank: int = 0
-    """Of the adapters."""
+    """LoRA rank; 0 when releases are whole weights."""
     quantize: bool = False
-    """Linear layers in NF4."""
+    """Whether linear layers are quantized to NF4."""
 
 
 class VllmEngine:
@@ -86,7 +85,7 @@ class VllmEngine:
         return -1 if self._held is None else self._held.version
 
     def load(self, weights: Weights) -> None:
-        """See Engine. A release that is not taken leaves the one before in its place."""
+        """See Engine. When it fails, the release before stays loaded."""
         scratch = self._place(len(weights.data))
         release = LoadedRelease(scratch / f"v{weights.version}", weights.version, weights.digest)
         shutil.rmtree(release.folder, ignore_errors=True)
@@ -104,8 +103,8 @@ class VllmEngine:
 
     def sample(self, prompts: Sequence[str], group_size: int, seed: int) -> list[Completions]:
         began = time.perf_counter()
-        told = self._sampled(prompts, group_size, [spread(seed + i) for i in range(len(prompts))])
-        groups = completions(told, self._recipe.tokenizer)
+        answer = self._sampled(prompts, group_size, [vllm_seed(seed + i) for i in range(len(prompts))])
+        groups = completions(answer, self._recipe.tokenizer)
         self._counts.add(groups, began)
         return groups
 
@@ -130,12 +129,12 @@ class VllmEngine:
             raise RuntimeError("no policy has been loaded")
         if self._child is None:
             self._take(self._held)
-        told = self._ask(vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds))
-        assert isinstance(told, vllm_process.Sampled)
-        return told
+        answer = self._ask(vllm_process.Sample(self._recipe.tokenizer.encode(prompts), group, seeds))
+        assert isinstance(answer, vllm_process.Sampled)
+        return answer
 
     def _take(self, release: LoadedRelease) -> None:
-        """vLLM has these weights afterwards, or is not running."""
+        """Make vLLM load these weights. When that fails, vLLM does not run afterwards."""
         load = vllm_process.Load(
             str(release.folder), release.version, self._held is None or self._held.digest != release.digest
         )
@@ -150,12 +149,12 @@ class VllmEngine:
         self._start(load)
 
     def _start(self, load: vllm_process.Load) -> None:
-        """A new process, with these weights from the beginning."""
+        """Start a new process with these weights."""
         if self._closed:
             raise EngineError("the engine is closed")
         assert self._scratch is not None
         recipe = self._recipe
-        self._child = started(recipe.settings, self._scratch)
+        self._child = start_process(recipe.settings, self._scratch)
         self._starts += 1
         setup = vllm_process.Setup(
             folder=str(recipe.base or load.folder),
@@ -175,20 +174,21 @@ class VllmEngine:
             self._ask(load)
 
     def _ask(self, call: vllm_process.Call, seconds: float = 0.0) -> vllm_process.Answer:
-        """One call; a process that failed it is gone afterwards. Raises EngineError."""
+        """The answer to one call. Raises EngineError; the process is ended then, unless the failure is not
+        its own."""
         assert self._child is not None
         seconds = seconds or self._recipe.settings.timeout
         try:
-            told = _answers.decode(self._child.ask(msgspec.msgpack.encode(call), seconds))
+            answer = _answers.decode(self._child.ask(msgspec.msgpack.encode(call), seconds))
         except Lost as lost:
             self._end()
             raise EngineError(f"vLLM {_why(lost)}") from None
-        if not isinstance(told, vllm_process.Failed):
-            return told
-        if told.sound:
-            raise EngineError(told.reason)
+        if not isinstance(answer, vllm_process.Failed):
+            return answer
+        if answer.sound:
+            raise EngineError(answer.reason)
         self._end()
-        raise (StaleWeights if told.stale else EngineError)(f"vLLM: {told.reason}")
+        raise (StaleWeights if answer.stale else EngineError)(f"vLLM: {answer.reason}")
 
     def _end(self) -> None:
         if self._child is not None:
@@ -196,8 +196,7 @@ class VllmEngine:
             self._child = None
 
     def _place(self, size: int) -> Path:
-        """The folder for weights, made when the first are there: in memory if they are small enough for
-        it."""
+        """The folder for weights, created for the first ones: in memory if `size` bytes fit there."""
         if self._scratch is None:
             memory = Path("/dev/shm")
             fits = (
@@ -210,23 +209,25 @@ class VllmEngine:
 
 
 class StaleWeights(EngineError):
-    """vLLM took a release and kept other weights."""
+    """vLLM reported a release as loaded and kept other weights."""
 
 
 @dataclass(frozen=True)
 class LoadedRelease:
+    """A release as vLLM loads it."""
+
     folder: Path
     version: int
     digest: Digest
 
 
-def started(settings: Settings, scratch: Path) -> Child:
-    """vLLM's process, which waits for its Setup."""
-    return Child([*COMMAND, str(scratch)], environment(_own(settings)))
+def start_process(settings: Settings, scratch: Path) -> Child:
+    """Start vLLM's process, which then waits for its Setup."""
+    return Child([*COMMAND, str(scratch)], environment(_environment(settings)))
 
 
 def _why(lost: Lost) -> str:
-    """What a person can do about it, or the last line that names an error."""
+    """Why the process was lost: with advice, or with the last line of its output that names an error."""
     match lost:
         case Hung():
             return f"{lost} and counts as hung: if it was only slow, raise peer.engine.timeout"
@@ -237,17 +238,17 @@ def _why(lost: Lost) -> str:
             return str(lost)
 
 
-def spread(seed: int) -> int:
-    """A group's seed, for vLLM: 62 bits, so that adding a completion's number neither overflows nor meets
-    another group's."""
+def vllm_seed(seed: int) -> int:
+    """The seed of a group for vLLM: 62 bits, so that adding a completion's number neither overflows nor
+    collides with another group."""
     return int(np.random.SeedSequence(seed % (1 << 64)).generate_state(1, np.uint64)[0]) >> 2
 
 
-def completions(told: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Completions]:
-    """The flat arrays, cut into groups."""
-    tokens, logprobs = np.frombuffer(told.tokens, np.int32), np.frombuffer(told.logprobs, np.float32)
+def completions(answer: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Completions]:
+    """Cut the flat arrays of an answer into groups."""
+    tokens, logprobs = np.frombuffer(answer.tokens, np.int32), np.frombuffer(answer.logprobs, np.float32)
     groups, start = [], 0
-    for lengths in told.lengths:
+    for lengths in answer.lengths:
         ends = start + np.cumsum(lengths)
         rows = np.split(tokens[start : ends[-1]], ends[:-1] - start)
         groups.append(
@@ -262,9 +263,9 @@ def completions(told: vllm_process.Sampled, tokenizer: Tokenizer) -> list[Comple
     return groups
 
 
-def _own(settings: Settings) -> dict[str, str]:
-    """Of the process's environment. vLLM binds a CPU's cores one by one unless told not to: here they are
-    shared."""
+def _environment(settings: Settings) -> dict[str, str]:
+    """Environment variables of the process. `nobind`: by default vLLM binds threads to CPU cores, which other
+    peers share here."""
     own = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",

@@ -1,4 +1,4 @@
-"""Where exercises come from, and what an answer is worth."""
+"""Task sources: where tasks come from, and how completions are scored."""
 
 from swarm.tasks.base import RewardError, TaskError, TaskSource
 from swarm.tasks.catalog import source, warm_start

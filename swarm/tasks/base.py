@@ -1,13 +1,11 @@
-"""What a task source is: a seed and an index go in, the same exercise comes out on every peer; completions
-go in, rewards come out.
+"""The protocol of task sources: (seed, index) to a task, the same on every peer; completions to rewards.
 
     (seed, index) --task, held_out--> Task            (Task, completions) --rewards--> a number for each
 
 Training draws indices from 0 upwards; held-out tasks have negative indices and, by content, never occur in
 training: every source splits its exercises in two before it draws. Rewards are functions of (task, texts), so
-that a learner can recompute what a sampler claims; whoever calls them is told by RewardError when they could
-not be computed, and goes on without that group. Not handled here: which sources there are
-(swarm.tasks.catalog).
+that a learner can recompute what a sampler claims; RewardError says that they could not be computed, and the
+caller goes on without that group. Not handled here: which sources there are (swarm.tasks.catalog).
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ Code = Literal["sandbox", "trust", "refuse"]
 
 
 class TaskError(ValueError):
-    """There is no such source, or it cannot be made from these options or this data. The message says what to
+    """The source does not exist, or cannot be built from these options or this data. The message says what to
     do."""
 
 
 class RewardError(Exception):
-    """The rewards of these completions could not be computed: a function raised, hung, or returned what is no
-    reward. The message names the function and says why. Another group may fare better."""
+    """The rewards of a group could not be computed: a function raised, hung, or returned something that is no
+    reward. The message names the function and says why. Another group may succeed."""
 
 
-class Course(Protocol):
-    """A source of exercises, without rewards."""
+class UnscoredSource(Protocol):
+    """A source of tasks, without rewards."""
 
     environment: str
     """The name under which `swarm.tasks.source` finds it."""
@@ -54,10 +52,10 @@ class Course(Protocol):
         ...
 
 
-class TaskSource(Course, Protocol):
+class TaskSource(UnscoredSource, Protocol):
     slow: bool
-    """Tasks or rewards are slow, or come from a process of their own: they are asked for outside of the event
-    loop, one at a time."""
+    """Whether tasks or rewards are slow or come from another process: they are then requested outside of the
+    event loop, one at a time."""
 
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         """One finite reward for each completion. Raises RewardError."""
@@ -65,8 +63,10 @@ class TaskSource(Course, Protocol):
 
 
 class Startable(Protocol):
+    """A source with a process of its own."""
+
     def check(self) -> None:
-        """Start what is needed. Raises ValueError."""
+        """Start the process. Raises ValueError."""
         ...
 
     def close(self) -> None: ...
@@ -76,10 +76,10 @@ Started = TypeVar("Started", bound=Startable)
 
 
 class WarmStart(TaskSource, Protocol):
-    """A source from which the embedded policy can be made and warmed up."""
+    """A source from which the embedded policy can be created and warm-started."""
 
     characters: str
-    """All that prompts and answers are made of, each once: the embedded policy's tokens, in this order."""
+    """All characters of prompts and answers, each once: the embedded policy's tokens, in this order."""
 
     def example(self, index: int) -> tuple[str, str]:
         """(prompt, answer) for a supervised warm start; never a held-out task."""
@@ -128,5 +128,6 @@ def check_options(
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'X'?)` for the known word that is closest; empty when none is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

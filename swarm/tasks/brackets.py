@@ -1,11 +1,11 @@
-"""Unclosed brackets: an exercise of grammar with several right answers of different lengths.
+"""Task `brackets`: close what is open; several answers of different lengths are right.
 
 `{()<` asks for any continuation that closes what is open, each bracket by its like, in at most `limit`
 characters: `>}` is right, so are `>[]}` and `<>>}`. At most `limit` - 2 brackets are open, so that there is
-always room for a pair that nobody asked for: every exercise has right answers of two lengths or more. A word
-is right or it is not, as a parser decides; hence the reward is 0 or 1, and a policy has to keep a stack
-through what is already closed to earn it. A tenth of all prefixes, chosen by a hash of the prefix alone, is
-held out. Not handled: telling a short right answer from a long one, they are worth the same.
+always room for an extra pair: every task has right answers of two lengths or more. A parser decides whether
+an answer is right, so the reward is 0 or 1, and a policy has to track a stack through what is already closed.
+A tenth of all prefixes, chosen by a hash of the prefix alone, is held out. Not handled: telling a short right
+answer from a long one, they are worth the same.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PAIRS = ("()", "[]", "{}", "<>")
 CLOSES = {pair[0]: pair[1] for pair in PAIRS}
 HELD_OUT = 10
 SPARE = 0.2
-"""Share of the warm start's examples with a pair nobody asked for: the start knows more than one right
-answer. Much more, and the share of examples that are answered as given, by which the warm start ends, says
-little about the share answered right."""
+"""Share of the warm start's examples with an extra pair, so that the policy knows more than one right answer.
+The warm start ends by the share of examples that are answered as given, which says little about the share
+answered right when many have an extra pair."""
 
 
 class Brackets(Exercises):

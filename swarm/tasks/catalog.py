@@ -1,4 +1,4 @@
-"""Which task sources there are, and how a run's settings become one.
+"""The catalog of task sources: builds the source that a run's settings name.
 
     name              source                                           whose rewards
     digit-sums, ...   built in                                         its own, or those of `run.task.rewards`
@@ -9,8 +9,8 @@
 
     run.task --source--> TaskSource            run.task --warm_start--> WarmStart, for the embedded policy
 
-A source's own module is imported when it is named. Errors name the closest source that there is. Not handled
-here: what a source owes to its callers (swarm.tasks.base).
+A source's own module is imported when it is named. Errors name the closest known source. Not handled here:
+the protocol of sources (swarm.tasks.base).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def source(
 ) -> TaskSource:
     """The task source of a run. Raises TaskError.
 
-    `folder` has the run's own task files (swarm.tasks.files), `code` says how reward code from there is run,
-    and `say` is told what a person should know, such as how many rows are of no use.
+    `folder` has the run's own task files (swarm.tasks.task_files), `code` says how reward code from there is
+    run, and `say` gets lines for people, such as how many rows are unusable.
     """
     from swarm.tasks import dataset, scored
 

@@ -1,11 +1,11 @@
-"""A data set as a task source: `data:./problems.jsonl`, `data:openai/gsm8k`.
+"""Task source `data:`: the rows of a data set, such as `data:./problems.jsonl` or `data:openai/gsm8k`.
 
     rows -> good rows -> split by a hash of the prompt
         -> training, in a new order each epoch | held out, in its own order
 
 Held-out rows never train: rows with one prompt are in one half, whichever file or split they come from.
 Training walks epochs: index i is row `permutation(i mod n)` of epoch `i div n`, a function of (seed, index)
-alone. A row that is of no use (no prompt, no answer, not text) is left out, and how many are is told once. A
+alone. Rows without a prompt or an answer in text are left out, and their number is reported once. A
 prompt may be a conversation, a list of {role, content}. Invariant: the same bytes give the same tasks on
 every peer. Not handled here: rewards (swarm.tasks.scored), how a row gets here (swarm.tasks.rows).
 """
@@ -88,14 +88,14 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
 
 
 class KeptRow(NamedTuple):
-    """Where a good row is, and the hash of its prompt."""
+    """A usable row: its number, and the hash of its prompt."""
 
     row: int
     prompt: int
 
 
 class DataSet:
-    """See the module."""
+    """The task source of a data set; see the module."""
 
     def __init__(
         self, environment: str, seed: int, options: Options, training: Any, held: Any, say: Say
@@ -193,7 +193,7 @@ class DataSet:
         return found
 
     def _good(self, table: Any, say: Say) -> Iterator[KeptRow]:
-        """Rows that can be used; tells how many cannot. Raises TaskError when there are none."""
+        """The usable rows; reports how many are not. Raises TaskError when there are none."""
         wanted = [name for name in dict.fromkeys((self._prompt, self._answer)) if name]
         number = good = 0
         for block in table.select_columns(wanted).iter(batch_size=BLOCK):
@@ -242,7 +242,7 @@ def _prompt(value: object) -> str | tuple[Message, ...] | None:
 
 
 def _content(prompt: str | tuple[Message, ...] | None) -> int | None:
-    """A hash of the words of a prompt, 0 to HASHES - 1: other blanks do not make another exercise."""
+    """A hash of the words of a prompt, 0 to HASHES - 1: white space makes no difference."""
     if prompt is None:
         return None
     said = prompt if isinstance(prompt, str) else "\0".join(f"{turn.role}\0{turn.content}" for turn in prompt)

@@ -1,7 +1,7 @@
-"""Running digit sums modulo 10: the demo's exercise.
+"""Task `digit-sums`: running digit sums modulo 10, the demo's task.
 
 `52318=` asks for `57019`: digit k of the answer is the sum of the first k digits of the question, modulo 10.
-Exactly verifiable, 100 000 exercises at five digits, easy to half-learn and hard to guess (1 in 100 000). A
+100 000 tasks at five digits; an answer is right by guessing once in 100 000 tries. A
 tenth of all exercises, chosen by a hash of the question alone, is held out: the split is the same for every
 seed.
 """

@@ -1,12 +1,12 @@
-"""Exercises of reasoning-gym, by name: `gym:chain_sum`.
+"""Task source `gym:`: exercises of reasoning-gym, such as `gym:chain_sum`.
 
     this process                           worker
-    task(index) --- training(index) --->   swarm.tasks.exercises: the exercise of that index
+    task(index) --- training(index) --->   swarm.tasks.gym_worker: the exercise of that index
     rewards(task, texts) --- scores --->   the same exercise again -> its own score_answer
 
 Invariant: an index gives the same exercise on every peer with the same reasoning-gym, and no question is both
 trained on and held out. Importing reasoning-gym takes seconds, and some of its exercises take tenths to make
-or score: all of that is the worker's. Not handled: exercises whose options are lists, and `composite`.
+or score: so the worker does all of that. Not handled: exercises whose options are lists, and `composite`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SOME = 16
 KNOWN = 4096
 """Tasks that are remembered: a learner's buffer of groups, and the evaluation's tasks."""
 
-INSIDE = "swarm.tasks.exercises"
+INSIDE = "swarm.tasks.gym_worker"
 
 
 def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
@@ -42,7 +42,7 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
 
 
 class Gym:
-    """See the module."""
+    """The task source of one reasoning-gym exercise; see the module."""
 
     slow = True
 

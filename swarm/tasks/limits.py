@@ -1,11 +1,12 @@
-"""A program's first steps: `python -I -S limits.py '{"memory": 4294967296}' COMMAND...` limits itself, then
-becomes COMMAND.
+"""Script that sets resource limits on its own process and then executes a command in it.
 
-In come limits as JSON, 0 or absent being none: `parent` (die with this process), `user` (become this user and
+    python -I -S limits.py '{"memory": 4294967296}' COMMAND...
+
+Limits are JSON, 0 or absent being none: `parent` (die with this process), `user` (change to this user and
 group: only root can), `memory` (bytes of address space), `files` (open at once), `size` (bytes of one written
-file), `processes` (of this user, in this user namespace). Out comes COMMAND with hard limits, which it cannot
-raise again, no core dumps, and as the first that the kernel ends when the machine's memory runs out: before
-the peer that started it.
+file), `processes` (of this user, in this user namespace). COMMAND runs with hard limits, which it cannot
+raise again, and without core dumps; the kernel's out-of-memory killer ends it before the peer that started
+it.
 
 A script and not a function, because what runs between fork and exec must not touch the locks of the peer's
 threads. Only the standard library, so that it starts in a hundredth of a second. Not handled: limits over all

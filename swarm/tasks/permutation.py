@@ -1,4 +1,4 @@
-"""A shuffle that nobody has to store: position in, position out, each once, a function of a key.
+"""A pseudo-random permutation of 0 ... size - 1 by key, computed position by position without a table.
 
 A Feistel network permutes the numbers of an even count of bits; one that falls outside the range is sent
 through again until it is inside (cycle walking, Black and Rogaway 2002): at most four times as many numbers
@@ -15,7 +15,7 @@ numbers."""
 
 
 def permuted(position: int, size: int, key: str) -> int:
-    """Where `position`, 0 to `size` - 1, goes."""
+    """The image of `position`, 0 to `size` - 1, under the permutation of `key`."""
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:

@@ -1,9 +1,9 @@
 """Wraps a task source: prompts are rendered through the tokenizer's chat template, where the run has one.
 
-Roles and engines see strings only. Rewards are given the task as the source made it: reward functions never
-see a template. A single conversation that the template cannot write (roles in an order that it does not know)
-is given as its plain turns, the same on every peer; a template that cannot write the first one is told at the
-start.
+Roles and engines get strings only. Rewards get the task as the source made it: reward functions never see a
+template. A single conversation that the template cannot write (roles in an order that it does not know)
+is given as its plain turns, the same on every peer; a template that cannot write the first task is an
+error at the start.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Render = Callable[[Task], str]
 
 
 class Rendered:
-    """`render` raises ValueError for a task that it cannot write."""
+    """A task source with rendered prompts. `render` raises ValueError for a task that it cannot write."""
 
     def __init__(self, source: TaskSource, render: Render, say: Say = lambda line: None) -> None:
-        """Raises ValueError when not even the first task can be rendered; `say` is told of the first one that
-        cannot later on."""
+        """Raises ValueError when not even the first task can be rendered; `say` gets a line about the first
+        later task that cannot."""
         self.environment, self.slow = source.environment, source.slow
         self._source, self._render, self._say = source, render, say
         self._said = False

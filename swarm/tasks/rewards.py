@@ -26,8 +26,8 @@ from swarm.tasks.worker import MEMORY, Worker
 
 BUILT_IN = {
     "exact": "swarm.tasks.rewards:exact",
-    "math": "swarm.tasks.maths:equal",
-    "code": "swarm.tasks.programs:passes",
+    "math": "swarm.tasks.math_reward:equal",
+    "code": "swarm.tasks.code_reward:passes",
 }
 GROUP = "swarm.rewards"
 

@@ -1,8 +1,8 @@
-"""Rows of a data set, from wherever they are: a file, a folder, what `save_to_disk` wrote, or the Hub.
+"""Reads the rows of a data set: from a file, a folder, what `save_to_disk` wrote, or the Hub.
 
 In comes what stands after `data:`, out comes a `datasets.Dataset` with its columns of plain values; images
-and audio stay behind. Whatever is wrong with it is a TaskError that says what to do. No code of a data set is
-ever run. Not handled here: which columns are what (swarm.tasks.dataset).
+and audio stay behind. Every failure is a TaskError that says what to do. No code of a data set is ever run.
+Not handled here: the meaning of columns (swarm.tasks.dataset).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
 
 
 class RowsAt(NamedTuple):
-    """Where rows are."""
+    """The place of a data set."""
 
     name: str
     """A path, or a Hub id."""

@@ -1,12 +1,11 @@
-"""Bubblewrap: the command line in which a program sees nothing of this machine and can do nothing to it, if
-it works here.
+"""Sandbox: bubblewrap commands that isolate a program from this machine, and a check that they work.
 
     bwrap [namespaces, mounts] -- python limits.py LIMITS -- COMMAND
 
 Inside: no network (not even the loopback of the machine), no home, no environment, no other process; /usr,
 Python's own folders and this package, read-only; an empty /tmp in memory. A program gets limits on memory,
-processes, files and what it writes (`ProcessLimits`), and everything in it dies with the one who started it.
-Root becomes a user that nobody else is, because the kernel does not count root's processes; others get a user
+processes, files and what it writes (`ProcessLimits`), and everything in it dies with the process that started
+it. Root changes to an unused user, because the kernel does not count root's processes; other users get a user
 namespace.
 
 Not handled: limits on time (whoever starts a program ends it), a bug in the kernel that lets a program out,
@@ -48,7 +47,7 @@ class NoSandbox(ValueError):
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of each process; 0 is none. See `swarm.tasks.limits`."""
+    """Limits of each process; 0 is none. See `swarm.tasks.limits`."""
 
     memory: int = 0
     """Bytes of address space."""

@@ -1,4 +1,4 @@
-"""A source whose completions are scored by named reward functions: `run.task.rewards`, as TRL calls them.
+"""Task source whose completions are scored by the reward functions of `run.task.rewards`, called as TRL does.
 
     task, texts -> prompts, completions, columns: lists of one value per completion
         -> swarm.tasks.rewards -> weighted sums
@@ -16,7 +16,7 @@ from typing import Any
 
 from swarm import config
 from swarm.tasks import rewards
-from swarm.tasks.base import Code, Course, TaskError, checked
+from swarm.tasks.base import Code, TaskError, UnscoredSource, checked
 from swarm.tasks.dataset import ANSWERS, DataSet
 from swarm.tasks.sandbox import NoSandbox
 from swarm.types import Task
@@ -29,7 +29,11 @@ COMPARES = ("exact", "math")
 
 
 def make(
-    source: Course, names: Sequence[str], settings: config.TaskSettings, folder: Path | None, code: Code
+    source: UnscoredSource,
+    names: Sequence[str],
+    settings: config.TaskSettings,
+    folder: Path | None,
+    code: Code,
 ) -> ScoredSource:
     """`source` with these rewards; every function is imported here and now. Raises TaskError and
     NoSandbox."""
@@ -41,7 +45,11 @@ def make(
 
 
 def _scorer(
-    source: Course, names: Sequence[str], settings: config.TaskSettings, folder: Path | None, code: Code
+    source: UnscoredSource,
+    names: Sequence[str],
+    settings: config.TaskSettings,
+    folder: Path | None,
+    code: Code,
 ) -> rewards.RunRewards:
     comparing = [name for name in names if name in COMPARES]
     if comparing and isinstance(source, DataSet) and not source.answers:
@@ -61,7 +69,7 @@ def _scorer(
 class ScoredSource:
     slow = True
 
-    def __init__(self, source: Course, scorer: rewards.RunRewards) -> None:
+    def __init__(self, source: UnscoredSource, scorer: rewards.RunRewards) -> None:
         self.environment = source.environment
         self._source, self._scorer = source, scorer
 

@@ -1,9 +1,9 @@
-"""Digits in order: an exercise of counting, not of arithmetic.
+"""Task `sorting`: write the digits of a number in ascending order.
 
-`5231=` asks for `1235`. No digit of the answer follows from the digits before it alone: the policy has to
-find the smallest digit that is still owed, repetitions included. A tenth of all exercises is held out, chosen
-by a hash of the answer: not one arrangement of a held-out collection of digits occurs in training, so the
-answers themselves cannot be learned by heart.
+`5231=` asks for `1235`. No digit of the answer follows from the answer's earlier digits alone: the policy has
+to find the smallest digit that is still missing, repetitions included. A tenth of all exercises is held out,
+chosen by a hash of the answer: not one arrangement of a held-out collection of digits occurs in training, so
+the answers themselves cannot be learned by heart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The simulator's exercise: a numeral asks for a fixed word; each right letter is a part of the reward.
+"""Task `toy`, for the simulator: a number asks for a fixed word; the reward is the share of right letters.
 
-There is one word per numeral below `buckets`, the same for every peer of a seed. The policy is a table, so
-there is nothing to generalise to: training draws every numeral, and a held-out task is a numeral of the
-second half of the range, which training does not draw, with the same word as its twin in the first half (a
-tabular policy reads a numeral modulo `buckets`).
+There is one word per number below `buckets`, the same at all peers of a seed. The policy is a table and
+cannot generalise: training draws the numbers below `buckets`, and a held-out task is one of the next
+`buckets` numbers with the same word as that number modulo `buckets`, which is how a tabular policy reads it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Tasks of a verifiers environment, by the name of its package: `verifiers:gsm8k`.
+"""Task source `verifiers:`: the tasks of an installed verifiers environment, such as `verifiers:gsm8k`.
 
     this process                              worker, under this interpreter or another one
-    all rows, once        <--- rows ---       swarm.tasks.tasksets: the taskset's load()
+    all rows, once        <--- rows ---       swarm.tasks.verifier_worker: the taskset's load()
     rewards(task, texts)  --- scores --->     the task's own rewards
 
 A part of the rows, by a hash of their text, is held out; the others are trained on in a new order each epoch,
 a function of (run seed, index) alone. verifiers brings a hundred packages: where they do not fit beside a
-peer's, SWARM_VERIFIERS_PYTHON names the interpreter of an environment that has them. It is the peer's to say
-and no option: a run must not choose what a peer starts. Not handled: tasks of several turns, with tools or in
-containers (they are refused), environments for verifiers before 0.4, and what an installed package does with
-the options that a run gives it: join such runs of people whom you trust.
+peer's, SWARM_VERIFIERS_PYTHON names the interpreter of an environment that has them. It is a setting of the
+peer and no option of the run: a run must not choose what a peer executes. Not handled: tasks of several
+turns, with tools or in containers (they are refused), environments for verifiers before 0.4, and what an
+installed package does with the options that a run gives it: join such runs only of people whom you trust.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
 
-FILE = "tasksets.py"
+FILE = "verifier_worker.py"
 LOAD = 600.0
 """Seconds for the worker to load a taskset: many download a data set."""
 
@@ -52,7 +52,7 @@ def make(name: str, seed: int, options: Options, timeout: float) -> Verifier:
 
 
 class Verifier:
-    """See the module."""
+    """The task source of one verifiers environment; see the module."""
 
     slow = True
 

@@ -1,4 +1,4 @@
-"""A worker: reward functions in a process of their own, called under a deadline.
+"""Runs reward functions in a worker process, under a deadline.
 
     call() --- Call ---> child: swarm.tasks.worker_process --- Row per function ---> checked numbers
       ^                     | hung: SIGKILL of all it started   | died         | raised, wrong length, NaN
@@ -7,8 +7,8 @@
 In come prompts, completions and columns as TRL gives them to a function; out comes one row of numbers per
 function, or RewardError, which names the function. Invariants: a call ends within its timeout (and a new
 process's start); after a failure the next call works; what a function prints damages nothing (its last lines
-are kept for messages); the process ends with its parent. A child is believed no more than its frames allow:
-sizes, types, number and range of what it answers are checked here.
+are kept for messages); the process ends with its parent. The answers of a child are
+checked here: sizes, types, number and range.
 
 `sandbox`: the process runs in bubblewrap (swarm.tasks.sandbox); otherwise it may do what its parent may. Not
 handled: what a function leaves behind for its next call, and processes that a function without a sandbox
@@ -49,11 +49,11 @@ START = 120.0
 """Seconds for Python and the imports of functions: torch takes ten on a busy machine."""
 
 MEMORY = 4 << 30
-"""Bytes of address space: a symbolic expression that explodes, not a machine that swaps. torch reserves more:
-none for those."""
+"""Bytes of address space: a symbolic expression that explodes must not make the machine swap. Functions that
+use torch have no limit, since it reserves more."""
 
 QUESTION = 64 << 20
-"""Bytes of one call: a group of long completions, and columns with tests."""
+"""Bytes of one call: enough for a group of long completions and columns with tests."""
 
 ANSWER = 16 << 20
 """Bytes of one frame from the child: numbers, or the exercises of a whole gym."""
@@ -67,7 +67,8 @@ ENVIRON = {
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
 }
-"""One order of sets on all peers; what is printed is there at once. A user's threads are for the models."""
+"""PYTHONHASHSEED: one order of sets on all peers; PYTHONUNBUFFERED: printed lines arrive at once; one thread,
+since models need the others."""
 
 INSIDE = "from swarm.tasks.worker_process import main; main()"
 
@@ -78,13 +79,14 @@ for name, folder in zip(("swarm", "swarm.tasks"), sys.argv[1:]):
     sys.modules[name].__path__ = [folder]
 {INSIDE}
 """
-"""Under another interpreter: this package's folders, and not the packages that are installed beside it."""
+"""Start under another interpreter: it imports this package's folders, but none of the packages installed
+beside it."""
 
 _replies = msgspec.msgpack.Decoder(Reply)
 
 
 class Worker:
-    """See the module. One call at a time: a second thread waits."""
+    """A worker process and its functions. One call at a time: a second thread waits."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Worker:
     def call(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[list[float | None]]:
-        """Row i is what the i-th function says of each completion; None: it does not apply. Raises
+        """Row i: the values of the i-th function for all completions; None: it does not apply. Raises
         RewardError."""
         arguments = {**columns, "prompts": prompts, "completions": completions}
         rows = self._exchange(Call(arguments, self._timeout), list(self._functions))
@@ -137,8 +139,8 @@ class Worker:
         ]
 
     def ask(self, function: str, arguments: Mapping[str, Any], seconds: float | None = None) -> Any:
-        """One of `functions` with these arguments by name; plain values back. `seconds`: not the timeout.
-        Raises RewardError."""
+        """Call one of `functions` with arguments by name; returns plain values. `seconds` replaces the
+        timeout. Raises RewardError."""
         frame = Ask(function, dict(arguments), self._timeout if seconds is None else seconds)
         (answer,) = self._exchange(frame, [function])
         if not isinstance(answer, Answer):

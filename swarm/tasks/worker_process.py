@@ -1,15 +1,15 @@
-"""A worker's inside: imports functions, then answers calls, one at a time, until its input ends.
+"""The worker process: imports functions, then answers calls one at a time until its input ends.
 
     Setup -> Ready | Unusable        Ask -> Answer | Failed
     Call -> RewardValues per function, up to the first Failed
 
 Frames (swarm.process) hold msgpack. Functions are called on the main thread, where `signal.alarm` works, and
-awaited when they are asynchronous, all on one loop. Invariant: whatever a function raises becomes a frame
+awaited when they are asynchronous, all on one loop. Invariant: an exception of a function becomes a frame
 that names the line of its file. Not handled here: a hang, the death of the process, numbers that are no
-rewards; the other end (swarm.tasks.worker) sees to them.
+rewards; swarm.tasks.worker handles them.
 
-Also runs under an interpreter of the user's own (verifiers), with nothing but msgspec beside: of swarm it
-imports swarm.process alone.
+It also runs under another interpreter (verifiers) that has only msgspec: of swarm it imports swarm.process
+alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import msgspec
 from swarm.process import Pipe
 
 SAYS = 500
-"""Characters of an exception's message: its first sentences."""
+"""Characters of an exception's message that are passed on."""
 
 SCALARS = (bool, int, float)
 
@@ -40,14 +40,14 @@ Function = Callable[..., Any]
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True):
-    """Between a worker and its inside."""
+    """A message between a worker and its process."""
 
 
 class FunctionFile(msgspec.Struct, frozen=True):
-    """A file of functions: it travels as text, so that a sandbox needs to see no folder of the peer."""
+    """A file of functions, sent as text, so that a sandbox needs no access to folders of the peer."""
 
     path: str
-    """Its `__file__`; messages show the key."""
+    """Its `__file__`; messages show the key of `sources`."""
     text: str
 
 
@@ -62,6 +62,8 @@ class Ready(Frame, frozen=True):
 
 
 class Unusable(Frame, frozen=True):
+    """A function cannot be imported."""
+
     why: str
 
 
@@ -80,6 +82,8 @@ class RewardValues(Frame, frozen=True):
 
 
 class Ask(Frame, frozen=True):
+    """One function with arguments by name."""
+
     function: str
     arguments: dict[str, Any]
     seconds: float
@@ -102,7 +106,7 @@ _runner = asyncio.Runner()
 
 
 def seconds_left(otherwise: float) -> float:
-    """Until the worker that runs this ends the call; `otherwise` outside of a worker."""
+    """Seconds until the worker ends the current call; `otherwise` outside of a worker."""
     deadline = _deadline.get()
     return otherwise if deadline is None else max(deadline - time.monotonic(), 0.0)
 
@@ -121,7 +125,7 @@ def main() -> None:
             except (TypeError, OverflowError, msgspec.ValidationError) as error:
                 data = encoder.encode(Failed(f"the answer cannot be sent: {error}"))
             pipe.send(data)
-    os._exit(0)  # threads that functions began shall not keep it
+    os._exit(0)  # do not wait for threads that functions started
 
 
 def _answers(request: Request, functions: dict[str, Function]) -> Iterator[Reply]:
@@ -235,11 +239,12 @@ def _taken(function: Function, arguments: Mapping[str, Any]) -> Mapping[str, Any
 
 
 class NotARow(Exception):
-    """Continues a sentence that begins with the function's name."""
+    """A function's result is no row of rewards; the message continues a sentence that begins with its
+    name."""
 
 
 def _row(result: Any) -> RewardValues:
-    """What a function returned as numbers or None: a list, a tuple, or an array of numpy or torch."""
+    """A function's result (list, tuple, array of numpy or torch) as numbers or None."""
     if isinstance(result, str | bytes | Mapping) or not (
         hasattr(result, "__iter__") and hasattr(result, "__len__")
     ):

@@ -11,7 +11,7 @@ import pytest
 from test_mail_slots import RUN, SIZE, Line, echo, mail
 
 from swarm.net import mail as mails
-from swarm.net.patience import Patience
+from swarm.net.step_deadline import StepDeadline
 from swarm.protocol import FRAME_LIMIT
 from swarm.types import PeerId
 
@@ -150,7 +150,7 @@ def test_a_handler_may_take_longer_than_its_message(monkeypatch: pytest.MonkeyPa
 def test_patience_ends_when_the_last_that_was_said_has_passed() -> None:
     async def main() -> None:
         over = asyncio.Event()
-        patience = Patience(over.set)
+        patience = StepDeadline(over.set)
         patience.wait(0.01)
         patience.wait(math.inf)
         await asyncio.sleep(0.03)

@@ -22,7 +22,7 @@ from vllm_policies import PROMPTS, Versions, recipe
 from swarm.learn import tiny
 from swarm.sample import vllm, vllm_process, vllm_worker
 from swarm.sample.base import EngineError
-from swarm.sample.vllm import VllmEngine, spread
+from swarm.sample.vllm import VllmEngine, vllm_seed
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +98,14 @@ def test_ctrl_c_is_left_to_the_peer(folder: Path, tmp_path: Path, monkeypatch: p
     program(
         monkeypatch, f"import os, signal; vllm_process.answer = {pressed}; vllm_process.main(sys.argv[1])"
     )
-    process = vllm.started(recipe(folder).settings, tmp_path / "scratch")
+    process = vllm.start_process(recipe(folder).settings, tmp_path / "scratch")
     told = process.ask(msgspec.msgpack.encode(vllm_process.Load("", 1, True)), 60.0)
     process.end()
     assert msgspec.msgpack.decode(told, type=vllm_process.Answer) == vllm_process.Loaded(0.5)
 
 
 def test_seeds_of_neighbouring_groups_are_far_apart_and_fit_vllm() -> None:
-    seeds = sorted(spread(seed) for seed in [*range(1000), (1 << 64) - 1, 1 << 63])
+    seeds = sorted(vllm_seed(seed) for seed in [*range(1000), (1 << 64) - 1, 1 << 63])
     assert all(after - before > 1 << 20 for before, after in pairwise(seeds))
     assert seeds[0] >= 0 and seeds[-1] + 4096 < 1 << 63
 

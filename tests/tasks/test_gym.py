@@ -17,7 +17,7 @@ from swarm.tasks.base import TaskError
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'gepo-swarm[gym]'")
 
-from swarm.tasks import exercises
+from swarm.tasks import gym_worker
 
 SUMS = ("chain_sum", 3, {})
 
@@ -34,7 +34,7 @@ def gym() -> Iterator[gyms.Gym]:
 
 def test_tasks_are_those_of_the_seed_and_scored_by_their_author(gym: gyms.Gym) -> None:
     for task in (gym.task(0), gym.task(555), gym.held_out(20)[17]):
-        assert (task.prompt, task.answer) == exercises.training(*SUMS, task.index)
+        assert (task.prompt, task.answer) == gym_worker.training(*SUMS, task.index)
         said = [f"Well. <answer>{task.answer}</answer>", task.answer, "<answer></answer>"]
         assert gym.rewards(task, said) == [1.0, 0.0, 0.0]
 
@@ -89,29 +89,29 @@ def test_other_rewards_can_be_named_for_it() -> None:
 
 def test_an_exercise_is_a_function_of_seed_and_index() -> None:
     indices = [0, 1, 499, 500, 10**7]
-    first = [exercises.training(*SUMS, i) for i in indices]
-    exercises._chunk.cache_clear()
-    assert [exercises.training(*SUMS, i) for i in reversed(indices)] == first[::-1]
-    assert [exercises.training("chain_sum", 4, {}, i) for i in indices] != first
+    first = [gym_worker.training(*SUMS, i) for i in indices]
+    gym_worker._chunk.cache_clear()
+    assert [gym_worker.training(*SUMS, i) for i in reversed(indices)] == first[::-1]
+    assert [gym_worker.training("chain_sum", 4, {}, i) for i in indices] != first
 
 
 def test_held_out_questions_are_never_trained_on_also_where_there_are_few() -> None:
     small = ("chain_sum", 1, {"max_terms": 2, "max_digits": 1})
-    held = [question for question, _ in exercises.held_out(*small, 0, 1000)]
+    held = [question for question, _ in gym_worker.held_out(*small, 0, 1000)]
     assert 0 < len(held) < 100, "there are two hundred such sums: a part of them"
     assert len(set(held)) == len(held)
-    assert not {exercises.training(*small, i)[0] for i in range(600)} & set(held)
+    assert not {gym_worker.training(*small, i)[0] for i in range(600)} & set(held)
 
 
 def test_exercises_that_know_their_number_are_drawn_from_chunks() -> None:
     """word_ladder makes no exercise beyond its size."""
-    _, answer = exercises.training("word_ladder", 1, {}, 12_345)
-    assert exercises.scores("word_ladder", 1, {}, 12_345, "", [answer, "x"]) == [1.0, 0.0]
+    _, answer = gym_worker.training("word_ladder", 1, {}, 12_345)
+    assert gym_worker.scores("word_ladder", 1, {}, 12_345, "", [answer, "x"]) == [1.0, 0.0]
 
 
 def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> None:
-    _, answer = exercises.training("prime_factorization", 1, {}, 0)
-    assert exercises.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [
+    _, answer = gym_worker.training("prime_factorization", 1, {}, 0)
+    assert gym_worker.scores("prime_factorization", 1, {}, 0, "", ["two times three", f" {answer}\n"]) == [
         0.0,
         1.0,
     ]
@@ -127,5 +127,5 @@ def test_an_author_who_parses_without_care_gives_nothing_and_ends_nothing() -> N
     ],
 )
 def test_options_that_an_exercise_does_not_have_are_told(options: dict[str, Any], says: str) -> None:
-    assert says in exercises.problem("chain_sum", 1, options)
-    assert exercises.problem("chain_sum", 1, {"max_terms": 3}) == ""
+    assert says in gym_worker.problem("chain_sum", 1, options)
+    assert gym_worker.problem("chain_sum", 1, {"max_terms": 3}) == ""

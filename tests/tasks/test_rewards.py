@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.tasks import maths, programs, sandbox
+from swarm.tasks import code_reward, math_reward, sandbox
 from swarm.tasks import rewards as named
 from swarm.tasks.base import RewardError
 from swarm.tasks.rewards import RunRewards, exact, files
@@ -169,17 +169,17 @@ def test_exact_is_the_answer_but_for_white_space_around_it() -> None:
     ],
 )
 def test_math_compares_values_and_not_letters(answer: Any, right: str, wrong: str) -> None:
-    assert maths.equal([right, wrong, ""], [answer] * 3) == [1.0, 0.0, 0.0]
+    assert math_reward.equal([right, wrong, ""], [answer] * 3) == [1.0, 0.0, 0.0]
 
 
 def test_math_reads_conversations_and_leaves_out_rows_without_an_answer() -> None:
     talk = [{"role": "assistant", "content": "It is \\boxed{4}"}]
-    assert maths.equal([talk, talk], ["4", ""]) == [1.0, None]
+    assert math_reward.equal([talk, talk], ["4", ""]) == [1.0, None]
 
 
 def test_math_does_not_wait_for_a_number_that_nobody_can_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths, "LONGEST", 0.3)
-    assert maths.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
+    monkeypatch.setattr(math_reward, "LONGEST", 0.3)
+    assert math_reward.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -214,7 +214,7 @@ RIGHT = "Here:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
     ],
 )
 def test_a_program_is_worth_one_when_the_tests_pass(completion: str, value: float) -> None:
-    assert programs.passes([completion], ["assert add(1, 2) == 3\nassert add(0, 0) == 0"]) == [value]
+    assert code_reward.passes([completion], ["assert add(1, 2) == 3\nassert add(0, 0) == 0"]) == [value]
 
 
 @works
@@ -228,13 +228,13 @@ def test_a_program_sees_neither_files_nor_network_nor_the_environment(
         "import socket\nsocket.create_connection(('192.0.2.1', 80), 1)\nx = 1",
         "open('/usr/x', 'w')\nx = 1",
     ]
-    assert programs.passes(spies, ["assert x == 1"] * 4) == [1.0, 0.0, 0.0, 0.0]
+    assert code_reward.passes(spies, ["assert x == 1"] * 4) == [1.0, 0.0, 0.0, 0.0]
 
 
 @works
 def test_a_program_that_does_not_end_is_wrong_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "LONGEST", 2.0)
-    assert programs.passes(
+    monkeypatch.setattr(code_reward, "LONGEST", 2.0)
+    assert code_reward.passes(
         ["while True: pass", RIGHT, "import os\nwhile True: os.fork()"], ["assert add(1, 1) == 2"] * 3
     ) == [
         0.0,
@@ -247,12 +247,12 @@ def test_a_program_that_does_not_end_is_wrong_and_delays_nobody(monkeypatch: pyt
 def test_a_program_is_tried_on_inputs_and_its_output_compared() -> None:
     doubles = "print(2 * int(input()))  "
     inputs, outputs = [["1", "2\n"]] * 3, [["2", "4\n"]] * 3
-    assert programs.passes([doubles, "print(2)", "1/0"], inputs=inputs, outputs=outputs) == [1.0, 0.0, 0.0]
+    assert code_reward.passes([doubles, "print(2)", "1/0"], inputs=inputs, outputs=outputs) == [1.0, 0.0, 0.0]
 
 
 @works
 def test_lists_of_tests_are_taken_and_rows_without_any_are_left_out() -> None:
-    assert programs.passes([RIGHT, RIGHT], [["assert add(1, 1) == 2", "assert add(2, 2) == 4"], None]) == [
+    assert code_reward.passes([RIGHT, RIGHT], [["assert add(1, 1) == 2", "assert add(2, 2) == 4"], None]) == [
         1.0,
         None,
     ]
@@ -271,4 +271,4 @@ def test_code_refuses_to_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
         RunRewards(["code"], (), None, "trust", 5.0)
     with pytest.raises(sandbox.NoSandbox, match="install bubblewrap"):
-        programs.passes([RIGHT], ["assert True"])
+        code_reward.passes([RIGHT], ["assert True"])

@@ -12,7 +12,7 @@ import pytest
 
 from swarm.config import TaskSettings
 from swarm.tasks import catalog as tasks
-from swarm.tasks import files
+from swarm.tasks import task_files
 from swarm.tasks.base import Exercises, TaskError
 from swarm.tasks.rendered import Rendered
 from swarm.types import Message, Task
@@ -41,10 +41,10 @@ def here(folder: Path) -> TaskSettings:
 
 def test_a_joiner_has_the_same_tasks_and_rewards_without_the_owners_disk(tmp_path: Path) -> None:
     settings = here(tmp_path / "owner")
-    files.pack(settings, tmp_path / "run" / "task")
+    task_files.pack(settings, tmp_path / "run" / "task")
     packed = sorted(path.name for path in (tmp_path / "run" / "task").iterdir())
     assert packed == ["data.parquet", "held-out.parquet", "rewards-0.py", "rewards-1.py"]
-    assert all(files.NAME.fullmatch(name) for name in packed)
+    assert all(task_files.NAME.fullmatch(name) for name in packed)
     there = tasks.source(settings, 3)
     expected = ([there.task(i) for i in range(50)], there.held_out(9))
     there.close()
@@ -58,19 +58,19 @@ def test_a_joiner_has_the_same_tasks_and_rewards_without_the_owners_disk(tmp_pat
 
 
 def test_a_built_in_task_has_no_files(tmp_path: Path) -> None:
-    files.pack(TaskSettings(), tmp_path / "task")
+    task_files.pack(TaskSettings(), tmp_path / "task")
     assert not (tmp_path / "task").exists()
 
 
 def test_more_than_a_run_carries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = here(tmp_path / "owner")
-    monkeypatch.setattr(files, "LARGEST", 100)
+    monkeypatch.setattr(task_files, "LARGEST", 100)
     with pytest.raises(TaskError, match=r"as parquet, a run carries at most.*Hub"):
-        files.pack(settings, tmp_path / "task")
-    monkeypatch.setattr(files, "LARGEST", 1 << 20)
-    monkeypatch.setattr(files, "LARGEST_CODE", 10)
+        task_files.pack(settings, tmp_path / "task")
+    monkeypatch.setattr(task_files, "LARGEST", 1 << 20)
+    monkeypatch.setattr(task_files, "LARGEST_CODE", 10)
     with pytest.raises(TaskError, match="of reward code"):
-        files.pack(settings, tmp_path / "task")
+        task_files.pack(settings, tmp_path / "task")
 
 
 def test_a_hub_data_set_is_pinned_to_its_commit_and_local_ones_are_left_alone(
@@ -84,9 +84,9 @@ def test_a_hub_data_set_is_pinned_to_its_commit_and_local_ones_are_left_alone(
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
     settings = TaskSettings(name="data:org/set", options={"split": "train"})
-    assert files.pinned(settings).options == {"split": "train", "revision": "c0ffee"}
+    assert task_files.pinned(settings).options == {"split": "train", "revision": "c0ffee"}
     local = here(tmp_path / "owner")
-    assert files.pinned(local) is local and files.pinned(TaskSettings()).name == "digit-sums"
+    assert task_files.pinned(local) is local and task_files.pinned(TaskSettings()).name == "digit-sums"
     assert asked == [("org/set", None)]
 
 
@@ -96,7 +96,7 @@ def test_without_a_network_the_revision_stays_open(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
     settings = TaskSettings(name="data:org/set")
-    assert files.pinned(settings) is settings
+    assert task_files.pinned(settings) is settings
 
 
 class Asked(Exercises):

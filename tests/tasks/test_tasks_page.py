@@ -15,8 +15,8 @@ from peers.cli import parser
 from swarm.config import TaskSettings
 from swarm.tasks import base, catalog, rewards
 from swarm.tasks.dataset import ANSWERS, DEFAULTS, PROMPTS
-from swarm.tasks.files import LARGEST
 from swarm.tasks.rows import KINDS
+from swarm.tasks.task_files import LARGEST
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 PYTHON, TOML = (

@@ -1,4 +1,4 @@
-"""Patience: a deadline for each step of a served stream, with one timer a stream.
+"""A deadline for each step of a served stream, with one timer per stream.
 
 A stream's deadline changes four times a message, and a new timer for each would cost more than handling the
 message. So the one timer stays set while the deadline moves later; when it fires early, it is set again.
@@ -11,21 +11,23 @@ import math
 from collections.abc import Callable
 
 
-class Patience:
+class StepDeadline:
+    """The deadline of the current step of one stream; times are of the running loop."""
+
     def __init__(self, over: Callable[[], None]) -> None:
         """`over` is called when a step outlasts its deadline."""
         self._loop, self._over = asyncio.get_running_loop(), over
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, seconds: float) -> None:
-        """The step that begins now may take `seconds`; infinite: no deadline."""
+    def begin(self, seconds: float) -> None:
+        """Begin a step that may take `seconds`; infinite: no deadline."""
         self._until = self._loop.time() + seconds
         if self._timer is None or self._until < self._timer.when():
             self._set()
 
     def end(self) -> None:
-        """End: no deadline is kept any more."""
+        """Cancel the deadline: the stream has ended."""
         self._until = math.inf
         self._set()
 

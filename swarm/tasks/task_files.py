@@ -1,5 +1,4 @@
-"""A run's task files: what of a task lies on this machine alone travels to whoever joins, like the model's
-files.
+"""Task files of a run: local data and reward code, packed to travel with the run to joiners.
 
     data:./problems.jsonl    -> data.parquet, held-out.parquet (a split of its own)
     ./my_rewards.py:length   -> rewards-0.py, rewards-1.py, ... one a file, in the order of `run.task.rewards`
@@ -23,7 +22,7 @@ from swarm.tasks import rewards
 from swarm.tasks.base import TaskError, check_options
 
 NAME = re.compile(r"data\.parquet|held-out\.parquet|rewards-[0-9]{1,2}\.py")
-"""All names that task files have; whoever takes them from others refuses every other one."""
+"""All names of task files; a joiner refuses every other name."""
 
 LARGEST = 256 << 20
 """Bytes of a data set: a joiner at 40 Mbit/s waits a minute for it."""
@@ -52,8 +51,8 @@ def pack(settings: config.TaskSettings, folder: Path) -> None:
 
 
 def pinned(settings: config.TaskSettings) -> config.TaskSettings:
-    """The same settings with a Hub data set's revision as the commit that it is now; as they are when nobody
-    can tell."""
+    """The settings with the revision of a Hub data set replaced by its current commit; unchanged when the Hub
+    does not answer."""
     word, _, name = settings.name.partition(":")
     if word != "data" or Path(name).expanduser().exists():
         return settings

@@ -1,4 +1,4 @@
-"""Inside the worker of `gym:NAME`: reasoning-gym's generators as a function of (name, seed, options, index).
+"""Functions in the worker process of `gym:NAME`: reasoning-gym's exercises by (name, seed, options, index).
 
 The generators are endless: training exercise i is number i mod 500 of chunk i div 500, whose seed follows
 from the run's. One in four questions, by a hash of its text, is held out: training draws again when it meets
@@ -25,8 +25,8 @@ CHUNK = 500
 """Exercises of one seed: reasoning-gym's own default; some generators make all of them at once."""
 
 HELD_OUT = 4
-"""One in so many questions: each half costs draws of the other one, and the slowest exercises take half a
-second."""
+"""One in so many questions is held out: each half costs draws of the other one, and the slowest exercises
+take half a second."""
 
 TRIES = 200
 """Draws until an exercise may be trained on: all miss with probability 1e-120, unless there are hardly any

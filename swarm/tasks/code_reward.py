@@ -1,5 +1,4 @@
-"""The reward `code`: does the program that a completion wrote pass the task's tests. Each runs in a sandbox
-of its own.
+"""Reward `code`: whether the program in a completion passes the task's tests, each in its own sandbox.
 
 The program is the completion's last fenced block, or all of it. Columns: `tests` (Python source with asserts,
 or a list of such pieces), or `inputs` and `outputs` (lists: what the program reads, and what it has to print,
@@ -7,8 +6,8 @@ but for white space at the ends of lines). Out comes 1 when all tests pass and 0
 without tests.
 
 Tests and program share a process, so that tests can call what the program defines. The process has to print a
-word at its end that only it was told: to leave early with exit code 0 does not pass. Not handled: a program
-that looks for it in its memory.
+secret word after the last test, so that an early exit with code 0 does not pass. Not handled: a program that
+searches its memory for the word.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
 LIMITS = sandbox.ProcessLimits(memory=1 << 30, files=64, size=8 << 20, processes=32)
-"""Of one program. What it prints counts as a written file."""
+"""Limits of one program. Its output counts as a written file."""
 
 LONGEST = 10.0
 """Seconds for a program with all its tests."""
 
 MARGIN = 0.9
-"""Share of the time left that is given out."""
+"""Share of the remaining time that programs get."""
 
 ALONE = 60.0
 """Seconds for a group outside of a worker."""

@@ -1,5 +1,4 @@
-"""The reward `math`: is what the completion ends with the same number, expression or set as the answer, by
-math-verify.
+"""Reward `math`: whether a completion ends with the number, expression or set of the answer (math-verify).
 
 In come completions and one answer for each: a number, LaTeX with or without dollars or `\\boxed{}`, or a
 worked solution that ends with `#### 72` as in GSM8K. Out comes 1 or 0, and None where there is no answer to
@@ -7,9 +6,9 @@ compare with. A completion is read from its end: after `</think>`, within the la
 `####`, and there what math-verify finds (a box first). An answer that is no expression, such as the letter of
 a choice, is compared as text.
 
-The time for a group is shared by its completions: one that takes longer (`9^{9^{9^9}}`) is wrong. That needs
-`signal`, and so the main thread, which a worker gives. Not handled: integers so large that one instruction
-takes seconds; the deadline ends those.
+The completions of a group share its time; one that takes longer (`9^{9^{9^9}}`) is wrong. The limit is a
+`signal.alarm`, which needs the main thread; functions of a worker run there. Not handled: integers so large
+that one instruction takes seconds; the worker's deadline ends those.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
 LONGEST = 3.0
-"""Seconds for one completion; those of people's answers take hundredths."""
+"""Seconds for one completion; ordinary answers take hundredths."""
 
 MARGIN = 0.8
-"""Share of the time left that is given out: the rest is for what the alarm cannot interrupt at once."""
+"""Share of the remaining time that completions get: the rest is for code that the alarm cannot interrupt at
+once."""
 
 ALONE = 60.0
 """Seconds for a group outside of a worker."""

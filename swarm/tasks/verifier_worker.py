@@ -1,4 +1,4 @@
-"""Inside the worker of `verifiers:NAME`: the tasks of an installed taskset, and what they say of completions.
+"""Functions in the worker process of `verifiers:NAME`: the tasks of an installed taskset, and their rewards.
 
 Single-turn ones: a task is a prompt, a completion is the model's only message, and the task's own rewards see
 the conversation that these two make, without a runtime. Runs under any interpreter that has verifiers (0.4 or
