@@ -125,7 +125,7 @@ def _saved(event: happened.Saved, name: Namer) -> News:
 
 def _faulted(event: happened.Faulted, name: Namer) -> News:
     row = PARTS.get(event.part)
-    what = row.said if row is not None else "broke and is being replaced"
+    what = row.text if row is not None else "broke and is being replaced"
     text = f"{event.part} of {name(event.peer)} {what}: {named(event.detail, name)}"
     return News(f"faulted {event.peer} {event.part}", "error", text, (event.peer,))
 

@@ -248,7 +248,7 @@ class Run(Section):
 
 
 class DelayLaw(Section):
-    """An injected delay, for experiments: drawn anew each time, and slept."""
+    """An injected delay, for experiments: drawn again for each release or group, and slept."""
 
     law: Literal["none", "constant", "lognormal", "weibull", "exponential"] = "none"
     """`none`, `constant`, `lognormal`, `weibull` or `exponential`."""

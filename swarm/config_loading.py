@@ -176,11 +176,11 @@ def _check_relations(loaded: LoadedConfig) -> None:
     for key, other, holds, must in RELATIONS:
         mine, theirs = value(loaded.config, key), value(loaded.config, other)
         if not holds(mine, theirs):
-            said = [
+            both = [
                 f"{name} = {value(loaded.config, name):g} ({loaded.origins.get(name, 'the run')})"
                 for name in (key, other)
             ]
-            raise ConfigError(f"{said[0]} against {said[1]}: the first must {must}")
+            raise ConfigError(f"{both[0]} against {both[1]}: the first must {must}")
 
 
 T = TypeVar("T", bound=Section)

@@ -7,9 +7,9 @@
 `read` is offline: it tells a damaged word from an expired one and from one of another protocol before a
 packet is sent. The checksum finds typing errors, not forgers: what a forged invite could name is proven
 later, the bootstrap's peer id by the transport handshake and the run by its digest. An invite with a
-delegation carries a secret (whoever has it can make members until it expires); without one it is public.
+delegation carries a secret (its holder can make members until it expires); without one it is public.
 
-Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (whoever holds the invite)
+Memberships: `delegate` (the owner, when it writes an invite) -> Delegate; `admit` (the holder of the invite)
 -> Membership. They are checked in swarm.core.membership and renewed in peers.runtime.membership_renewal. Not
 handled here: revoking; an invite ends by its expiry.
 """
@@ -30,7 +30,7 @@ from swarm.core import membership
 from swarm.protocol import Role
 from swarm.types import Delegation, Digest, Membership, PeerId, Struct
 
-WORD = "swarm1"
+PREFIX = "swarm1"
 LAYOUT = 1
 ADDRESSES = 3
 """Three addresses of the longest kind keep the word below 700 letters, which a QR code and a chat line still
@@ -40,7 +40,7 @@ CHECKSUM = 8
 """64 bits: a damaged word passes once in 10^19."""
 
 FOREVER = 0
-LIFE = 30 * 86400
+LIFETIME = 30 * 86400
 """Seconds of an invite that makes members, and of a membership: a leaked word or a lost laptop is harmless
 after a month."""
 
@@ -130,7 +130,7 @@ def make(
             delegate.seed + delegate.delegation.signature if delegate else b"",
         )
     )
-    return WORD + base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
+    return PREFIX + base64.b32encode(body + _checksum(body)).decode().rstrip("=").lower()
 
 
 def read(text: str, now: float) -> Invite:
@@ -208,9 +208,9 @@ def _body(text: str) -> bytes:
     """Decode a word to its bytes, with the checksum verified and cut off. Raises InviteError."""
     word = text[:_TEXT_LIMIT].partition(" --")[0]  # `swarm join swarm1... --as learner`, pasted whole
     joined = re.sub(r"""[\s`'"<>$]+""", "", word).lower().removeprefix("swarmjoin")
-    if not joined.startswith(WORD):
-        raise _damaged(f"an invite begins with {WORD}")
-    letters = joined.removeprefix(WORD)
+    if not joined.startswith(PREFIX):
+        raise _damaged(f"an invite begins with {PREFIX}")
+    letters = joined.removeprefix(PREFIX)
     if strange := re.search(r"[^a-z2-7]", letters):
         raise _damaged(f"it has a {strange[0]!r}, which no invite has")
     cut_off = f"its checksum does not fit, it may be cut off ({len(joined)} letters)"
@@ -238,7 +238,7 @@ def _checksum(body: bytes) -> bytes:
 def _damaged(why: str) -> InviteError:
     return InviteError(
         InviteProblem.DAMAGED,
-        f"the invite is damaged: {why}; copy it again, from `{WORD}` to its last letter",
+        f"the invite is damaged: {why}; copy it again, from `{PREFIX}` to its last letter",
     )
 
 

@@ -2,7 +2,7 @@
 
     Service  a question and its answer, by mail          Role  what a peer is in a run
     Topic    messages to all subscribers, by gossip      Kind  what slow code runs for, on which thread
-    Key      records that expire, on the board           Part  what can fail and be told of in an event
+    Key      records that expire, on the board           Part  what can fail, named in Faulted events
     Phase    what a peer is doing, in its heartbeat
 
 All other code takes these names from here, so that a new service, role or topic is one row beside its own
@@ -54,7 +54,7 @@ EVENT_LIMIT = Limit(4096, 16 << 10)
 MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
 """The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
 
-QUESTION = 8 << 10
+REQUEST = 8 << 10
 """Bytes of a request, such as a digest or a name, in a private run inside a frame with a
 membership."""
 
@@ -97,14 +97,12 @@ SERVICES: Mapping[str, ServiceRow] = {
     # a store of their own: patches are held for more versions than what they lead to
     Service.PATCHES: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "bytes", answered="weights"),
     # As BLOBS, for another store, so that the bytes of states and of releases are counted apart.
-    Service.STATES: ServiceRow(64, QUESTION, "learners", "digest of a blob", "bytes", answered="gradients"),
-    Service.SPEC: ServiceRow(16, QUESTION, "everybody", "FileRequest", "a part of the Spec or of a file"),
-    Service.NEWEST: ServiceRow(16, QUESTION, "everybody", "nothing", "frame of the newest Release held"),
-    Service.RELEASE: ServiceRow(
-        16, QUESTION, "everybody", "ReleaseQuery", "frame of the Release, or nothing"
-    ),
-    Service.STATE: ServiceRow(16, QUESTION, "learners", "digest of a release's weights", "Offer"),
-    Service.HISTORY: ServiceRow(16, QUESTION, "seeds and observers", "nothing", "Past: the page's snapshot"),
+    Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
+    Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
+    Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
+    Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
+    Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
+    Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, FRAME_LIMIT, "who has the owner's key", "Membership", "Membership"),
 }
 
@@ -365,7 +363,7 @@ class Part(StrEnum):
 
 class PartRow(NamedTuple):
     why: str
-    said: str = "broke and is being replaced"
+    text: str = "broke and is being replaced"
     """What the page says of it after its name."""
     momentary: bool = False
     """Whether its faults are single failures, which no Recovered event follows."""

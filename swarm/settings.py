@@ -269,8 +269,8 @@ def describe(kind: Any) -> str:
 
 def _bounds(shape: shapes.IntType | shapes.FloatType) -> str:
     words = (("of at least", shape.ge), ("above", shape.gt), ("at most", shape.le), ("below", shape.lt))
-    said = [f"{word} {bound:g}" for word, bound in words if bound is not None]
-    return " " + " and ".join(said) if said else ""
+    limits = [f"{word} {bound:g}" for word, bound in words if bound is not None]
+    return " " + " and ".join(limits) if limits else ""
 
 
 def _found(value: Any) -> str:

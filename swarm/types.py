@@ -75,7 +75,7 @@ class Message(Struct):
 
 
 class Task(Struct):
-    """One exercise, regenerated from (run seed, index) by whoever needs it; never trusted from the wire."""
+    """One task. Each peer regenerates it from (run seed, index); it is never taken from the wire."""
 
     environment: str
     index: int

@@ -103,12 +103,12 @@ class RunFolder:
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
         """Make an invite to `role`, as text.
 
-        One that makes members expires after invites.LIFE, and memberships that it gave are renewed; with
+        One that makes members expires after invites.LIFETIME, and memberships that it gave are renewed; with
         `seconds` both the invite and its memberships end then. An invite for strangers expires only when
         `seconds` is given.
         """
         makes_members = needs_membership(role, bool(self.spec.run["private"]))
-        lasts = seconds if seconds is not None else invites.LIFE if makes_members else None
+        lasts = seconds if seconds is not None else invites.LIFETIME if makes_members else None
         expires = int(time.time() + lasts) if lasts is not None else invites.FOREVER
         delegate = (
             invites.delegate(self.owner(), self.name, role, expires, seconds is not None)
@@ -124,7 +124,7 @@ class RunFolder:
     def member(self, keyring: Keyring, role: Role) -> Membership:
         """A membership for a peer on the owner's own machine."""
         return invites.admit(
-            invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFE)), keyring.me
+            invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFETIME)), keyring.me
         )
 
 

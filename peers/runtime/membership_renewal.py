@@ -1,7 +1,7 @@
 """Renews a peer's membership before it ends, and answers members that ask for theirs.
 
     member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
-           <-- a new one, for invite.LIFE from now --   -> frames, folder/membership
+           <-- a new one, for invite.LIFETIME from now --   -> frames, folder/membership
 
 A member asks every CHECK seconds, from RENEW seconds before the end on. It keeps the answer in its folder, so
 that it can rejoin with its first invite after that has expired. A membership that the owner gave as final
@@ -48,7 +48,7 @@ def renewer(owner: Keyring, run_name: str) -> Renews:
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
         return invites.admit(
-            invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFE)), peer
+            invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFETIME)), peer
         )
 
     return renew

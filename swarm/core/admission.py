@@ -31,7 +31,7 @@ ROUNDING = 1e-3
 in another format."""
 
 KnownReleases = Callable[[int, Digest], Sequence[Release]]
-"""(version, weights) -> the releases of them that the learner has heard of."""
+"""(version, weights) -> the announced releases with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Candidate:
 
 
 class Releases:
-    """The releases that a peer has heard of.
+    """The announced releases that a peer knows.
 
     `above` is what a release must rank above: a rank, the beginning of one, such as `(version,)`, or `()` for
     any release.
@@ -91,8 +91,8 @@ class Releases:
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
-        self._doubted: dict[PeerId, float] = {}
-        """When a release of this publisher was first unavailable since the last that was fetched."""
+        self._unavailable: dict[PeerId, float] = {}
+        """Publisher -> when one of its releases was first unavailable since its last one that was fetched."""
 
     @property
     def held(self) -> Release | None:
@@ -199,7 +199,7 @@ class Releases:
                 -math.inf,
                 False,
             )
-            self._doubted.pop(one.release.publisher, None)
+            self._unavailable.pop(one.release.publisher, None)
 
     def lose(self, release: Release) -> None:
         """Record that its bytes are not here any more."""
@@ -218,13 +218,13 @@ class Releases:
         one.held, one.since = False, min(one.since, now)
         one.not_before = now + min(FIRST_RETRY * 2**one.failures, LONGEST_RETRY)
         one.failures = min(one.failures + 1, 32)  # beyond it the pause does not grow
-        self._doubted.setdefault(one.release.publisher, now)
+        self._unavailable.setdefault(one.release.publisher, now)
 
     def _awaited(self, above: tuple[Any, ...], now: float) -> Candidate | None:
-        return next((one for one in self._above(above) if one.held or self._promises(one, now)), None)
+        return next((one for one in self._above(above) if one.held or self._is_awaited(one, now)), None)
 
-    def _promises(self, one: Candidate, now: float) -> bool:
-        first = min(one.since, self._doubted.get(one.release.publisher, math.inf))
+    def _is_awaited(self, one: Candidate, now: float) -> bool:
+        first = min(one.since, self._unavailable.get(one.release.publisher, math.inf))
         return now - first < self._patience
 
     def _above(self, above: tuple[Any, ...]) -> Iterator[Candidate]:

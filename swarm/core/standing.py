@@ -114,7 +114,7 @@ class Usual:
 class Allowance:
     """The part of a member's announced norm that its further parts may still use.
 
-    Shares are powers of two: whoever computes one from the same bytes gets the same, and multiplying by it
+    Shares are powers of two: all members compute the same share from the same bytes, and multiplying by it
     rounds nothing.
     """
 

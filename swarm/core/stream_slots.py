@@ -126,7 +126,7 @@ class StreamSlots:
         return gone
 
     def begin(self, seat: StreamSeat, now: float) -> bool:
-        """Whether the handler of a complete message may run; if not, its sender is told Busy."""
+        """Whether the handler of a complete message may run; if not, its sender gets Busy."""
         service, reserved = _row(seat.service), self.regular(seat.peer)
         running, calls = self._running[seat.service], self._calls.get(seat.peer, 0)
         if running >= service.calls or calls >= CALLS_OF_ONE or seat not in self._seats:

@@ -68,8 +68,9 @@ def with_learning_rate(run: Run, parameters: float) -> tuple[Run, str]:
     if run.optimizer.lr > 0:
         return run, ""
     known = known_rate(run, parameters)
-    said = f"learning rate {known.lr:g}: {known.source}; run.optimizer.lr sets another"
-    return msgspec.structs.replace(run, optimizer=msgspec.structs.replace(run.optimizer, lr=known.lr)), said
+    sentence = f"learning rate {known.lr:g}: {known.source}; run.optimizer.lr sets another"
+    optimizer = msgspec.structs.replace(run.optimizer, lr=known.lr)
+    return msgspec.structs.replace(run, optimizer=optimizer), sentence
 
 
 def _billions(parameters: float) -> str:

@@ -114,12 +114,12 @@ class PeakMemory:
 def _resident() -> tuple[int, int]:
     """Bytes resident now, and at the peak."""
     try:
-        said = dict(
+        fields = dict(
             re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         )
     except OSError:
         return 0, 0
-    return int(said.get("VmRSS", 0)) << 10, int(said.get("VmHWM", 0)) << 10
+    return int(fields.get("VmRSS", 0)) << 10, int(fields.get("VmHWM", 0)) << 10
 
 
 class MicrobatchSize:

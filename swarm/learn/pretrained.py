@@ -31,33 +31,33 @@ def config_of(folder: Path) -> PretrainedConfig:
 
     path = folder / "config.json"
     try:
-        told = json.loads(path.read_text())
-        known = told.get("model_type") in CONFIG_MAPPING
+        raw = json.loads(path.read_text())
+        known = raw.get("model_type") in CONFIG_MAPPING
     except FileNotFoundError as error:
         raise ModelError(
             f"{folder} has no config.json: it is no model folder; save_pretrained writes one"
         ) from error
     except (ValueError, AttributeError, TypeError) as error:
         raise ModelError(f"{path} cannot be read ({error}): copy the model again") from error
-    if "quantization_config" in told:
+    if "quantization_config" in raw:
         raise ModelError(
             f"the weights in {folder} are quantized already: take the plain model, "
             "which model.training = qlora or peer.engine.quantize will quantize"
         )
-    if not known and "auto_map" in told:
+    if not known and "auto_map" in raw:
         raise ModelError(
             f"the model in {folder} needs code that it brings along, and that is never run here: "
             f"take a model whose architecture transformers {__version__} has itself"
         )
     if not known:
         raise ModelError(
-            f"transformers {__version__} does not know the architecture {told.get('model_type')!r}"
+            f"transformers {__version__} does not know the architecture {raw.get('model_type')!r}"
             f" of {folder}: upgrade transformers, or take another model"
         )
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
-            f"{folder} has a {told['model_type']}, which is no causal language model: take one that writes"
+            f"{folder} has a {raw['model_type']}, which is no causal language model: take one that writes"
             " text"
         )
     return config

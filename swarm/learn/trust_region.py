@@ -48,7 +48,8 @@ class TrustRegionInput:
 
 
 def phi(trust: TrustRegion, view: BatchView, batch: Batch, log_w: Tensor, advantage: Tensor) -> Tensor:
-    """(B, T) or (B, 1), at least 0; NaN where nothing can be said, which the caller makes 0."""
+    """phi of a batch, (B, T) or (B, 1), at least 0; NaN where it is undefined, which the caller replaces by
+    0."""
     weighed = TrustRegionInput(view, trust, log_w, _anchor(trust, view, batch), advantage.sign()[:, None])
     return TRUSTS[trust.kind](weighed) * _vetoed(weighed)
 

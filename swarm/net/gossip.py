@@ -30,7 +30,7 @@ SUBSCRIBE_SECONDS = 30.0
 """Seconds within which a new subscription must succeed: p2pd's own start and one replacement."""
 
 UNHEARD_SECONDS = 10.0
-"""Seconds without any listener until the node connects anew; the pause doubles while that does not help."""
+"""Seconds without any listener until the node reconnects; the pause doubles while that does not help."""
 
 
 class GossipDaemon(Protocol):
@@ -113,14 +113,14 @@ class Inbox:
 
 
 class Unheard:
-    """How long nobody has listened, and when to connect anew. Times are of one clock, in seconds."""
+    """How long nobody has listened, and when to reconnect. Times are of one clock, in seconds."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._done = 0
 
     def due(self, now: float) -> bool:
-        """Nobody listens now: whether to connect anew."""
+        """Record that nobody listens now. True when the node should reconnect."""
         if self._since is None:
             self._since = now
         if now < self._since + UNHEARD_SECONDS * (2 ** (self._done + 1) - 1):

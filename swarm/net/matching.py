@@ -97,17 +97,19 @@ def read_announcement(raw: bytes) -> Announcement:
     if len(raw) > MAX_ANNOUNCEMENT:
         raise MatchError(f"an announcement of {len(raw)} bytes, at most {MAX_ANNOUNCEMENT} are read")
     try:
-        told = msgspec.msgpack.decode(raw, type=Announcement)
+        announcement = msgspec.msgpack.decode(raw, type=Announcement)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MatchError(f"an announcement cannot be read: {error}") from error
-    if not (math.isfinite(told.weight) and 0 < told.weight <= MAX_WEIGHT):
-        raise MatchError(f"a member announced the weight {told.weight}, which is not in (0, {MAX_WEIGHT:g}]")
-    if not all(0 <= norm <= LARGEST for norm in (told.norm, told.usual)):
+    if not (math.isfinite(announcement.weight) and 0 < announcement.weight <= MAX_WEIGHT):
         raise MatchError(
-            f"a member announced the norms {told.norm} and {told.usual}, which are not both in [0,"
-            f" {LARGEST:g}]"
+            f"a member announced the weight {announcement.weight}, which is not in (0, {MAX_WEIGHT:g}]"
         )
-    return told
+    if not all(0 <= norm <= LARGEST for norm in (announcement.norm, announcement.usual)):
+        raise MatchError(
+            f"a member announced the norms {announcement.norm} and {announcement.usual},"
+            f" which are not both in [0, {LARGEST:g}]"
+        )
+    return announcement
 
 
 def _tag(peer: PeerID) -> bytes:
@@ -236,17 +238,17 @@ class Matching:
         if request.schema_hash != self._schema:
             return int(BAD_SCHEMA_HASH)
         try:
-            told = read_announcement(request.gather)
+            announcement = read_announcement(request.gather)
         except MatchError:
             return int(PROTOCOL_VIOLATION)
         if (
             self.dial_only
             or not request.expiration > 0
-            or not (told.dial_only or _rank(peer) > _rank(self.me))
+            or not (announcement.dial_only or _rank(peer) > _rank(self.me))
         ):
             return int(PROTOCOL_VIOLATION)
         until = asyncio.get_running_loop().time() + min(request.expiration, self._window)
-        return Applicant(peer, request.gather, told, until)
+        return Applicant(peer, request.gather, announcement, until)
 
     def _followers(self) -> list[Applicant]:
         return [one for one in self._applicants.values() if one.accepted]
@@ -275,11 +277,11 @@ class Matching:
     def _begin(self) -> None:
         assert self._group is not None
         followers = self._followers()
-        told = {self.me: self._raw, **{one.peer: one.raw for one in followers}}
+        announced = {self.me: self._raw, **{one.peer: one.raw for one in followers}}
         group = GroupInfo(
             os.urandom(20),
-            tuple(sorted(told, key=_rank)),
-            tuple(told[peer] for peer in sorted(told, key=_rank)),
+            tuple(sorted(announced, key=_rank)),
+            tuple(announced[peer] for peer in sorted(announced, key=_rank)),
         )
         members = [peer.to_bytes() for peer in group.peer_ids]
         for one in followers:

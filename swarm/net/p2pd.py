@@ -166,7 +166,7 @@ class Daemon(P2P):
 
     async def connected(self) -> frozenset[PeerId]:
         response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
-        # One entry for each connection: whoever has a direct one as well is not relayed.
+        # One entry for each connection: a peer with a direct one as well is not relayed.
         direct = frozenset(
             _base58(peer.id) for peer in response.peers if not any(map(_over_relay, peer.addrs))
         )

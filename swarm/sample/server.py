@@ -191,7 +191,7 @@ class ServerEngine:
                 )
         elif known and seen == self._seen:
             raise EngineError(
-                "after an update in place the server answers as before, to the last bit: start it anew"
+                "after an update in place the server answers as before, to the last bit: restart it"
             )
         self._seen = seen
 

@@ -32,16 +32,16 @@ from swarm.tasks.worker_process import seconds_left
 LIMITS = sandbox.ProcessLimits(memory=1 << 30, files=64, size=8 << 20, processes=32)
 """Limits of one program. Its output counts as a written file."""
 
-LONGEST = 10.0
+LONGEST_SECONDS = 10.0
 """Seconds for a program with all its tests."""
 
 MARGIN = 0.9
 """Share of the remaining time that programs get."""
 
-ALONE = 60.0
+SECONDS_OUTSIDE_A_WORKER = 60.0
 """Seconds for a group outside of a worker."""
 
-WORD = 100_000
+PROGRAM_CHARACTERS = 100_000
 """Characters of a program: below what Linux takes as one argument (128 KiB)."""
 
 HARNESS = """
@@ -74,7 +74,9 @@ def passes(
         raise sandbox.NoSandbox(why)
     count = len(completions)
     at_once = min(count, os.cpu_count() or 1)
-    seconds = min(LONGEST, MARGIN * seconds_left(ALONE) / -(-count // max(at_once, 1)))
+    seconds = min(
+        LONGEST_SECONDS, MARGIN * seconds_left(SECONDS_OUTSIDE_A_WORKER) / -(-count // max(at_once, 1))
+    )
 
     def one(i: int) -> float | None:
         program = _program(text(completions[i]))
@@ -102,8 +104,8 @@ def _texts(values: Any) -> list[str]:
 
 def _asserted(program: str, tests: list[str], seconds: float) -> bool:
     word = secrets.token_hex(16)
-    said = _run(HARNESS, json.dumps([program, tests, word]), seconds)
-    return said is not None and said.endswith(word)
+    output = _run(HARNESS, json.dumps([program, tests, word]), seconds)
+    return output is not None and output.endswith(word)
 
 
 def _printed(program: str, inputs: list[str], outputs: list[str], seconds: float) -> bool:
@@ -111,19 +113,19 @@ def _printed(program: str, inputs: list[str], outputs: list[str], seconds: float
     if len(inputs) != len(outputs):
         raise ValueError(f"the task has {len(inputs)} inputs and {len(outputs)} outputs")
     for given, wanted in zip(inputs, outputs, strict=True):
-        said = _run(program, given, end - time.monotonic())
-        if said is None or _lines(said) != _lines(wanted):
+        output = _run(program, given, end - time.monotonic())
+        if output is None or _lines(output) != _lines(wanted):
             return False
     return True
 
 
-def _lines(said: str) -> list[str]:
-    return [line.rstrip() for line in said.rstrip().splitlines()]
+def _lines(output: str) -> list[str]:
+    return [line.rstrip() for line in output.rstrip().splitlines()]
 
 
 def _run(program: str, given: str, seconds: float) -> str | None:
     """What the program printed; None when it failed or took too long."""
-    if len(program) > WORD or "\0" in program or seconds <= 0:
+    if len(program) > PROGRAM_CHARACTERS or "\0" in program or seconds <= 0:
         return None
     command = sandbox.sandboxed([sys.executable, "-I", "-c", program], LIMITS)
     # files: nothing to read while it runs

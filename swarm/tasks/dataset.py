@@ -231,12 +231,12 @@ def _prompt(value: object) -> str | tuple[Message, ...] | None:
     if not isinstance(value, list) or not value:
         return None
     turns = [turn if isinstance(turn, dict) else {} for turn in value]
-    said = [(turn.get("role"), turn.get("content")) for turn in turns]
-    if not all(isinstance(role, str) and role and isinstance(content, str) for role, content in said):
+    turns = [(turn.get("role"), turn.get("content")) for turn in turns]
+    if not all(isinstance(role, str) and role and isinstance(content, str) for role, content in turns):
         return None
     return (
-        tuple(Message(role=str(role), content=str(content)) for role, content in said)
-        if said[-1][1]
+        tuple(Message(role=str(role), content=str(content)) for role, content in turns)
+        if turns[-1][1]
         else None
     )
 
@@ -245,8 +245,8 @@ def _content(prompt: str | tuple[Message, ...] | None) -> int | None:
     """A hash of the words of a prompt, 0 to HASHES - 1: white space makes no difference."""
     if prompt is None:
         return None
-    said = prompt if isinstance(prompt, str) else "\0".join(f"{turn.role}\0{turn.content}" for turn in prompt)
-    return int.from_bytes(hashlib.blake2b(" ".join(said.split()).encode(), digest_size=8).digest(), "big")
+    text = prompt if isinstance(prompt, str) else "\0".join(f"{turn.role}\0{turn.content}" for turn in prompt)
+    return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "big")
 
 
 def _text(value: object) -> str | None:

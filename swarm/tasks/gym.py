@@ -19,17 +19,17 @@ from swarm.tasks.base import Options, RewardError, TaskError, checked
 from swarm.tasks.worker import Worker
 from swarm.types import Task
 
-MAKE = 120.0
+CALL_SECONDS = 120.0
 """Seconds for the worker to make some exercises: held-out ones cost four draws each, and the slowest take
 half a second."""
 
-SOME = 16
+HELD_OUT_A_CALL = 16
 """Held-out exercises made in one call."""
 
-KNOWN = 4096
-"""Tasks that are remembered: a learner's buffer of groups, and the evaluation's tasks."""
+CACHED_TASKS = 4096
+"""Tasks that are cached: a learner's buffer of groups, and the evaluation's tasks."""
 
-INSIDE = "swarm.tasks.gym_worker"
+FUNCTIONS = "swarm.tasks.gym_worker"
 
 
 def make(name: str, seed: int, options: Options, timeout: float) -> Gym:
@@ -61,11 +61,11 @@ class Gym:
         own = {key: value for key, value in options.items() if key not in ("tag", "size")}
         self._spec = {"name": name, "seed": seed, "options": own}
         functions = {
-            "training": f"{INSIDE}:training",
-            "held out": f"{INSIDE}:held_out",
-            "problem": f"{INSIDE}:problem",
+            "training": f"{FUNCTIONS}:training",
+            "held out": f"{FUNCTIONS}:held_out",
+            "problem": f"{FUNCTIONS}:problem",
         }
-        self._worker = Worker({**functions, self.environment: f"{INSIDE}:scores"}, {}, False, timeout)
+        self._worker = Worker({**functions, self.environment: f"{FUNCTIONS}:scores"}, {}, False, timeout)
         self._held: list[Task] = []
         self._known: dict[int, Task] = {}
 
@@ -80,7 +80,7 @@ class Gym:
         place = index % self._size if self._size else index
         if index not in self._known:
             question, answer = self._asked("training", index=place)
-            if len(self._known) > KNOWN:
+            if len(self._known) > CACHED_TASKS:
                 self._known.clear()
             self._known[index] = Task(
                 environment=self.environment, index=index, prompt=question, answer=answer
@@ -89,13 +89,13 @@ class Gym:
 
     def held_out(self, n: int) -> list[Task]:
         while len(self._held) < n:
-            found = self._asked("held out", first=len(self._held), n=SOME)
+            found = self._asked("held out", first=len(self._held), n=HELD_OUT_A_CALL)
             for question, answer in found:
                 index = -1 - len(self._held)
                 self._held.append(
                     Task(environment=self.environment, index=index, prompt=question, answer=answer)
                 )
-            if len(found) < SOME:
+            if len(found) < HELD_OUT_A_CALL:
                 break
         return self._held[:n]
 
@@ -109,6 +109,6 @@ class Gym:
 
     def _asked(self, function: str, **arguments: Any) -> Any:
         try:
-            return self._worker.ask(function, {**self._spec, **arguments}, MAKE)
+            return self._worker.ask(function, {**self._spec, **arguments}, CALL_SECONDS)
         except RewardError as error:
             raise TaskError(f"task {self.environment}: {error}") from error

@@ -26,14 +26,14 @@ from math_verify import parse, verify
 from swarm.tasks.rewards import text
 from swarm.tasks.worker_process import seconds_left
 
-LONGEST = 3.0
+LONGEST_SECONDS = 3.0
 """Seconds for one completion; ordinary answers take hundredths."""
 
 MARGIN = 0.8
 """Share of the remaining time that completions get: the rest is for code that the alarm cannot interrupt at
 once."""
 
-ALONE = 60.0
+SECONDS_OUTSIDE_A_WORKER = 60.0
 """Seconds for a group outside of a worker."""
 
 LATEX = re.compile(r"[\\^_{}=+*/()\[\]<>-]")
@@ -54,7 +54,9 @@ def equal(completions: Sequence[Any], answer: Sequence[Any], **columns: Sequence
         value: float | None = 0.0
         with (
             contextlib.suppress(_TooLong),
-            _alarm(min(LONGEST, MARGIN * seconds_left(ALONE) / (len(completions) - i))),
+            _alarm(
+                min(LONGEST_SECONDS, MARGIN * seconds_left(SECONDS_OUTSIDE_A_WORKER) / (len(completions) - i))
+            ),
         ):
             if gold is None or gold[0] != str(wanted):
                 gold = str(wanted), _parsed_answer(str(wanted))

@@ -124,9 +124,9 @@ class RunRewards:
             raise RewardError("the weighted sum of the rewards is not finite")
         return totals
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """The end of what functions printed."""
-        return "".join(worker.said() for _, worker in self._workers)
+        return "".join(worker.printed() for _, worker in self._workers)
 
     def close(self) -> None:
         for _, worker in self._workers:

@@ -8,7 +8,7 @@ processes, files and what it writes (`ProcessLimits`), and everything in it dies
 it. Root changes to an unused user, because the kernel does not count root's processes; other users get a user
 namespace.
 
-Not handled: limits on time (whoever starts a program ends it), a bug in the kernel that lets a program out,
+Not handled: limits on time (the caller ends a program), a bug in the kernel that lets a program out,
 and what a program can learn from timing. On Linux before 5.14 the limit of processes counts all that this
 user runs.
 """
@@ -165,8 +165,10 @@ def _scratch(folder: str) -> list[str]:
 
 @functools.cache
 def _version() -> tuple[int, ...]:
-    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=False).stdout.split()
-    return tuple(int(part) for part in said[-1].split(".") if part.isdigit()) if said else ()
+    output = subprocess.run(
+        ["bwrap", "--version"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    return tuple(int(part) for part in output[-1].split(".") if part.isdigit()) if output else ()
 
 
 def _readable(folders: Sequence[Path]) -> list[str]:

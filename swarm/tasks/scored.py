@@ -82,12 +82,12 @@ class ScoredSource:
     def rewards(self, task: Task, completions: Sequence[str]) -> list[float]:
         count = len(completions)
         prompt: Any = task.prompt
-        said: list[Any] = list(completions)
+        texts: list[Any] = list(completions)
         if task.messages:
             prompt = [{"role": turn.role, "content": turn.content} for turn in task.messages]
-            said = [[{"role": "assistant", "content": text}] for text in completions]
+            texts = [[{"role": "assistant", "content": text}] for text in completions]
         columns = {name: [value] * count for name, value in self._columns(task).items() if name not in OURS}
-        return self._scorer.rewards([prompt] * count, said, columns)
+        return self._scorer.rewards([prompt] * count, texts, columns)
 
     def close(self) -> None:
         self._scorer.close()

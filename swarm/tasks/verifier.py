@@ -27,17 +27,17 @@ from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
 
-FILE = "verifier_worker.py"
-LOAD = 600.0
+WORKER_FILE = "verifier_worker.py"
+LOAD_SECONDS = 600.0
 """Seconds for the worker to load a taskset: many download a data set."""
 
-SIZE = 10_000
+DEFAULT_SIZE = 10_000
 """Tasks that are taken of a taskset: of one without an end, and enough of every other."""
 
-SOME = 500
+ROWS_A_CALL = 500
 """Tasks sent at once: frames are bounded, prompts are long."""
 
-OWN = ("size", "held_out")
+OWN_OPTIONS = ("size", "held_out")
 PYTHON = "SWARM_VERIFIERS_PYTHON"
 
 
@@ -58,7 +58,7 @@ class Verifier:
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         self.environment, self._seed = f"verifiers:{name}", seed
-        chosen = {"size": SIZE, "held_out": 0.05, **options}
+        chosen = {"size": DEFAULT_SIZE, "held_out": 0.05, **options}
         size, share = chosen["size"], chosen["held_out"]
         if type(size) is not int or size < 2:
             raise TaskError(f"task {self.environment}: size is a number from 2, not {size!r}")
@@ -70,10 +70,14 @@ class Verifier:
             )
         python = self._interpreter()
         self._share = float(share)
-        own = {key: value for key, value in options.items() if key not in OWN}
+        own = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
         self._spec = {"name": name, "options": own, "size": size}
-        functions = {"problem": f"{FILE}:problem", "rows": f"{FILE}:rows", self.environment: f"{FILE}:scores"}
-        place = {FILE: sandbox.PACKAGE / "tasks" / FILE}
+        functions = {
+            "problem": f"{WORKER_FILE}:problem",
+            "rows": f"{WORKER_FILE}:rows",
+            self.environment: f"{WORKER_FILE}:scores",
+        }
+        place = {WORKER_FILE: sandbox.PACKAGE / "tasks" / WORKER_FILE}
         # No limit of memory: a package may bring torch, which reserves more than it uses.
         self._worker = Worker(functions, place, False, timeout, 0, python)
         self._rows: list[tuple[tuple[Message, ...], str]] = []
@@ -99,7 +103,7 @@ class Verifier:
         arguments = {**self._spec, "row": self._row(task.index), "completions": list(completions)}
         if not self._worker.running:
             # It hung or died. Loading the taskset again does not count in a group's seconds.
-            self._worker.ask("problem", self._spec, LOAD)
+            self._worker.ask("problem", self._spec, LOAD_SECONDS)
         return [float(value) for value in self._worker.ask(self.environment, arguments)]
 
     def close(self) -> None:
@@ -143,7 +147,7 @@ class Verifier:
         if self._rows:
             return
         rows: list[tuple[tuple[Message, ...], str]] = []
-        while found := self._asked("rows", first=len(rows), n=SOME):
+        while found := self._asked("rows", first=len(rows), n=ROWS_A_CALL):
             rows += [
                 (tuple(Message(role=role, content=text) for role, text in turns), answer)
                 for turns, answer in found
@@ -161,7 +165,7 @@ class Verifier:
 
     def _asked(self, function: str, **arguments: Any) -> Any:
         try:
-            return self._worker.ask(function, {**self._spec, **arguments}, LOAD)
+            return self._worker.ask(function, {**self._spec, **arguments}, LOAD_SECONDS)
         except RewardError as error:
             advice = (
                 f": {os.environ.get(PYTHON)} -m pip install msgspec"

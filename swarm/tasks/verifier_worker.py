@@ -105,10 +105,10 @@ def _messages(task: Any) -> list[tuple[str, str]]:
 def _trace(task: Any, completion: str) -> Any:
     """The conversation as verifiers would have recorded it."""
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
-    said = [kinds[role](content=content) for role, content in _messages(task)]
-    nodes = [MessageNode(parent=i - 1 if i else None, message=message) for i, message in enumerate(said)]
+    messages = [kinds[role](content=content) for role, content in _messages(task)]
+    nodes = [MessageNode(parent=i - 1 if i else None, message=message) for i, message in enumerate(messages)]
     nodes.append(
-        MessageNode(parent=len(said) - 1, message=vf.AssistantMessage(content=completion), sampled=True)
+        MessageNode(parent=len(messages) - 1, message=vf.AssistantMessage(content=completion), sampled=True)
     )
     return vf.Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),

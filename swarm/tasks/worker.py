@@ -45,17 +45,17 @@ from swarm.tasks.worker_process import (
     Unusable,
 )
 
-START = 120.0
+START_SECONDS = 120.0
 """Seconds for Python and the imports of functions: torch takes ten on a busy machine."""
 
 MEMORY = 4 << 30
 """Bytes of address space: a symbolic expression that explodes must not make the machine swap. Functions that
 use torch have no limit, since it reserves more."""
 
-QUESTION = 64 << 20
+CALL_LIMIT = 64 << 20
 """Bytes of one call: enough for a group of long completions and columns with tests."""
 
-ANSWER = 16 << 20
+ANSWER_LIMIT = 16 << 20
 """Bytes of one frame from the child: numbers, or the exercises of a whole gym."""
 
 SANDBOX = sandbox.ProcessLimits(memory=MEMORY, files=256, size=sandbox.SCRATCH, processes=64)
@@ -70,14 +70,14 @@ ENVIRON = {
 """PYTHONHASHSEED: one order of sets on all peers; PYTHONUNBUFFERED: printed lines arrive at once; one thread,
 since models need the others."""
 
-INSIDE = "from swarm.tasks.worker_process import main; main()"
+START_CODE = "from swarm.tasks.worker_process import main; main()"
 
-FOREIGN = f"""
+FOREIGN_START_CODE = f"""
 import sys, types
 for name, folder in zip(("swarm", "swarm.tasks"), sys.argv[1:]):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [folder]
-{INSIDE}
+{START_CODE}
 """
 """Start under another interpreter: it imports this package's folders, but none of the packages installed
 beside it."""
@@ -147,7 +147,7 @@ class Worker:
             raise RewardError(f"{function} answered with something that is no answer")
         return answer.value
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """The end of what functions printed since the process began."""
         return self._child.said() if self._child is not None else ""
 
@@ -192,10 +192,10 @@ class Worker:
             raise ValueError(f"{', '.join(self._functions)}: the worker is closed")
         self._end()
         inherited = sandbox.environment() if self._sandbox else None
-        child = Child(self._command(), environment(ENVIRON, inherited), ANSWER)
+        child = Child(self._command(), environment(ENVIRON, inherited), ANSWER_LIMIT)
         answered: list[Reply] = []
         try:
-            _exchange(child, Setup(self._functions, self._sources), 1, START, answered)
+            _exchange(child, Setup(self._functions, self._sources), 1, START_SECONDS, answered)
         except Lost as lost:
             child.end()
             raise ValueError(f"the process for {', '.join(self._functions)} {lost}") from None
@@ -214,9 +214,16 @@ class Worker:
 
     def _command(self) -> list[str]:
         if self._python:
-            start = [self._python, "-P", "-c", FOREIGN, str(sandbox.PACKAGE), str(sandbox.PACKAGE / "tasks")]
+            start = [
+                self._python,
+                "-P",
+                "-c",
+                FOREIGN_START_CODE,
+                str(sandbox.PACKAGE),
+                str(sandbox.PACKAGE / "tasks"),
+            ]
         else:
-            start = [sys.executable, "-P", "-c", INSIDE]
+            start = [sys.executable, "-P", "-c", START_CODE]
         if self._sandbox:
             return sandbox.sandboxed(start, SANDBOX)
         return sandbox.limited(start, sandbox.ProcessLimits(memory=self._memory, parent=os.getpid()))
@@ -226,9 +233,9 @@ def _exchange(child: Child, frame: Request, replies: int, seconds: float, answer
     """Send `frame` and append its replies to `answered`: `replies` of them, fewer when one is Failed. Raises
     Lost."""
     data = msgspec.msgpack.encode(frame)
-    if len(data) > QUESTION:
+    if len(data) > CALL_LIMIT:
         raise RewardError(
-            f"a call of {len(data)} bytes is more than the limit of {QUESTION}: shorter completions or"
+            f"a call of {len(data)} bytes is more than the limit of {CALL_LIMIT}: shorter completions or"
             " columns"
         )
     child.send(data)

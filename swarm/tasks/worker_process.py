@@ -31,7 +31,7 @@ import msgspec
 
 from swarm.process import Pipe
 
-SAYS = 500
+MESSAGE_CHARACTERS = 500
 """Characters of an exception's message that are passed on."""
 
 SCALARS = (bool, int, float)
@@ -155,7 +155,7 @@ def _called(
     except NotARow as error:
         return Failed(f"{name} {error}")
     except (Exception, SystemExit) as error:
-        return Failed(f"{name} raised {_told(error, _file(function))}")
+        return Failed(f"{name} raised {_described(error, _file(function))}")
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -177,9 +177,9 @@ def _set_up(setup: Setup, functions: dict[str, Function]) -> Ready | Unusable:
         except AttributeError as error:
             if isinstance(error.obj, ModuleType) and error.obj.__name__ == _identifier(place, source):
                 return Unusable(f"{name}: there is no function {attribute!r} in {place}")
-            return Unusable(f"{name} cannot be imported: {_told(error, place)}")
+            return Unusable(f"{name} cannot be imported: {_described(error, place)}")
         except (Exception, SystemExit) as error:
-            return Unusable(f"{name} cannot be imported: {_told(error, place)}")
+            return Unusable(f"{name} cannot be imported: {_described(error, place)}")
         if not callable(function):
             return Unusable(f"{name} is no function but {type(function).__name__}")
         functions[name] = function
@@ -269,7 +269,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _told(error: BaseException, file: str) -> str:
+def _described(error: BaseException, file: str) -> str:
     """Type, message and the line of the user's file, without the trace."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return (
@@ -280,8 +280,8 @@ def _told(error: BaseException, file: str) -> str:
         text = f"{error}: install it where this peer runs; of a run's files only those with functions travel"
     else:
         text = str(error)
-    said = f"{type(error).__name__}: {text[:SAYS]}".rstrip(": ")
-    return said + _where(error.__traceback__, file)
+    message = f"{type(error).__name__}: {text[:MESSAGE_CHARACTERS]}".rstrip(": ")
+    return message + _where(error.__traceback__, file)
 
 
 def _where(trace: TracebackType | None, file: str) -> str:

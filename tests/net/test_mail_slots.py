@@ -19,7 +19,7 @@ from swarm.net.addresses import Address
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import FRAME_LIMIT, QUESTION
+from swarm.protocol import FRAME_LIMIT, REQUEST
 from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)
@@ -156,9 +156,9 @@ def test_a_question_as_long_as_a_group_is_refused_before_it_is_sent() -> None:
         line = Line()
         server, honest = mail(line), mail(line)
         await server.serve("blobs", echo)
-        with pytest.raises(Refused, match=f"limit {QUESTION}"):
-            await honest.send(PeerId("server"), "blobs", bytes(QUESTION + 1))
-        assert await honest.send(PeerId("server"), "blobs", bytes(QUESTION)) == bytes(QUESTION)
+        with pytest.raises(Refused, match=f"limit {REQUEST}"):
+            await honest.send(PeerId("server"), "blobs", bytes(REQUEST + 1))
+        assert await honest.send(PeerId("server"), "blobs", bytes(REQUEST)) == bytes(REQUEST)
         await honest.close()
         await server.close()
 

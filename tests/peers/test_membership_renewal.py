@@ -65,13 +65,13 @@ class Peer:
 
 
 def months(
-    tmp_path: Path, days: int, seed_for: int, lasts: float = invite.LIFE, final: bool = False
+    tmp_path: Path, days: int, seed_for: int, lasts: float = invite.LIFETIME, final: bool = False
 ) -> tuple[Peer, Peer]:
     """A learner beside a seed that is there for `seed_for` days."""
 
     async def scene() -> tuple[Peer, Peer]:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
-            seed = Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed")
+            seed = Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed")
             learner = Peer(network, LEARNER, Role.LEARNER, lasts, tmp_path / "learner", final)
             learner.hears(SEED)
             async with learner.renewal.running():
@@ -110,7 +110,7 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
             learner = Peer(network, LEARNER, Role.LEARNER, 5 * DAY, tmp_path / "learner")
             async with learner.renewal.running():
                 await learner.host.ports.clock.sleep(DAY)
-                async with Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed").renewal.running():
+                async with Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed").renewal.running():
                     learner.hears(SEED)
                     await learner.host.ports.clock.sleep(DAY)
             return learner
@@ -134,8 +134,8 @@ def test_a_seed_renews_nobody_whose_membership_is_not_good(tmp_path: Path) -> No
     async def scene() -> list[str]:
         refused = []
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
-            seed = Peer(network, SEED, Role.SEED, invite.LIFE, tmp_path / "seed")
-            member = Peer(network, LEARNER, Role.LEARNER, invite.LIFE, tmp_path / "learner")
+            seed = Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed")
+            member = Peer(network, LEARNER, Role.LEARNER, invite.LIFETIME, tmp_path / "learner")
             thief = network.ports(PeerId("thief"), lambda kind: 0.0)
             good = member.host.frames.membership
             stranger = invite.admit(
@@ -180,7 +180,7 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(
     said = capsys.readouterr()
     got = invite.read(said.out, time.time())
     assert got.delegate is not None and not got.delegate.delegation.final
-    assert abs(got.expires - time.time() - invite.LIFE) < 60
+    assert abs(got.expires - time.time() - invite.LIFETIME) < 60
     assert "no seed answers to this invite now: start the run again" in said.err
     with lab.peer_folder("seed"):
         cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
@@ -212,7 +212,7 @@ def test_an_expiry_that_is_no_time_is_refused(
 
 def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: RunFolder) -> None:
     word, now = (lab.path / "invites" / "learner").read_text(), time.time()
-    later = now + invite.LIFE + DAY
+    later = now + invite.LIFETIME + DAY
     with pytest.raises(InviteError, match="expired"):
         run_folder.usable_invite(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me

@@ -178,7 +178,7 @@ def test_math_reads_conversations_and_leaves_out_rows_without_an_answer() -> Non
 
 
 def test_math_does_not_wait_for_a_number_that_nobody_can_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_reward, "LONGEST", 0.3)
+    monkeypatch.setattr(math_reward, "LONGEST_SECONDS", 0.3)
     assert math_reward.equal(["$9^{9^{9^9}}$", "$10000000!!!$", "$72$"], ["72"] * 3) == [0.0, 0.0, 1.0]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -233,7 +233,7 @@ def test_a_program_sees_neither_files_nor_network_nor_the_environment(
 
 @works
 def test_a_program_that_does_not_end_is_wrong_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_reward, "LONGEST", 2.0)
+    monkeypatch.setattr(code_reward, "LONGEST_SECONDS", 2.0)
     assert code_reward.passes(
         ["while True: pass", RIGHT, "import os\nwhile True: os.fork()"], ["assert add(1, 1) == 2"] * 3
     ) == [

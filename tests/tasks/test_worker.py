@@ -147,13 +147,13 @@ def test_an_asynchronous_function_is_awaited_call_after_call(make: Make) -> None
 def test_what_a_function_prints_damages_no_answer(make: Make, name: str) -> None:
     worker = make(name)
     assert [call(worker, "a", "b") for _ in range(2)] == [[[1.0, 1.0]]] * 2
-    assert 0 < len(worker.said()) <= 8192
+    assert 0 < len(worker.printed()) <= 8192
 
 
 def test_what_a_function_printed_can_be_read(make: Make) -> None:
     worker = make("prints")
     call(worker, "a")
-    assert "looking at ['a']" in worker.said() and "raw bytes" in worker.said()
+    assert "looking at ['a']" in worker.printed() and "raw bytes" in worker.printed()
 
 
 def test_numbers_of_numpy_are_numbers(make: Make) -> None:
@@ -275,7 +275,7 @@ def test_a_value_that_cannot_be_sent_is_an_error_and_not_the_end(make: Make) -> 
 
 
 def test_a_call_above_the_limit_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.tasks.worker.QUESTION", 10_000)
+    monkeypatch.setattr("swarm.tasks.worker.CALL_LIMIT", 10_000)
     with pytest.raises(RewardError, match="more than the limit of 10000"):
         call(make("fine"), "a" * 10_000)
 
@@ -320,7 +320,7 @@ def test_code_that_cannot_be_imported_is_told_at_the_start(
 
 
 def test_an_import_that_hangs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.tasks.worker.START", 1.0)
+    monkeypatch.setattr("swarm.tasks.worker.START_SECONDS", 1.0)
     (tmp_path / "mine.py").write_text("import time; time.sleep(600)")
     with pytest.raises(ValueError, match=r"the process for mine.py:f did not answer within 1 s"):
         Worker({"mine.py:f": "mine.py:f"}, {"mine.py": tmp_path / "mine.py"}, False, 5.0).check()

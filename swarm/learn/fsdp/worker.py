@@ -382,7 +382,7 @@ def main() -> NoReturn:
                 answer: Answer = Started(entries=rank.entries)
             else:
                 answer = rank.execute(order)
-        except Exception as error:  # the driver is told, whatever it is, and ends all ranks
+        except Exception as error:  # any failure is reported to the driver, which ends all ranks
             traceback.print_exc()
             where = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
