@@ -25,6 +25,8 @@ from swarm.settings import ConfigError
 
 
 class LoadedConfig(NamedTuple):
+    """A Config, and where each of its values was set."""
+
     config: Config
     origins: dict[str, str]
     """Dotted key -> `default`, `configs/demo.toml line 7`, `environment variable SWARM__...` or `--set

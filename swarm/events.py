@@ -41,12 +41,16 @@ compressed a few more."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
+    """Base of all events."""
+
     at: Finite
     """Unix seconds by the clock of `peer`."""
     peer: PeerId
 
 
 class Started(Event):
+    """A peer began."""
+
     name: Word
     role: Role
     version: int
@@ -54,6 +58,8 @@ class Started(Event):
 
 
 class Left(Event):
+    """A peer ended in an orderly way."""
+
     name: Word
     reason: Text
 
@@ -74,6 +80,8 @@ class Lost(Event):
 
 
 class Sampled(Event):
+    """A sampler finished one group."""
+
     group: str
     task: int
     version: int
@@ -139,6 +147,8 @@ class Moved(Event):
 
 
 class Averaged(Event):
+    """A round of averaging succeeded, as one of its members saw it."""
+
     version: int
     members: Annotated[tuple[PeerId, ...], Meta(max_length=PEERS)]
     seconds: Finite
@@ -147,6 +157,8 @@ class Averaged(Event):
 
 
 class RoundBroke(Event):
+    """A round of averaging failed."""
+
     version: int
     reason: Text
 
@@ -169,10 +181,14 @@ class Trained(Event):
 
 
 class Released(Event):
+    """A learner published a release."""
+
     release: Release
 
 
 class Adopted(Event):
+    """A sampler or an evaluator loaded a release."""
+
     version: int
     weights: Digest
     fetch: Finite
@@ -191,12 +207,16 @@ class Snapped(Event):
 
 
 class CaughtUp(Event):
+    """A learner that was behind loaded a release."""
+
     version: int
     behind: int
     """Versions that were missed."""
 
 
 class Evaluated(Event):
+    """An evaluator finished one evaluation."""
+
     version: int
     accuracy: Finite
     """Greedy exact match on held-out tasks, 0 to 1."""
@@ -231,6 +251,8 @@ class Faulted(Event):
 
 
 class Recovered(Event):
+    """A part that had Faulted works again."""
+
     part: Word
     seconds: Finite
 
@@ -288,9 +310,11 @@ class Bus:
         self._sinks: list[Callable[[Event], None]] = []
 
     def add(self, sink: Callable[[Event], None]) -> None:
+        """Add a sink."""
         self._sinks.append(sink)
 
     def emit(self, event: Event) -> None:
+        """Hand one event to all sinks."""
         for sink in self._sinks:
             sink(event)
 

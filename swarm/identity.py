@@ -51,6 +51,7 @@ class Keyring:
         return self._key.sign(data)
 
     def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
+        """Whether `signature` is of `data` by the key inside the id `peer`."""
         public = public_key(peer)
         return public is not None and verify(public, data, signature)
 

@@ -81,6 +81,8 @@ class Delegate(Struct, frozen=True):
 
 
 class Invite(Struct, frozen=True):
+    """What an invite says."""
+
     run: Digest
     addresses: tuple[str, ...]
     """Bootstraps, `/ip4/.../tcp/.../p2p/<peer id>`, at most three."""

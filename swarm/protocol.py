@@ -63,6 +63,8 @@ membership."""
 
 
 class Service(StrEnum):
+    """Services of mail: what a peer can be asked."""
+
     GROUPS = "groups"
     BLOBS = "blobs"
     PATCHES = "patches"
@@ -76,6 +78,8 @@ class Service(StrEnum):
 
 
 class ServiceRow(NamedTuple):
+    """Limits, server, request and answer of a service."""
+
     calls: int
     """Handlers that run at once."""
     largest: int
@@ -111,6 +115,8 @@ SERVICES: Mapping[str, ServiceRow] = {
 
 
 class Topic(StrEnum):
+    """Topics of gossip."""
+
     BEAT = "beat"
     RELEASE = "release"
     BEAT_SAMPLER = "beat/sampler"
@@ -118,6 +124,8 @@ class Topic(StrEnum):
 
 
 class TopicRow(NamedTuple):
+    """Message, limit and purpose of a topic."""
+
     noun: str
     limit: Limit
     all: bool
@@ -135,11 +143,15 @@ TOPICS: Mapping[Topic, TopicRow] = {
 
 
 class Key(StrEnum):
+    """Keys of the board: one record of each peer under each key."""
+
     MEMBER = "member"
     NEWEST = "newest"
 
 
 class KeyRow(NamedTuple):
+    """Record, limit and purpose of a key."""
+
     noun: str
     limit: int
     """Bytes of one peer's record."""
@@ -179,6 +191,8 @@ class Policy(StrEnum):
 
 
 class RoleRow(NamedTuple):
+    """Everything that depends on the role of a peer."""
+
     program: str
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
     policy: Policy
@@ -251,6 +265,8 @@ class Phase(StrEnum):
 
 
 class PhaseRow(NamedTuple):
+    """Texts of a phase."""
+
     text: str
     """What the page and the terminal call it."""
     why: str = ""
@@ -324,6 +340,8 @@ class Kind(StrEnum):
 
 
 class KindRow(NamedTuple):
+    """Thread and purpose of a kind of work."""
+
     thread: Thread
     why: str
 
@@ -362,6 +380,8 @@ class Part(StrEnum):
 
 
 class PartRow(NamedTuple):
+    """Texts of a part that can fail."""
+
     why: str
     text: str = "broke and is being replaced"
     """What the page says of it after its name."""

@@ -28,6 +28,8 @@ class ConfigError(Exception):
 
 
 class Setting(NamedTuple):
+    """A value and where it was set."""
+
     value: Any
     origin: str
     """Where it was set: `FILE line N`, `environment variable NAME` or `--set KEY`."""
@@ -75,9 +77,11 @@ class Schema:
         return self.keys[parent].type.__args__[1] if parent in self.keys and self.is_free(parent) else None
 
     def is_free(self, key: str) -> bool:
+        """Whether a key is a table with keys of any name (`options`)."""
         return isinstance(shapes.type_info(self.keys[key].type), shapes.DictType)
 
     def default(self, key: str) -> Any:
+        """The default of a key."""
         field = self.keys[key]
         return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
@@ -97,6 +101,7 @@ class Schema:
                 raise ConfigError(f"{origin.of(key)}: {self.not_a_key(key)}")
 
     def not_a_key(self, table: str) -> str:
+        """A sentence about a table that was set like a value."""
         example = next((key for key in self.keys if key.startswith(table + ".")), f"{table}.NAME")
         return f"{table} is a table, not a value: set a key in it, such as {example}"
 

@@ -51,6 +51,8 @@ class Signer(Protocol):
 
 
 class Envelope(Struct):
+    """What a frame holds: a signed body and the sender's membership."""
+
     schema: int
     run: Digest
     sender: PeerId

@@ -36,6 +36,8 @@ KnownReleases = Callable[[int, Digest], Sequence[Release]]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
+    """The verdict over one group, with its reason and the group's age."""
+
     verdict: Verdict
     detail: str
     versions: int

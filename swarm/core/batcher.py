@@ -37,6 +37,8 @@ class Waiting(NamedTuple):
 
 
 class ClosedBatch(NamedTuple):
+    """A batch, and the groups that expired before it closed."""
+
     groups: list[Waiting]
     """Groups to train on, oldest first."""
     expired: list[Waiting]
@@ -68,6 +70,8 @@ class BatchLimits(NamedTuple):
 
 
 class Batcher:
+    """The admitted groups of one learner that wait for a batch. Times are in unix seconds."""
+
     def __init__(self, size: BatchSize, window: Window) -> None:
         self._size, self._window = size, window
         self._waiting: deque[Waiting] = deque()

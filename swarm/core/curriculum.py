@@ -17,6 +17,8 @@ repetition by chance is expected after some 16 million tasks."""
 
 
 class Draw(NamedTuple):
+    """One task to sample."""
+
     task: int
     """Task index."""
     seed: int
@@ -31,6 +33,7 @@ class Curriculum:
         self.position = 0
 
     def next(self) -> Draw:
+        """The next task of the stream."""
         digest = hashlib.blake2b(self._prefix + str(self.position).encode(), digest_size=12).digest()
         self.position += 1
         return Draw(int.from_bytes(digest[:6], "big"), int.from_bytes(digest[6:10], "big"))

@@ -21,6 +21,8 @@ from swarm.types import Beat, PeerId
 
 @dataclass(slots=True)
 class KnownPeer:
+    """A peer that is alive, and what was sent to it."""
+
     beat: Beat
     heard: float
     """When its last heartbeat arrived, unix seconds."""
@@ -55,6 +57,8 @@ def share(credit: int, takers: int, rng: random.Random) -> int:
 
 
 class Roster:
+    """The peers that are alive. Times are in unix seconds."""
+
     def __init__(self, patience: float, rng: random.Random) -> None:
         self._patience, self._rng = patience, rng
         self._known: dict[PeerId, KnownPeer] = {}
@@ -69,6 +73,7 @@ class Roster:
         return peer in self._known
 
     def beat(self, peer: PeerId) -> Beat | None:
+        """The newest heartbeat of a peer that is alive; None for any other."""
         known = self._known.get(peer)
         return known.beat if known else None
 
@@ -105,6 +110,7 @@ class Roster:
         return lost
 
     def learners(self) -> list[PeerId]:
+        """Learners that are alive, by id."""
         return sorted(peer for peer, known in self._known.items() if known.beat.role is Role.LEARNER)
 
     def holders(self, version: int) -> list[PeerId]:

@@ -35,6 +35,8 @@ Beats = Mapping[PeerId, Beat]
 
 
 class SoloTurns:
+    """The turns of one learner, for the gradient that it holds now."""
+
     def __init__(self, me: tuple[int, PeerId], timeout: float, pause: float, keep: bool) -> None:
         """`me`: incarnation and id. `timeout`: seconds of one learner's turn. With `keep` nobody steps alone:
         a round is tried again after `pause` seconds."""

@@ -25,6 +25,8 @@ class UnknownRate(ValueError):
 
 
 class LearningRate(NamedTuple):
+    """A learning rate and who used it."""
+
     lr: float
     source: str
 

@@ -90,6 +90,7 @@ class PeakMemory:
         """Bytes: the peak since this object was made or `peak` was set."""
 
     def start(self) -> None:
+        """Begin a measurement that `rise` ends."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             self._level = torch.cuda.memory_allocated(self._device)

@@ -71,6 +71,8 @@ this one is negligible."""
 
 
 class Loss(NamedTuple):
+    """The loss of a batch or micro-batch."""
+
     value: Tensor
     """Scalar; only its gradient is meaningful."""
     metrics: dict[str, float]

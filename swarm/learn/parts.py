@@ -38,6 +38,8 @@ def log(value: float) -> float:
 
 @dataclass(frozen=True)
 class Advantage:
+    """Which advantage: a centre (CENTRES), then a scale (SCALES)."""
+
     centre: str = "group-mean"
     """`none`, `group-mean`, `leave-one-out`, `length-weighted`, `weight-weighted` or `discriminative`."""
     scale: str = "none"
@@ -46,6 +48,8 @@ class Advantage:
 
 @dataclass(frozen=True)
 class Ratio:
+    """Which importance ratio (RATIOS), and between which scores."""
+
     kind: str = "token"
     """`unit`, `token`, `prefix`, `trace`, `sequence`, `self-normalised`, `group-expectation` or
     `tempered`."""
@@ -62,6 +66,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class TrustRegion:
+    """Which trust region (trust_region.TRUSTS), with its limits and its veto."""
+
     kind: str = "free"
     """`free`, `clip`, `cap`, `floor-cap`, `band`, `gate`, `taper`, `soft`, `gamma`, `tv`, `tv-band`,
     `second-moment`, `geometric-clip`, `widening`, `hazard` or `decoupled`; see `trust`."""
@@ -85,6 +91,8 @@ class TrustRegion:
 
 @dataclass(frozen=True)
 class Kl:
+    """Which KL term (kl.KL_SLOPES), against which policy, with which weight."""
+
     kind: str = "k3"
     """With d = logp - other: `k2` d^2/2; `k3` exp(d)-d-1, unbiased under the sampler; `k3-reversed`
     exp(-d)+d-1, heavy-tailed, for parity; `k3-weighted` r (exp(-d)+d-1), unbiased under the learner; `hinge`
@@ -96,6 +104,8 @@ class Kl:
 
 @dataclass(frozen=True)
 class Objective:
+    """A method: one member of each part."""
+
     name: str
     advantage: Advantage
     ratio: Ratio

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class TokenScores(NamedTuple):
+    """Log-probabilities of B completions, padded to T tokens."""
+
     logp: Tensor
     """(B, T) natural-log probabilities of the given tokens at the temperature; with gradient; undefined where
     mask is 0."""
@@ -28,6 +30,8 @@ class TokenScores(NamedTuple):
 
 
 class Policy(Protocol):
+    """What a learner needs of a model."""
+
     module: nn.Module
 
     def logprobs(

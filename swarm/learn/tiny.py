@@ -88,6 +88,8 @@ TURNS = """{{- bos_token -}}
 
 @dataclass(frozen=True)
 class Family:
+    """A model family's config class, special tokens and chat template."""
+
     config: type[PretrainedConfig]
     special: tuple[str, ...]
     """Special tokens, in the order of their ids."""

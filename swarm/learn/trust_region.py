@@ -35,6 +35,7 @@ class TrustRegionInput:
 
     @property
     def w(self) -> Tensor:
+        """(B, T) or (B, 1): exp(log_w), at most exp(20)."""
         return self.log_w.clamp(max=LOG_MAX).exp()
 
     @property

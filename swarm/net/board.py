@@ -49,9 +49,13 @@ class Dht(Protocol):
         """Run `coroutine(node, *args)` beside the DHTNode. Raises Silent when it does not answer."""
         ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """End the node."""
+        ...
 
-    def is_alive(self) -> bool: ...
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        ...
 
 
 class LoopDHT:
@@ -66,6 +70,7 @@ class LoopDHT:
 
     @classmethod
     async def launch(cls, daemon: P2P, rules: RecordValidatorBase, options: dict[str, Any]) -> LoopDHT:
+        """Start the node over a p2pd, in client mode."""
         return cls(
             await DHTNode.create(p2p=daemon, record_validator=rules, **{**options, "client_mode": True})
         )
@@ -87,6 +92,7 @@ class LoopDHT:
 
 
 async def alive(node: DHTNode) -> bool:
+    """Whether the DHTNode serves; asked beside it."""
     return bool(node.is_alive)
 
 
@@ -140,7 +146,9 @@ class Owner(Protocol):
         """Whether nobody is connected and there is nobody to connect to."""
         ...
 
-    async def live_dht(self) -> Dht: ...
+    async def live_dht(self) -> Dht:
+        """The current DHT; waits while it is replaced."""
+        ...
 
     def doubt(self) -> None:
         """Report that the DHT did not answer, so that the node looks at it now."""

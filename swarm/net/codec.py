@@ -56,6 +56,7 @@ class Codec(CompressionBase):  # type: ignore[misc]
         return runtime_pb2.Tensor(buffer=buffer, size=tensor.shape, dtype="float32", compression=self._kind)
 
     def extract(self, packed: runtime_pb2.Tensor) -> torch.Tensor:
+        """For hivemind: as `read`, with the shape that the part itself announces."""
         return self.read(packed, torch.Size(packed.size))
 
     def read(self, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:

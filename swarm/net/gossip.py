@@ -99,6 +99,7 @@ class Inbox:
         self._filled = asyncio.Event()
 
     def push(self, message: tuple[PeerId, bytes]) -> None:
+        """Add a message; drops the oldest one when the queue is full."""
         self._queue.append(message)
         self._filled.set()
 

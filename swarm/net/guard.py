@@ -120,12 +120,15 @@ class RecordRules(RecordValidatorBase):
         self._keys = {DHTID.generate(source=key).to_bytes() for key in keys}
 
     def sign_value(self, record: DHTRecord) -> bytes:
+        """The value followed by this peer's signature."""
         return bytes(record.value) + self._keyring.sign(_signed(record, record.value))
 
     def strip_value(self, record: DHTRecord) -> bytes:
+        """The value without its signature."""
         return bytes(record.value[:-SIGNATURE])
 
     def validate(self, record: DHTRecord) -> bool:
+        """Whether a record is allowed: see the class."""
         # What has expired is not refused here: hivemind drops it, and refuses a whole dictionary for one
         # invalid record.
         if record.key not in self._keys or not SIGNATURE < len(record.value) <= RECORD_LIMIT + SIGNATURE + 8:
@@ -200,6 +203,7 @@ class Budget:
         self._all = (everyone[1], 0.0)
 
     def take(self, who: Hashable, units: float, now: float) -> bool:
+        """Take `units` for `who` at time `now`, in seconds. False, with nothing taken, beyond a limit."""
         level = self._refilled(self._levels.get(who, (self._peer[1], now)), self._peer, now)
         total = self._refilled(self._all, self._everyone, now)
         granted = units <= level and units <= total
@@ -223,12 +227,14 @@ class Slots:
         self._busy: Counter[Hashable] = Counter()
 
     def take(self, who: Hashable) -> bool:
+        """Take a slot for `who`. False when a limit is reached."""
         if self._busy[who] >= self.per_peer or self._busy.total() >= self.total:
             return False
         self._busy[who] += 1
         return True
 
     def give(self, who: Hashable) -> None:
+        """Give a slot of `who` back."""
         self._busy[who] -= 1
         if self._busy[who] <= 0:
             del self._busy[who]

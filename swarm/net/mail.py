@@ -65,13 +65,17 @@ CROWDED = b"busy: too many calls at once, try later"
 class MailDaemon(Protocol):
     """What mail needs of p2pd (swarm.net.p2pd.Daemon)."""
 
-    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream: ...
+    async def open_stream(self, peer: PeerId, name: str, timeout: float) -> Stream:
+        """A new stream to a peer's handler `name`. Raises Unreachable or Silent."""
+        ...
 
     async def on_stream(
         self,
         name: str,
         handler: Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    ) -> None: ...
+    ) -> None:
+        """Call `handler` for each stream that a peer opens to `name`."""
+        ...
 
 
 class StreamMail:

@@ -89,6 +89,7 @@ class Announcement(msgspec.Struct, frozen=True):
 
     @property
     def claim(self) -> Claim:
+        """What it claims of its gradient."""
         return Claim(self.weight, self.norm, self.usual)
 
 
@@ -135,9 +136,11 @@ class Applicant:
     replies: asyncio.Queue[MessageFromLeader] = field(default_factory=asyncio.Queue)
 
     def reply(self, code: int, **fields: Any) -> None:
+        """Queue a message to the applicant."""
         self.replies.put_nowait(MessageFromLeader(code=code, **fields))
 
     async def next_reply(self, grace: float) -> MessageFromLeader:
+        """The next queued message; NOT_LOOKING_FOR_GROUP `grace` seconds after the end of its window."""
         try:
             async with asyncio.timeout_at(self.until + grace):
                 return await self.replies.get()

@@ -138,10 +138,12 @@ class Daemon(P2P):
 
     @property
     def pid(self) -> int:
+        """Process id of p2pd."""
         return int(self._child.pid)
 
     @property
     def dead(self) -> bool:
+        """Whether p2pd has ended."""
         return self._child.returncode is not None
 
     async def stop(self) -> None:
@@ -165,6 +167,7 @@ class Daemon(P2P):
         return tuple(str(Multiaddr(address)) for address in response.identify.addrs)
 
     async def connected(self) -> frozenset[PeerId]:
+        """Peers with a connection. Sets `relayed`."""
         response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
         # One entry for each connection: a peer with a direct one as well is not relayed.
         direct = frozenset(
@@ -223,6 +226,8 @@ class Daemon(P2P):
         return reader, writer
 
     async def on_stream(self, name: str, handler: StreamHandler) -> None:
+        """Call `handler` for each stream that a peer opens to `name`."""
+
         async def accept(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await handler(PeerId(info.peer_id.to_base58()), reader, writer)
 

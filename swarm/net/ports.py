@@ -64,6 +64,8 @@ class RoundLost(NetError):
 
 
 class Clock(Protocol):
+    """Wall time, or virtual time."""
+
     def now(self) -> float:
         """Unix seconds (virtual ones in a simulation)."""
         ...
@@ -88,6 +90,8 @@ class Board(Protocol):
 
 
 class Gossip(Protocol):
+    """Publish and subscribe, best effort."""
+
     async def publish(self, topic: str, data: bytes) -> None:
         """Send `data`, at most 4 KiB, to all subscribers of `topic`. Best effort: a message may be lost.
         Raises ValueError for a larger one."""
@@ -141,6 +145,8 @@ class Average:
 
 
 class Averager(Protocol):
+    """Weighted means over learners that are at the same version."""
+
     async def average(
         self,
         version: int,

@@ -66,6 +66,8 @@ class SampleCounts:
 
 
 class Engine(Protocol):
+    """Samples from the policy that was loaded last."""
+
     name: str
     """As in `peer.engine.name`."""
 

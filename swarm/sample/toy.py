@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class ToyEngine:
+    """See Engine. A prompt is a decimal number and selects a row of the table modulo its size."""
+
     name = "toy"
 
     def __init__(self, decode: Callable[[bytes], Mapping[str, Tensor]], temperature: float = 1.0) -> None:

@@ -82,6 +82,7 @@ class VllmEngine:
 
     @property
     def version(self) -> int:
+        """The version that was loaded last; -1: none."""
         return -1 if self._held is None else self._held.version
 
     def load(self, weights: Weights) -> None:

@@ -53,6 +53,8 @@ class UnscoredSource(Protocol):
 
 
 class TaskSource(UnscoredSource, Protocol):
+    """A source of tasks and their rewards."""
+
     slow: bool
     """Whether tasks or rewards are slow or come from another process: they are then requested outside of the
     event loop, one at a time."""

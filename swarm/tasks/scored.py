@@ -67,6 +67,8 @@ def _scorer(
 
 
 class ScoredSource:
+    """A source with the rewards of a run; see the module."""
+
     slow = True
 
     def __init__(self, source: UnscoredSource, scorer: rewards.RunRewards) -> None:

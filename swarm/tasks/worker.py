@@ -120,6 +120,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
+        """Whether the process runs."""
         return self._child is not None and self._child.alive
 
     def check(self) -> None:

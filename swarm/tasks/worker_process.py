@@ -52,13 +52,15 @@ class FunctionFile(msgspec.Struct, frozen=True):
 
 
 class Setup(Frame, frozen=True):
+    """The functions to import."""
+
     functions: dict[str, str]
     """Name for messages -> `FILE.py:function` with a key of `sources`, or `package.module:function`."""
     sources: dict[str, FunctionFile]
 
 
 class Ready(Frame, frozen=True):
-    pass
+    """All functions are imported."""
 
 
 class Unusable(Frame, frozen=True):
@@ -90,10 +92,14 @@ class Ask(Frame, frozen=True):
 
 
 class Answer(Frame, frozen=True):
+    """The value that the function of an Ask returned."""
+
     value: Any
 
 
 class Failed(Frame, frozen=True):
+    """A function failed."""
+
     why: str
     """Begins with the function's name."""
 
@@ -115,6 +121,7 @@ def seconds_left(otherwise: float) -> float:
 
 
 def main() -> None:
+    """Answer frames on stdin until it ends."""
     pipe = Pipe()
     decoder, encoder = msgspec.msgpack.Decoder(Request), msgspec.msgpack.Encoder()
     functions: dict[str, Function] = {}

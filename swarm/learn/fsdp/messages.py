@@ -68,6 +68,8 @@ class Entry(Struct):
 
 
 class Started(Struct, tag="started"):
+    """The rank is ready; all ranks answer the same layout."""
+
     entries: tuple[Entry, ...]
 
 
@@ -106,6 +108,8 @@ class ShareResult(Struct):
 
 
 class Learned(Struct, tag="learned"):
+    """A rank's part of one gradient; the gradient itself is in the slab."""
+
     parts: tuple[ShareResult, ...]
     """One for each share with groups, in order."""
     half: float
@@ -152,7 +156,7 @@ class Fresh(Struct, tag="fresh"):
 
 
 class Done(Struct, tag="done"):
-    pass
+    """The order is executed."""
 
 
 class Failed(Struct, tag="failed"):
@@ -178,6 +182,7 @@ class Slab:
 
     @classmethod
     def new(cls) -> Slab:
+        """An empty slab."""
         return cls(os.memfd_create("swarm-learner"))
 
     def reserve(self, nbytes: int) -> None:

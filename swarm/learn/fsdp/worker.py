@@ -76,6 +76,7 @@ class Piece:
 
     @property
     def place(self) -> slice:
+        """Its elements in the layout."""
         return slice(self.start, self.start + self.local.numel())
 
 
@@ -367,6 +368,7 @@ def _in_turn(store: dist.Store, start: Start) -> Iterator[None]:
 
 
 def main() -> NoReturn:
+    """Execute orders from stdin until it ends."""
     # a whole session is asked to end: the driver still needs the shards
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent()
