@@ -147,21 +147,21 @@ def test_a_handler_may_take_longer_than_its_message(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
-def test_patience_ends_when_the_last_that_was_said_has_passed() -> None:
+def test_a_step_ends_when_its_last_deadline_has_passed() -> None:
     async def main() -> None:
         over = asyncio.Event()
-        patience = StepDeadline(over.set)
-        patience.wait(0.01)
-        patience.wait(math.inf)
+        step = StepDeadline(over.set)
+        step.begin(0.01)
+        step.begin(math.inf)
         await asyncio.sleep(0.03)
         assert not over.is_set()
-        patience.wait(60.0)
-        patience.wait(0.02)
+        step.begin(60.0)
+        step.begin(0.02)
         async with asyncio.timeout(5):
             await over.wait()
         over.clear()
-        patience.wait(0.01)
-        patience.end()
+        step.begin(0.01)
+        step.end()
         await asyncio.sleep(0.03)
         assert not over.is_set()
 
