@@ -199,7 +199,7 @@ class Evaluation(Section):
     """Greedy answers to held-out tasks, by evaluators."""
 
     tasks: Count = 256
-    """Held-out tasks of one evaluation; with 256 the standard error of the accuracy is at most 3 %."""
+    """Held-out tasks of one evaluation; with 256 the standard error of the accuracy is at most 3.2 %."""
     every: Count = 10
     """Versions between two evaluations."""
     right: float = 1.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from peers.runtime.host import Host
 from swarm.core.rounds import State
-from swarm.core.solo_turns import HEARD, SoloTurns
+from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
@@ -99,7 +99,7 @@ class OtherLearners:
             return True
         self.set_state(State.STEPPING)
         host.beat_now()
-        await host.ports.clock.sleep(HEARD)
+        await host.ports.clock.sleep(GOSSIP_SECONDS)
         mine = self.turns.claim(self.at_my_version(), host.now(), self._next())
         if not mine:
             self.set_state(State.MATCHING)  # learners that gave way to me go on

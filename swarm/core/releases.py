@@ -27,7 +27,7 @@ from typing import Any
 
 from swarm.types import Digest, PeerId, Release
 
-HEARD = 4
+ANNOUNCEMENTS = 4
 """Announcements remembered for each version that is kept: each part of a split swarm has one, and so have a
 publisher and its stand-in."""
 
@@ -84,7 +84,7 @@ class Releases:
         """Of each publisher, `keep` held releases and `keep` others are candidates; `patience` is in
         seconds."""
         self._heard: dict[Release, bytes] = {}
-        """Announcement -> the frame that its publisher signed; the last HEARD * keep, in the order of
+        """Announcement -> the frame that its publisher signed; the last ANNOUNCEMENTS * keep, in the order of
         arrival."""
         self._keep, self._patience = keep, patience
         self._candidates: dict[tuple[int, Digest, int], Candidate] = {}
@@ -129,7 +129,7 @@ class Releases:
         """Record an announcement. True when it is new; a release that waits for its next try is tried at
         once."""
         self._heard[release] = sealed
-        if len(self._heard) > HEARD * self._keep:
+        if len(self._heard) > ANNOUNCEMENTS * self._keep:
             del self._heard[next(iter(self._heard))]
         one = self._candidates.get(_key(release))
         if one is not None and one.rank >= rank(release):

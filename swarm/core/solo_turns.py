@@ -21,7 +21,7 @@ from swarm.core.releases import publishers
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
-HEARD = 1.0
+GOSSIP_SECONDS = 1.0
 """Seconds in which a heartbeat reaches all learners: gossip takes a few hops, each with a link's delay."""
 
 STEPS = (Phase.STEPPING, Phase.RELEASING)

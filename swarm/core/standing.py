@@ -74,7 +74,7 @@ def standings(claims: Sequence[Claim], groups: int) -> list[Standing]:
     ]
 
 
-def bound(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
+def largest_mean_norm(claims: Sequence[Claim], judged: Sequence[Standing]) -> float:
     """The largest norm that the mean can have: all gradients have the same direction and use their whole
     allowance."""
     total = sum(one.weight for one in judged)

@@ -96,8 +96,8 @@ class Total:
         batches = (self.closed, *self.others)
         return BatchRewards(
             live=sum(batch.live for batch in batches),
-            completions=together([batch.completions for batch in batches]),
-            groups=together([batch.groups for batch in batches]),
+            completions=merge_moments([batch.completions for batch in batches]),
+            groups=merge_moments([batch.groups for batch in batches]),
         )
 
 
@@ -107,7 +107,7 @@ def moments(values: Tensor) -> Moments:
     return Moments(count=len(values), mean=float(mean), square=float(((values.double() - mean) ** 2).sum()))
 
 
-def together(sets: Sequence[Moments]) -> Moments:
+def merge_moments(sets: Sequence[Moments]) -> Moments:
     """The moments of all numbers of these sets (Chan, Golub and LeVeque 1983, eq. 2.1)."""
     count = sum(one.count for one in sets)
     mean = sum(one.count * one.mean for one in sets) / count

@@ -27,7 +27,7 @@ from swarm.durable import sync
 from swarm.learn import weights
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
-ENOUGH = 0.35
+WARM_START_SHARE = 0.35
 """Share of examples answered right at which the warm start ends: rewards differ, and there is room above."""
 
 LAST_STEP = 3000
@@ -129,7 +129,7 @@ def _warm_start(
         share = sum(recent) / len(recent)
         if step % 100 == 0:
             progress(f"warm start: step {step}, {share:.0%} of the examples right")
-        if len(recent) == recent.maxlen and share >= ENOUGH:
+        if len(recent) == recent.maxlen and share >= WARM_START_SHARE:
             progress(f"warm start: done after {step} steps, {share:.0%} of the examples right")
             return
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / WARMUP)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-BLANK = 0.01
+PLACEHOLDER = 0.01
 """Value of weights before the first release; not 0, since `chunked_logprobs.linear_head` tests with the
 weights whether the head is a plain product."""
 
@@ -159,5 +159,5 @@ def _empty(folder: Path, device: str, dtype: torch.dtype, quantize: str) -> PreT
         quantized.replace_linears(model, quantize, dtype)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.fill_(BLANK)
+            parameter.fill_(PLACEHOLDER)
     return model.to(device)

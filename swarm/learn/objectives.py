@@ -12,9 +12,9 @@ completion (`geometric`: mean over its tokens, `full`: sum).
 
 Invariants: the gradient of a batch is the sum of the gradients of its micro-batches as long as groups stay
 whole and `total` is that of the whole batch; the gradient of several learners' batches in one is the mean of
-theirs weighted by `mass`, as long as each one's `total` knows of the others. Samples whose probability under
-the sampler is not positive and finite get weight zero: they cannot have been sampled. Not handled here: where
-the tensors come from, averaging between learners, the staleness window.
+theirs weighted by `mean_weight`, as long as each one's `total` knows of the others. Samples whose
+probability under the sampler is not positive and finite get weight zero: they cannot have been sampled. Not
+handled here: where the tensors come from, averaging between learners, the staleness window.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
     "Total",
     "TrustRegion",
     "loss",
-    "mass",
+    "mean_weight",
     "merge",
     "objective",
     "trainable",
@@ -65,9 +65,9 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, Objective] = {method.name: method for method in METHODS}
-NOTHING = 1e-9
-"""Mass of a batch without a token that counts: averagers require weights above 0, and beside any other batch
-this one is negligible."""
+NEGLIGIBLE = 1e-9
+"""Weight of a batch without a token that counts: averagers require weights above 0, and beside any other
+batch this one is negligible."""
 
 
 class Loss(NamedTuple):
@@ -153,7 +153,7 @@ def loss(objective: Objective, batch: Batch) -> Loss:
     return Loss(value, _metrics(view, weight, batch), total, advantage, weight)
 
 
-def mass(objective: Objective, total: Total, size: int, horizon: float) -> float:
+def mean_weight(objective: Objective, total: Total, size: int, horizon: float) -> float:
     """Weight of a batch's gradient in a mean with those of others, such that the mean is the gradient of all
     of them in one batch.
 
@@ -162,7 +162,7 @@ def mass(objective: Objective, total: Total, size: int, horizon: float) -> float
     """
     reduction = REDUCTIONS[objective.reduce]
     most = {"group": 1.0, "completion": size, "token": size * horizon}[reduction.of]
-    return max(reduction.count(total) / most, NOTHING)
+    return max(reduction.count(total) / most, NEGLIGIBLE)
 
 
 def merge(losses: Sequence[Loss]) -> dict[str, float]:

@@ -42,7 +42,7 @@ TOKENS = 400
 """256 bytes, the special tokens, and as many merges as the corpus below gives with pieces that occur more
 than once."""
 
-SPREAD = 0.08
+INIT_STD = 0.08
 """Standard deviation of the weights: the usual 0.02 at this width gives logits that hardly differ."""
 
 CORPUS = """
@@ -217,7 +217,7 @@ def _config(kind: Family, tokenizer: PreTrainedTokenizerFast, hidden: int, layer
         head_dim=HEAD,
         max_position_embeddings=2048,
         tie_word_embeddings=kind.tied,
-        initializer_range=SPREAD,
+        initializer_range=INIT_STD,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

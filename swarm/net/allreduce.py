@@ -28,7 +28,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, attach_event_on_finished
 
-from swarm.core.standing import Allowance, Claim, Standing, bound, standings
+from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
 from swarm.net.codec import Codec
 from swarm.net.norm import norm
 
@@ -44,7 +44,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._codec = codec
         judged = standings([claims[peer] for peer in self.ordered_peer_ids], groups)
         self._standing: dict[PeerID, Standing] = dict(zip(self.ordered_peer_ids, judged, strict=True))
-        largest = bound([claims[peer] for peer in self.ordered_peer_ids], judged)
+        largest = largest_mean_norm([claims[peer] for peer in self.ordered_peer_ids], judged)
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
         self._shapes = [
@@ -99,21 +99,21 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.finalize(cancel=True)
             self.cut.set()
 
-    def _taken(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
+    def _scaled_part(self, sender: int, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
         """A member's part, scaled down where it exceeds the announced norm."""
         peer = self.sender_peer_ids[sender]
         part = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(part)):
             raise AllreduceException("a part is not finite")
-        return _times(part, self._standing[peer].share * self._sent[peer].take(size))
+        return _scaled(part, self._standing[peer].share * self._sent[peer].take(size))
 
-    def _given(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
+    def _scaled_mean(self, reducer: PeerID, packed: runtime_pb2.Tensor, shape: torch.Size) -> torch.Tensor:
         """A reducer's mean, scaled down where it exceeds the largest possible norm: the same at all
         members."""
         mean = self._codec.read(packed, shape)
         if not math.isfinite(size := norm(mean)):
             raise AllreduceException("a mean is not finite")
-        return _times(mean, self._reduced[reducer].take(size))
+        return _scaled(mean, self._reduced[reducer].take(size))
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         index = self.ordered_peer_ids.index(peer_id)
@@ -128,7 +128,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         share = self._standing[self.peer_id].share
         for number, part in enumerate(self.parts_for_local_averaging):
             # Not in place: the tensor is hivemind's.
-            mean = await self._add(sender, number, part if share == 1 else part * share)
+            mean = await self._accumulate(sender, number, part if share == 1 else part * share)
             self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
@@ -142,7 +142,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
                 mean = await loop.run_in_executor(
-                    None, self._given, peer_id, message.tensor_part, shapes[number]
+                    None, self._scaled_mean, peer_id, message.tensor_part, shapes[number]
                 )
                 self.tensor_part_container.register_processed_part(index, number, mean)
                 number += 1
@@ -151,7 +151,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         if number != len(shapes):
             raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
 
-    async def _add(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
+    async def _accumulate(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
         try:
             weight = self._standing[self.sender_peer_ids[sender]].weight
             mean: torch.Tensor = await self.tensor_part_reducer.accumulate_part(
@@ -173,9 +173,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             if number >= len(shapes):
                 raise AllreduceException("it sent more parts than belong to me")
             part = await loop.run_in_executor(
-                None, self._taken, sender_index, message.tensor_part, shapes[number]
+                None, self._scaled_part, sender_index, message.tensor_part, shapes[number]
             )
-            mean = await self._add(sender_index, number, part)
+            mean = await self._accumulate(sender_index, number, part)
             number += 1
             packed = await loop.run_in_executor(None, self._codec.compress, mean)
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
@@ -190,5 +190,5 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self._break(f"lost {peer_id} after {received} of {self.tensor_part_reducer.num_parts} parts")
 
 
-def _times(part: torch.Tensor, share: float) -> torch.Tensor:
+def _scaled(part: torch.Tensor, share: float) -> torch.Tensor:
     return part if share == 1 else part.mul_(share)

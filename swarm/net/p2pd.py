@@ -95,7 +95,7 @@ class Daemon(P2P):
     ) -> Daemon:
         """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output."""
         guard.install()
-        sweep(me)
+        remove_stale_sockets(me)
         relay = int(listen.relay)
         flags = {"pubsub": 1, "relayService": relay, "relayDiscovery": 0}
         mine = {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()}
@@ -340,7 +340,7 @@ def _socket_prefix(me: PeerId) -> str:
     return f"/tmp/hivemind-{me[-10:]}-"
 
 
-def sweep(me: PeerId) -> None:
+def remove_stale_sockets(me: PeerId) -> None:
     """Remove the sockets that an earlier p2pd of this identity left when it was killed."""
     folder, stem = os.path.split(_socket_prefix(me))
     for path in Path(folder).glob(f"{stem}*.sock"):

@@ -19,7 +19,7 @@ from swarm.types import Task
 
 Options = Mapping[str, int | float | str | bool]
 Say = Callable[[str], None]
-Code = Literal["sandbox", "trust", "refuse"]
+CodePolicy = Literal["sandbox", "trust", "refuse"]
 """What is done with reward code that came with a run: see `config.Rewards`."""
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from swarm import config
-from swarm.tasks.base import Code, Say, TaskError, TaskSource, WarmStart, nearest
+from swarm.tasks.base import CodePolicy, Say, TaskError, TaskSource, WarmStart, nearest
 
 BUILT_IN = {
     "brackets": "swarm.tasks.brackets:Brackets",
@@ -47,7 +47,7 @@ def source(
     seed: int,
     *,
     folder: Path | None = None,
-    code: Code = "trust",
+    code: CodePolicy = "trust",
     say: Say = lambda line: None,
 ) -> TaskSource:
     """The task source of a run. Raises TaskError.

@@ -73,21 +73,21 @@ def tables(name: str, options: Options, folder: Path | None) -> tuple[Any, Any]:
     if folder is not None and (folder / DATA).exists():
         cache = folder.parent / "cache"
         held = (
-            rows.read(rows.RowsAt(str(folder / HELD_OUT), cache=cache), "")
+            rows.read(rows.DatasetLocation(str(folder / HELD_OUT), cache=cache), "")
             if (folder / HELD_OUT).exists()
             else None
         )
-        return rows.read(rows.RowsAt(str(folder / DATA), cache=cache), ""), held
+        return rows.read(rows.DatasetLocation(str(folder / DATA), cache=cache), ""), held
     if not name:
         raise TaskError("task source 'data:' names no data: write data:FILE, data:FOLDER or data:HUB-ID")
-    place = rows.RowsAt(name, str(options.get("subset", "")), str(options.get("revision", "")))
+    place = rows.DatasetLocation(name, str(options.get("subset", "")), str(options.get("revision", "")))
     held_split = str(options.get("held_out_split", ""))
     return rows.read(place, str(options.get("split", ""))), (
         rows.read(place, held_split) if held_split else None
     )
 
 
-class KeptRow(NamedTuple):
+class UsableRow(NamedTuple):
     """A usable row: its number, and the hash of its prompt."""
 
     row: int
@@ -192,7 +192,7 @@ class DataSet:
             )
         return found
 
-    def _good(self, table: Any, say: Say) -> Iterator[KeptRow]:
+    def _good(self, table: Any, say: Say) -> Iterator[UsableRow]:
         """The usable rows; reports how many are not. Raises TaskError when there are none."""
         wanted = [name for name in dict.fromkeys((self._prompt, self._answer)) if name]
         number = good = 0
@@ -202,7 +202,7 @@ class DataSet:
                 content = _content(_prompt(prompt))
                 if content is not None and (not self._answer or self._right(answer) is not None):
                     good += 1
-                    yield KeptRow(number, content)
+                    yield UsableRow(number, content)
                 number += 1
         if good < number:
             also = f" or without text in {self._answer!r}" if self._answer else ""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.tasks import sandbox
-from swarm.tasks.base import Code, RewardError, nearest
+from swarm.tasks.base import CodePolicy, RewardError, nearest
 from swarm.tasks.worker import MEMORY, Worker
 
 BUILT_IN = {
@@ -67,7 +67,12 @@ class RunRewards:
     """The rewards of a run on this peer. One call at a time."""
 
     def __init__(
-        self, names: Sequence[str], weights: Sequence[float], folder: Path | None, code: Code, timeout: float
+        self,
+        names: Sequence[str],
+        weights: Sequence[float],
+        folder: Path | None,
+        code: CodePolicy,
+        timeout: float,
     ) -> None:
         """`folder`: the run's task folder, None to read files where they lie. `timeout`: seconds for each of
         two workers at most.

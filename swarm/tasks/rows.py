@@ -30,7 +30,7 @@ PLAIN = ("Value", "List", "LargeList", "Sequence", "ClassLabel", "Json")
 """Kinds of columns that a reward function can be given."""
 
 
-class RowsAt(NamedTuple):
+class DatasetLocation(NamedTuple):
     """The place of a data set."""
 
     name: str
@@ -47,7 +47,7 @@ class RowsAt(NamedTuple):
         return path if path.exists() else None
 
 
-def read(place: RowsAt, split: str) -> Any:
+def read(place: DatasetLocation, split: str) -> Any:
     """The `datasets.Dataset` of that split; with "" the training split, or the only one. Raises TaskError."""
     splits = _splits(place)
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
@@ -63,7 +63,7 @@ def read(place: RowsAt, split: str) -> Any:
     return rows
 
 
-def _splits(place: RowsAt) -> dict[str, Any]:
+def _splits(place: DatasetLocation) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
@@ -87,7 +87,7 @@ def _splits(place: RowsAt) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) else {"train": found}
 
 
-def _load(datasets: Any, place: RowsAt) -> Any:
+def _load(datasets: Any, place: DatasetLocation) -> Any:
     path, cache = place.path, str(place.cache) if place.cache else None
     if path is None:
         if _meant_as_path(place.name):
@@ -107,12 +107,12 @@ def _meant_as_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in KINDS
 
 
-def _unread(place: RowsAt, error: Exception) -> str:
+def _unread(place: DatasetLocation, error: Exception) -> str:
     why = " ".join(str(error.__cause__ or error).split())
     return f"data set {place.name} cannot be read: {why[:WHY] or type(error).__name__}"
 
 
-def _absent(place: RowsAt, error: Exception) -> str:
+def _absent(place: DatasetLocation, error: Exception) -> str:
     if _meant_as_path(place.name):
         return f"there is no file or folder {place.name} (looked from {Path.cwd()})"
     if "gated" in str(error):

@@ -16,7 +16,7 @@ from typing import Any
 
 from swarm import config
 from swarm.tasks import rewards
-from swarm.tasks.base import Code, TaskError, UnscoredSource, checked
+from swarm.tasks.base import CodePolicy, TaskError, UnscoredSource, checked
 from swarm.tasks.dataset import ANSWERS, DataSet
 from swarm.tasks.sandbox import NoSandbox
 from swarm.types import Task
@@ -33,7 +33,7 @@ def make(
     names: Sequence[str],
     settings: config.TaskSettings,
     folder: Path | None,
-    code: Code,
+    code: CodePolicy,
 ) -> ScoredSource:
     """`source` with these rewards; every function is imported here and now. Raises TaskError and
     NoSandbox."""
@@ -49,7 +49,7 @@ def _scorer(
     names: Sequence[str],
     settings: config.TaskSettings,
     folder: Path | None,
-    code: Code,
+    code: CodePolicy,
 ) -> rewards.RunRewards:
     comparing = [name for name in names if name in COMPARES]
     if comparing and isinstance(source, DataSet) and not source.answers:

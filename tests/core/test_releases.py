@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import release
 
-from swarm.core.releases import FIRST_RETRY, HEARD, LONGEST_RETRY, Releases, publishers, rank
+from swarm.core.releases import ANNOUNCEMENTS, FIRST_RETRY, LONGEST_RETRY, Releases, publishers, rank
 from swarm.types import Digest, PeerId, Release
 
 A, B = Digest("a" * 64), Digest("b" * 64)
@@ -96,7 +96,7 @@ def test_what_was_heard_is_remembered_within_a_bound() -> None:
     heard = Releases(keep=2)
     for groups in range(100):
         heard.hear(release(groups=groups))
-    assert [each.groups for each in heard.known(1, A)] == [*range(100 - 2 * HEARD, 100)]
+    assert [each.groups for each in heard.known(1, A)] == [*range(100 - 2 * ANNOUNCEMENTS, 100)]
 
 
 def test_what_others_are_told_of_is_what_is_held() -> None:

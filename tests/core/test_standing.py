@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.standing import FAR, ROUNDS, SLACK, Allowance, Claim, Standing, Usual, bound, standings
+from swarm.core.standing import (
+    FAR,
+    ROUNDS,
+    SLACK,
+    Allowance,
+    Claim,
+    Standing,
+    Usual,
+    largest_mean_norm,
+    standings,
+)
 
 CLAIMS = st.lists(
     st.builds(Claim, st.floats(0.1, 100), st.floats(0, 1e6), st.floats(0, 1e3)), min_size=2, max_size=9
@@ -70,7 +80,10 @@ def test_no_share_is_above_one_and_what_is_scaled_lands_at_most_at_the_reference
         assert 0 <= one.share <= 1 and 0 < one.weight <= claim.weight
         assert one.share == 1 or one.share < 1 / FAR + 1e-9
     both = [Standing(1.0, 1.0), Standing(3.0, 0.5)]
-    assert bound([Claim(1.0, 2.0, 0.0), Claim(3.0, 4.0, 0.0)], both) == SLACK * (1 * 2 + 3 * 0.5 * 4) / 4
+    assert (
+        largest_mean_norm([Claim(1.0, 2.0, 0.0), Claim(3.0, 4.0, 0.0)], both)
+        == SLACK * (1 * 2 + 3 * 0.5 * 4) / 4
+    )
 
 
 def test_usual_is_the_median_of_the_last_rounds_without_zeros() -> None:

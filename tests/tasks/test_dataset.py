@@ -236,4 +236,4 @@ def test_what_the_hub_says_no_to_is_told_with_what_to_do(
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(TaskError, match=says):
-        rows.read(rows.RowsAt("org/name"), "")
+        rows.read(rows.DatasetLocation("org/name"), "")
