@@ -110,7 +110,9 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
             learner = Peer(network, LEARNER, Role.LEARNER, 5 * DAY, tmp_path / "learner")
             async with learner.renewal.running():
                 await learner.host.ports.clock.sleep(DAY)
-                async with Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed").renewal.running():
+                async with Peer(
+                    network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed"
+                ).renewal.running():
                     learner.hears(SEED)
                     await learner.host.ports.clock.sleep(DAY)
             return learner
