@@ -324,12 +324,12 @@ def test_a_release_that_memory_ended_in_is_not_sampled_from(folder: Path) -> Non
         next(module.parameters()).detach().zero_()
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    engine._put, whole = put, engine._put
+    engine._load_weights, whole = put, engine._load_weights
     with pytest.raises(EngineError, match="version 4 does not fit into memory beside the policy"):
         engine.load(Weights.of(data, 4))
     with pytest.raises(EngineError, match="no policy until one is loaded whole"):
         engine.sample(RAGGED, 4, 7)
-    engine._put = whole
+    engine._load_weights = whole
     engine.load(Weights.of(data, 5))
     assert same(engine.sample(["52318="], 4, 7)[0], hf(folder).sample(["52318="], 4, 7)[0])
 
