@@ -119,7 +119,7 @@ def _scatter(module: Any) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(SPREAD / tiny.SPREAD)
+                parameter.mul_(SPREAD / tiny.INIT_STD)
             # Two bf16 values lie a 128th apart at most, a 256th at least.
             parameter.mul_(1 + (torch.rand_like(parameter) - 0.5) / 128)
 
