@@ -97,9 +97,9 @@ class ServiceRow(NamedTuple):
 SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
-    Service.BLOBS: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "its bytes", answered="weights"),
+    Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "its bytes", answered="weights"),
     # a store of their own: patches are held for more versions than what they lead to
-    Service.PATCHES: ServiceRow(64, QUESTION, "everybody", "digest of a blob", "bytes", answered="weights"),
+    Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "bytes", answered="weights"),
     # As BLOBS, for another store, so that the bytes of states and of releases are counted apart.
     Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),

@@ -124,7 +124,7 @@ class BaseLearner(ABC):
         checks = tuple(each.check for each in result.groups)
         shown = result.groups[first_believed(checks, self.run.window.drift)]
         sampling = self.run.sampling
-        weight = objectives.mass(self.objective, total, sampling.group_size, sampling.max_tokens)
+        weight = objectives.mean_weight(self.objective, total, sampling.group_size, sampling.max_tokens)
         return Gradient(result.vector, len(groups), weight, metrics, shown.advantages, shown.weights, checks)
 
     def step(self, vector: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from swarm.config import BatchSize, Optimizer, Run, Sampling
 from swarm.config import ObjectiveSettings as Chosen
 from swarm.learn.base_learner import Gradient
-from swarm.learn.batch import moments, together
+from swarm.learn.batch import merge_moments, moments
 from swarm.learn.learner import Learner
 from swarm.learn.objectives import OBJECTIVES, Total
 from swarm.learn.parts import OF_ROUND, REDUCTIONS, SCALES
