@@ -78,8 +78,6 @@ class Service(StrEnum):
 
 
 class ServiceRow(NamedTuple):
-    """Limits, server, request and answer of a service."""
-
     calls: int
     """Handlers that run at once."""
     largest: int
@@ -124,8 +122,6 @@ class Topic(StrEnum):
 
 
 class TopicRow(NamedTuple):
-    """Message, limit and purpose of a topic."""
-
     noun: str
     limit: Limit
     all: bool
@@ -150,8 +146,6 @@ class Key(StrEnum):
 
 
 class KeyRow(NamedTuple):
-    """Record, limit and purpose of a key."""
-
     noun: str
     limit: int
     """Bytes of one peer's record."""
@@ -191,8 +185,6 @@ class Policy(StrEnum):
 
 
 class RoleRow(NamedTuple):
-    """Everything that depends on the role of a peer."""
-
     program: str
     """`module:class` whose `run` is the role. A name, since the library does not import the programs."""
     policy: Policy
@@ -265,8 +257,6 @@ class Phase(StrEnum):
 
 
 class PhaseRow(NamedTuple):
-    """Texts of a phase."""
-
     text: str
     """What the page and the terminal call it."""
     why: str = ""
@@ -340,8 +330,6 @@ class Kind(StrEnum):
 
 
 class KindRow(NamedTuple):
-    """Thread and purpose of a kind of work."""
-
     thread: Thread
     why: str
 
@@ -380,8 +368,6 @@ class Part(StrEnum):
 
 
 class PartRow(NamedTuple):
-    """Texts of a part that can fail."""
-
     why: str
     text: str = "broke and is being replaced"
     """What the page says of it after its name."""
