@@ -1,9 +1,12 @@
 """A child process that answers: frames both ways, a deadline on every wait, one end for all that it started.
 
-    parent: Child(command)                                 child: Pipe()
+    parent: Child(command or function)                     child: Pipe()
       send(frame) ----- stdin: length, bytes ----->  receive() | listen(at_end)
       receive(seconds) <-- stdout: length, bytes --  send(frame)
       Ended's last words <-- stderr ---------------  whatever it and its libraries print
+
+A thread waits with `receive`, for one of several children with `wait`, a coroutine with `awaited`. How a
+child starts is in process_start.py.
 
 A frame is four bytes of length, big-endian, and that many bytes; what they mean is the business of the two
 ends. Nothing here decodes them, so that a child which is not trusted can send no more than bytes.
@@ -20,19 +23,18 @@ the child's side also runs under an interpreter that has no other package (swarm
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import ctypes
-import functools
 import os
 import queue
 import selectors
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+
+from swarm import process_start
+from swarm.process_start import REAPING
 
 HEADER = 4
 """Bytes of a frame's length."""
@@ -62,7 +64,6 @@ SHOWN = 3
 SAYS = 500
 """Characters of them."""
 
-PR_SET_PDEATHSIG = 1
 THREADS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """The processes of a peer share its cores: one thread each, unless the user says otherwise."""
 
@@ -113,23 +114,29 @@ class Child:
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Sequence[str] | Callable[[], object],
         environ: Mapping[str, str] | None = None,
         limit: int = LARGEST,
         descriptors: Sequence[int] = (),
+        echo: bool = False,
     ) -> None:
-        """`environ`: see `environment`. `limit`: bytes of a frame from the child. `descriptors` are inherited
-        under their numbers. Raises OSError where `command` cannot be started."""
+        """`command`: a program and its arguments, or a function, which a fork of this process calls.
+        `environ` (see `environment`) and `descriptors`, which are inherited under their numbers, are a
+        program's. `limit`: bytes of a frame from the child. `echo`: what it prints also goes to this
+        process's standard error. Raises OSError where `command` cannot be started."""
         environ = environment() if environ is None else environ
-        self._process = _in_starter(functools.partial(_started, command, environ, descriptors))
+        self._process = process_start.start(command, environ, descriptors)
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._pipes = [pipe for pipe in pipes if pipe is not None]
         self._in, self._out, self._errors = (pipe.fileno() for pipe in self._pipes)
         for end in (self._in, self._out, self._errors):
             os.set_blocking(end, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._out, selectors.EVENT_READ, self._read)
+        self._selector.register(self._errors, selectors.EVENT_READ, self._listen)
         self._limit, self._unsent, self._arrived = limit, bytearray(), bytearray()
-        self._tail = ""
-        self._open, self._prints = True, True
+        self._echo, self._tail = echo, ""
+        self._open, self._prints, self._until = True, True, 0.0
 
     @property
     def pid(self) -> int:
@@ -143,7 +150,25 @@ class Child:
     def ready(self) -> bool:
         """`take` does not have to wait."""
         size = self._size()
-        return not self._open or len(self._arrived) >= size or size > HEADER + self._limit
+        if len(self._arrived) >= size or size > HEADER + self._limit:
+            return True
+        return not self._open and (not self.alive or time.monotonic() > self._until)
+
+    @property
+    def look(self) -> float:
+        """Seconds until the next `serve` at the latest, while somebody waits."""
+        return LOOK if self._open else REAPING
+
+    def fileno(self) -> int:
+        """Readable when `serve` has something to do: for a selector or a loop."""
+        return self._selector.fileno()
+
+    def serve(self) -> None:
+        """Read and write what its pipes give and take now, and see whether it lives."""
+        for key, _ in self._selector.select(0):
+            key.data()
+        if not self.alive:
+            self._exhaust()
 
     def said(self) -> str:
         """The end of what it has printed on standard error (and on standard output)."""
@@ -171,12 +196,27 @@ class Child:
             raise Hung(seconds)
         return self.take()
 
+    async def awaited(self) -> bytes:
+        """The next frame, in an asyncio loop, whenever it comes. Raises as `receive`. A call that is
+        cancelled takes none."""
+        loop = asyncio.get_running_loop()
+        while not self.ready:
+            moved = asyncio.Event()
+            loop.add_reader(self.fileno(), moved.set)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(moved.wait(), self.look)
+            finally:
+                loop.remove_reader(self.fileno())
+            self.serve()
+        return self.take()
+
     def take(self) -> bytes:
         """The next frame of a child that is `ready`. Raises as `receive`."""
         if (size := self._size()) > HEADER + self._limit:
             raise Lost(f"answered with {size} bytes, the limit is {self._limit}")
         if len(self._arrived) < size:
-            raise self._ended()
+            raise Ended(self._process.poll(), self.said())
         frame = bytes(self._arrived[HEADER:size])
         del self._arrived[:size]
         return frame
@@ -191,14 +231,16 @@ class Child:
         """Nothing of it is left afterwards. With `grace` its input ends first, and it has that many seconds
         to end by itself."""
         if grace:
-            self._pipes[0].close()
             self._unsent.clear()
+            self._await_room()
+            self._pipes[0].close()
             with contextlib.suppress(Lost):
                 deadline = time.monotonic() + grace
                 while True:
                     self.receive(deadline - time.monotonic())
         self.kill()
         self._open = self._prints = False
+        self._selector.close()
         for pipe in self._pipes:
             pipe.close()
 
@@ -208,13 +250,6 @@ class Child:
             return HEADER
         return HEADER + int.from_bytes(self._arrived[:HEADER], "big")
 
-    def _register(self, selector: selectors.BaseSelector) -> None:
-        if self._unsent:
-            selector.register(self._in, selectors.EVENT_WRITE, self._write)
-        selector.register(self._out, selectors.EVENT_READ, self._read)
-        if self._prints:
-            selector.register(self._errors, selectors.EVENT_READ, self._listen)
-
     def _write(self) -> None:
         try:
             while self._unsent:
@@ -222,34 +257,48 @@ class Child:
                     sent = os.write(self._in, unsent[:CHUNK])
                 del self._unsent[:sent]
         except BlockingIOError:
-            return
+            pass
         except BrokenPipeError:
             self._unsent.clear()
             self._exhaust()
+        self._await_room()
+
+    def _await_room(self) -> None:
+        """In its input, as long as something is unsent."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._in)
+        if self._unsent:
+            self._selector.register(self._in, selectors.EVENT_WRITE, self._write)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._out, CHUNK)
             self._arrived += data
-            self._open = bool(data)
+            if not data:
+                self._shut()
 
     def _exhaust(self) -> None:
         """It will say no more than is in the pipe."""
         for _ in range(REST):
             if self._open:
                 self._read()
-        self._open = False
+        self._shut()
+
+    def _shut(self) -> None:
+        if self._open:
+            self._open, self._until = False, time.monotonic() + REAP
+            self._selector.unregister(self._out)
 
     def _listen(self) -> None:
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._errors, CHUNK)
             self._tail = (self._tail + data.decode(errors="replace"))[-TAIL:]
-            self._prints = bool(data)
-
-    def _ended(self) -> Ended:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(REAP)  # its pipe ends a moment before it does
-        return Ended(self._process.poll(), self.said())
+            if self._echo:
+                with contextlib.suppress(OSError):  # a terminal that was closed
+                    os.write(2, data)
+            if not data:
+                self._prints = False
+                self._selector.unregister(self._errors)
 
 
 def wait(children: Sequence[Child], deadline: float) -> list[Child]:
@@ -259,65 +308,14 @@ def wait(children: Sequence[Child], deadline: float) -> list[Child]:
             return []
         with selectors.DefaultSelector() as selector:
             for child in children:
-                child._register(selector)
-            for key, _ in selector.select(min(left, LOOK)):
-                key.data()
+                selector.register(child, selectors.EVENT_READ)
+            selector.select(min(left, *(child.look for child in children)))
         for child in children:
-            if not child.alive:
-                child._exhaust()
+            child.serve()
     return ready
 
 
-Started = tuple[Future["subprocess.Popen[bytes]"], Callable[[], "subprocess.Popen[bytes]"]]
-_starters: dict[int, queue.SimpleQueue[Started]] = {}
-
-
-def _in_starter(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Call `start` on the one thread that starts all children of this process and lives as long as it does:
-    the kernel ends a child that asked for it together with the thread that started it. A forked process gets
-    a thread of its own."""
-    mine: queue.SimpleQueue[Started] = queue.SimpleQueue()
-    if (jobs := _starters.setdefault(os.getpid(), mine)) is mine:
-        threading.Thread(target=_start_all, args=(jobs,), name="starts-children", daemon=True).start()
-    future: Future[subprocess.Popen[bytes]] = Future()
-    jobs.put((future, start))
-    return future.result()
-
-
-def _start_all(jobs: queue.SimpleQueue[Started]) -> None:
-    while True:
-        future, start = jobs.get()
-        try:
-            future.set_result(start())
-        except Exception as error:  # the caller's, whatever it is
-            future.set_exception(error)
-
-
-def _started(
-    command: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        list(command),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        bufsize=0,
-        pass_fds=tuple(descriptors),
-        env=environ,
-        # A session of its own: a Ctrl-C at the parent is none of its business, and all that it starts is
-        # ended with it.
-        start_new_session=True,
-    )
-
-
 # -- the child's side ----------------------------------------------------------------------------------------
-
-
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """This process gets the signal when the thread that started it ends. On Linux; elsewhere nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class Pipe:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -156,7 +158,7 @@ def test_a_child_outlives_the_thread_that_made_it(make: Make) -> None:
     made: list[Child] = []
 
     def start() -> None:
-        made.append(make(f"from swarm import process; process.die_with_parent()\n{ECHO}"))
+        made.append(make(f"from swarm.process_start import die_with_parent; die_with_parent()\n{ECHO}"))
         made[0].ask(b"ready", 60.0)
 
     thread = threading.Thread(target=start)
@@ -167,9 +169,14 @@ def test_a_child_outlives_the_thread_that_made_it(make: Make) -> None:
     assert made[0].ask(b"still here", 60.0) == b"still here"
 
 
-@pytest.mark.parametrize("code", ["pipe.listen()", "from swarm import process; process.die_with_parent()"])
+@pytest.mark.parametrize(
+    "code", ["pipe.listen()", "from swarm import process_start; process_start.die_with_parent()"]
+)
 def test_a_child_ends_with_a_parent_that_is_killed(code: str) -> None:
-    head = "import os, sys, time; from swarm.process import Pipe; pipe = Pipe(); "
+    head = (
+        "import os, sys, time; from swarm.process import Pipe; pipe = Pipe(); "
+        "from swarm.process_start import die_with_parent; "
+    )
     wait = "; pipe.send(b''); time.sleep(600)"
     parent = subprocess.Popen(
         [
@@ -200,6 +207,78 @@ def test_the_end_of_the_parent_is_told_first(make: Make, tmp_path: Path) -> None
     with pytest.raises(Ended, match="signal SIGKILL"):
         child.receive(60.0)
     assert (tmp_path / "told").exists()
+
+
+def test_a_loop_goes_on_while_a_stopped_child_takes_no_more(make: Make) -> None:
+    child = make(ECHO)
+    assert child.ask(b"ready", 60.0) == b"ready"
+
+    async def ask() -> bytes:
+        os.kill(child.pid, signal.SIGSTOP)
+        child.send(bytes(PLENTY))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(child.awaited(), 0.2)
+        os.kill(child.pid, signal.SIGCONT)
+        return await child.awaited()
+
+    assert asyncio.run(ask()) == bytes(PLENTY)
+
+
+def test_what_is_sent_while_a_loop_waits_is_answered(make: Make) -> None:
+    child = make(ECHO)
+
+    async def ask() -> bytes:
+        answer = asyncio.ensure_future(child.awaited())
+        await asyncio.sleep(0)
+        child.send(bytes(PLENTY))
+        return await answer
+
+    assert asyncio.run(ask()) == bytes(PLENTY)
+
+
+def test_a_loop_hears_how_a_child_ended(make: Make) -> None:
+    with pytest.raises(Ended, match=r"^ended its process with exit code 1, after printing: no more$"):
+        asyncio.run(make("sys.exit('no more')").awaited())
+
+
+CLOSES = "os.close(pipe._out.fileno()); time.sleep(600)"
+
+
+def test_one_that_only_closes_its_end_counts_as_ended(make: Make) -> None:
+    with pytest.raises(Ended, match=r"^closed its end of the pipe$"):
+        make(CLOSES).receive(60.0)
+
+
+def test_a_loop_goes_on_until_one_that_closed_its_end_counts_as_ended(make: Make) -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    async def ask() -> None:
+        turning = asyncio.create_task(turn())
+        child = make(CLOSES)
+        while child.look == process.LOOK:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.awaited(), 0.01)
+        seen = turns
+        with pytest.raises(Ended, match=r"^closed its end of the pipe$"):
+            await child.awaited()
+        assert turns > seen + 10
+        turning.cancel()
+
+    asyncio.run(ask())
+
+
+def test_prints_are_echoed_where_that_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    child = Child([sys.executable, "-c", "raise SystemExit('and clear')"], echo=True)
+    with pytest.raises(Ended, match=r"after printing: and clear$"):
+        child.receive(60.0)
+    child.end()
+    assert capfd.readouterr().err == "and clear\n"
 
 
 def test_the_first_that_is_ready_is_told_of_several(make: Make) -> None:

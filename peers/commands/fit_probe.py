@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from swarm.config import Config
-from swarm.process import Child, Ended, Hung, Pipe, die_with_parent, environment
+from swarm.process import Child, Ended, Hung, Pipe, environment
+from swarm.process_start import die_with_parent
 from swarm.types import Array, Digest, Group, PeerId, Struct, Times
 
 if TYPE_CHECKING:

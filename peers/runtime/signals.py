@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from peers.errors import Interrupted, say
-from swarm.process import die_with_parent
+from swarm.process_start import die_with_parent
 
 PARENT = "SWARM_PARENT"
 """Environment variable: pid of the process that this one must not outlive."""

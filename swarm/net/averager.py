@@ -21,24 +21,21 @@ import asyncio
 import contextlib
 import math
 import mmap
-import multiprocessing
 import os
-import sys
-import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import torch
 
+from swarm import process
 from swarm.config import Averaging
 from swarm.core.standing import Usual
 from swarm.net.averaging import (
     LEAVE,
     Ended,
     FromChild,
-    FromParent,
     Leave,
     Listening,
     Order,
@@ -63,52 +60,38 @@ STALE = 8
 
 
 class Child:
-    """One averager process, seen from its parent: a pipe whose messages become futures."""
+    """One averager process, seen from its parent: a child whose frames become futures."""
 
-    def __init__(self, setup: Setup, gone: Callable[[Child], None]) -> None:
-        """Forks: on the main thread, whose death the process shall follow."""
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(
-                "an averager process starts on the main thread: it dies together with the thread that"
-                " forked it"
-            )
+    def __init__(self, setup: Setup, gone: Callable[[Child, str], None]) -> None:
+        """`gone(self, why)` when it died by itself. Raises OSError."""
         self._loop, self._gone = asyncio.get_running_loop(), gone
         self.daemon, self.address = setup.daemon, ""
         self.ready: asyncio.Future[PeerId] = self._loop.create_future()
         self.ended: asyncio.Future[Ended] | None = None
-        self._decoder = msgspec.msgpack.Decoder(FromChild)
-        fork = multiprocessing.get_context("fork")
-        self._pipe: Connection
-        self._pipe, inner = fork.Pipe()
-        self.process = fork.Process(
-            target=serve, args=(setup, inner, os.getpid()), name="averager", daemon=True
-        )
-        # the new process closes it, and hangs when a thread here is reading it at the fork
-        stdin, sys.stdin = sys.stdin, None
-        try:
-            self.process.start()
-        finally:
-            sys.stdin = stdin
-        inner.close()
-        self._loop.add_reader(self._pipe.fileno(), self._read)
+        self._lost = ""
+        self._process = process.Child(partial(serve, setup), echo=True)
+        self._listening = self._loop.create_task(self._listen())
 
-    def send(self, message: FromParent) -> None:
-        with contextlib.suppress(OSError):  # a process that is gone is noticed by its pipe's end
-            if not self._pipe.closed:
-                self._pipe.send_bytes(encode(message))
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     async def run(self, order: Order) -> Ended:
+        """Raises RoundLost when the process is or gets lost."""
+        if self._lost:
+            raise RoundLost(self._lost)
         self.ended = self._loop.create_future()
-        self.send(order)
+        self._process.send(encode(order))
         return await self.ended
 
-    def _read(self) -> None:
+    async def _listen(self) -> None:
+        decoder = msgspec.msgpack.Decoder(FromChild)
         try:
-            while not self._pipe.closed and self._pipe.poll():
-                self._take(self._decoder.decode(self._pipe.recv_bytes()))
-        except (EOFError, OSError):
-            self.let_go("the averager process is gone")
-            self._gone(self)
+            while True:
+                self._take(decoder.decode(await self._process.awaited()))
+        except process.Lost as lost:
+            self._lose(f"the averager process {lost}")
+            self._gone(self, self._lost)
 
     def _take(self, message: FromChild) -> None:
         match message:
@@ -120,43 +103,31 @@ class Child:
                 if self.ended is not None and not self.ended.done():
                     self.ended.set_result(message)
 
-    def let_go(self, why: str) -> None:
-        """Read no more; whoever waits for this process learns why it will not answer."""
-        if not self._pipe.closed:
-            self._loop.remove_reader(self._pipe.fileno())
-            self._pipe.close()
+    def _lose(self, why: str) -> None:
+        """Whoever waits for this process learns why it will not answer."""
+        self._lost = self._lost or why
         for future in (self.ready, self.ended):
             if future is not None and not future.done():
                 future.set_exception(RoundLost(why))
                 future.exception()  # seen, also when nobody waits
 
-    async def kill(self, why: str) -> None:
-        """SIGKILL (which also ends a stopped process), and wait until nothing of it is left."""
-        self.let_go(why)
-        self.process.kill()
-        await self._reap(math.inf)
-
     async def leave(self) -> None:
-        self.send(Leave())
-        if not await self._reap(2 * LEAVE):
-            self.process.kill()
-            await self._reap(math.inf)
-        self.let_go("the averager is closed")
+        self._process.send(encode(Leave()))
+        await self.end("the averager is closed", 2 * LEAVE)
 
-    async def _reap(self, seconds: float) -> bool:
-        end = self._loop.time() + seconds
-        while self.process.is_alive():
-            if self._loop.time() > end:
-                return False
-            await asyncio.sleep(0.01)
+    async def end(self, why: str, grace: float = 0.0) -> None:
+        """Nothing of it is left afterwards; see swarm.process.Child.end."""
+        self._lose(why)
+        self._listening.cancel()
+        await asyncio.wait({self._listening})
+        await _in_thread(self._process.end, grace)
         if self.address:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address.removeprefix("/unix"))
-        return True
 
 
 class HiveAverager:
-    """The Averager port. `start` and `average` are called on the loop of the main thread."""
+    """The Averager port."""
 
     def __init__(
         self,
@@ -198,7 +169,7 @@ class HiveAverager:
         self._closed = False
 
     async def start(self) -> None:
-        """Raises RoundLost or TimeoutError when the process does not become ready."""
+        """Raises RoundLost, TimeoutError or OSError when the process does not become ready."""
         self._child = await self._spawn()
 
     async def close(self) -> None:
@@ -291,13 +262,13 @@ class HiveAverager:
             self._replacement = None
 
     async def _bury(self, child: Child, why: str) -> None:
-        await child.kill(why)
+        await child.end(why)
         self._child = None
         if child.address:
             self._stale = (*self._stale, child.address)[-STALE:]
 
     async def _spawn(self) -> Child:
-        """Raises RoundLost or TimeoutError; the process that did not start is gone then."""
+        """Raises RoundLost, TimeoutError or OSError; the process that did not start is gone then."""
         async with asyncio.timeout(START):
             daemon = await self._daemon()
         setup = Setup(
@@ -312,9 +283,9 @@ class HiveAverager:
             raise
         return child
 
-    def _on_gone(self, child: Child) -> None:
+    def _on_gone(self, child: Child, why: str) -> None:
         if child is self._child:
-            self._replace("the averager process died")
+            self._replace(why)
 
     def _copy_in(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, part in zip(tensors, self._parts(tensors), strict=True):

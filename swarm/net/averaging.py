@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import hashlib
 import logging
 import os
-import signal
-import stat
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
 
 import msgspec
@@ -46,7 +42,7 @@ from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
 from swarm.net.matching import MatchError, Matching, read_announcement
 from swarm.net.norm import LARGEST, norm
-from swarm.process import die_with_parent
+from swarm.process import Pipe
 
 MARGIN = 0.3
 """Seconds before the deadline when a round ends by itself, so that a slow one costs a round and not a
@@ -283,33 +279,26 @@ class Rounds(ServicerBase):  # type: ignore[misc]
 # -- the process ---------------------------------------------------------------------------------------------
 
 
-def serve(setup: Setup, pipe: Connection, parent: int) -> None:
-    """Main of the averager process.
+def serve(setup: Setup) -> None:
+    """Main of the averager process, a fork of its peer's.
 
     torch on a second thread makes an OpenMP pool of its own: the one inherited through the fork is dead.
     """
-    die_with_parent()
-    if os.getppid() != parent:
-        os._exit(0)
-    # the parent's objects are not mine to finalize: hivemind's P2P would terminate the parent's p2pd
-    gc.freeze()
-    signal.set_wakeup_fd(-1)  # else a signal sent to me would wake the parent's loop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        # a terminal sends these to all of its programs; this one ends with its parent
-        signal.signal(number, signal.SIG_IGN)
-    _close_sockets(keep=pipe.fileno())
+    pipe = Pipe()
     logging.getLogger("hivemind").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     loop = uvloop.new_event_loop()
-    rounds = Rounds(setup, lambda message: pipe.send_bytes(encode(message)))
+    rounds = Rounds(setup, lambda message: pipe.send(encode(message)))
     threading.Thread(target=_run_rounds, args=(loop, rounds), daemon=True).start()
     decoder = msgspec.msgpack.Decoder(FromParent)
-    with contextlib.suppress(EOFError, OSError):
-        while not isinstance(message := decoder.decode(pipe.recv_bytes()), Leave):
-            loop.call_soon_threadsafe(rounds.take, message)
-        asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
-    os._exit(0)
+    while (frame := pipe.receive()) is not None:
+        match decoder.decode(frame):
+            case Order() as order:
+                loop.call_soon_threadsafe(rounds.take, order)
+            case Leave():
+                with contextlib.suppress(OSError):  # p2pd is gone, or late
+                    asyncio.run_coroutine_threadsafe(rounds.close(), loop).result(LEAVE)
+                return
 
 
 def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
@@ -319,13 +308,4 @@ def _run_rounds(loop: asyncio.AbstractEventLoop, rounds: Rounds) -> None:
         loop.run_forever()
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # the parent sees the pipe close, and why in its log
-
-
-def _close_sockets(keep: int) -> None:
-    """Let go of the parent's connections: as long as I hold a copy, the other side never learns that the
-    parent closed it."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            if fd > 2 and fd != keep and stat.S_ISSOCK(os.fstat(fd).st_mode):
-                os.close(fd)
+        os._exit(1)  # the parent sees the pipe close, and why

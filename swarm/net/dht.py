@@ -21,8 +21,9 @@ from hivemind.dht.node import DHTNode
 from hivemind.utils import mpfuture
 
 from swarm.net.board import ANSWER_SECONDS
-from swarm.net.p2pd import Daemon, die_with_parent
+from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Silent
+from swarm.process_start import forget_parent
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class ChildDHT(DHT):
         return dht
 
     def run(self) -> None:
-        die_with_parent(self._parent_pid)
+        forget_parent(self._parent_pid)
         # Shared by fork and taken in the parent's loop: a child killed while it holds it would stop the
         # parent.
         mpfuture.SharedBytes._lock = threading.Lock()

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import os
 import re
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -351,21 +350,3 @@ def remove_stale_sockets(me: PeerId) -> None:
                 path.unlink(missing_ok=True)
             except OSError:
                 continue  # in use, or gone meanwhile
-
-
-def die_with_parent(parent: int) -> None:
-    """Call first in a forked child: SIGKILL when the parent's thread ends, and none of the parent's signal
-    handlers."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    # The parent's asyncio is woken through a socket that this child shares: a SIGTERM here would look like
-    # one there.
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        # A terminal sends these to all of its programs; this one ends with its parent.
-        signal.signal(number, signal.SIG_IGN)

@@ -9,7 +9,7 @@ that names the line of its file. Not handled here: a hang, the death of the proc
 rewards; swarm.tasks.worker handles them.
 
 It also runs under another interpreter (verifiers) that has only msgspec: of swarm it imports swarm.process
-alone.
+and swarm.process_start alone.
 """
 
 from __future__ import annotations

@@ -104,7 +104,13 @@ async def main(setup):
             case "average":
                 await average(mine, tensors, command)
             case "signal":
-                os.kill(mine._child.process.pid, command["signal"])
+                os.kill(mine._child.pid, command["signal"])
+                say()
+            case "lose":
+                kept, control[0] = control[0], "/unix/tmp/nobody-listens-here"
+                say()
+            case "find":
+                control[0] = kept
                 say()
             case "renew":
                 control[0] = another_name(control[0])
@@ -113,7 +119,7 @@ async def main(setup):
                 say(
                     reports=reports,
                     longest=longest[0],
-                    pid=mine._child and mine._child.process.pid,
+                    pid=mine._child and mine._child.pid,
                     sigint=signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
                 )
                 longest[0] = 0.0

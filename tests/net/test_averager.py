@@ -25,7 +25,7 @@ NUMEL = 300_000
 class Peer:
     """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
 
-    def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False):
+    def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False, log=None):
         setup = json.dumps(
             {
                 "bootstrap": bootstrap,
@@ -40,6 +40,7 @@ class Peer:
             [sys.executable, str(HERE / "averager_peer.py"), setup],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
             start_new_session=True,
             env=environment,
@@ -209,6 +210,34 @@ def test_a_stopped_averager_process_costs_a_round_and_keeps_the_deadline(trio):
     assert [why == "" for _, why, _ in status["reports"]] == [False, True]
     assert status["longest"] < 0.5, "replacing blocked the loop"
     assert status["sigint"], "SIGINT is ignored in the peer"
+
+
+def test_a_stopped_averager_process_whose_pipe_is_full_costs_a_round_and_does_not_block_its_peer(trio):
+    trio[0].ask(do="status")
+    trio[0].ask(do="signal", signal=signal.SIGSTOP)
+    peers = [f"peer-{number}-of-more-than-a-pipe-holds" for number in range(20_000)]
+    trio[0].tell(do="average", version=next(versions), fill=1.0, weight=1.0, peers=peers, deadline=1.5)
+    lost = trio[0].hear()
+    assert "lost" in lost and lost["unchanged"]
+    assert_averaged(round_of(trio[:2]), trio[:2], 5 / 3)
+    assert trio[0].ask(do="status")["longest"] < 0.5, "the order blocked the loop"
+
+
+def test_why_a_process_did_not_start_is_told_and_in_the_log(trio, tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        peer = Peer(trio[0].addresses, log=log).meet()
+    try:
+        peer.ask(do="lose")
+        peer.begin(next(versions), [peer, trio[0]], deadline=5.0)
+        assert "lost" in peer.hear()
+        peer.ask(do="find")
+        assert_averaged(round_of([peer, trio[0]]), [peer, trio[0]], 5 / 3)
+        reports = [why for _, why, _ in peer.ask(do="status")["reports"]]
+    finally:
+        peer.crash()
+    words = "the averager process ended its process with exit code 1, after printing: "
+    assert [why for why in reports if words in why and "FileNotFoundError" in why], reports
+    assert "FileNotFoundError" in (tmp_path / "log").read_text()
 
 
 def test_a_killed_averager_process_is_replaced_before_it_is_needed(trio):

@@ -362,7 +362,12 @@ def test_another_interpreter_needs_no_package_but_msgspec(
     worker = Worker(
         {"f": "other.py:f"}, {"other.py": file.with_name("other.py")}, False, 5.0, python=sys.executable
     )
-    assert worker.ask("f", {}) == ["swarm.tasks", "swarm.process", "swarm.tasks.worker_process"]
+    assert worker.ask("f", {}) == [
+        "swarm.tasks",
+        "swarm.process_start",
+        "swarm.process",
+        "swarm.tasks.worker_process",
+    ]
     worker.close()
 
 

@@ -58,7 +58,8 @@ from swarm.learn.learner import batch_of
 from swarm.learn.model import load_policy
 from swarm.learn.optimizers import MasterOptimizer
 from swarm.learn.policy import LanguageModel, Policy, TokenScores
-from swarm.process import Pipe, die_with_parent
+from swarm.process import Pipe
+from swarm.process_start import die_with_parent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
