@@ -135,7 +135,7 @@ def _live(
             os.close(end)
         _close_sockets()
         # The parent's streams may be locked by a thread that is not here.
-        sys.stdout = sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 (until the process ends)
+        sys.stdout = sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
         main()
         code = 0
     except BaseException:

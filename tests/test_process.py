@@ -169,9 +169,7 @@ def test_a_child_outlives_the_thread_that_made_it(make: Make) -> None:
     assert made[0].ask(b"still here", 60.0) == b"still here"
 
 
-@pytest.mark.parametrize(
-    "code", ["pipe.listen()", "from swarm import process_start; process_start.die_with_parent()"]
-)
+@pytest.mark.parametrize("code", ["pipe.listen()", "die_with_parent()"])
 def test_a_child_ends_with_a_parent_that_is_killed(code: str) -> None:
     head = (
         "import os, sys, time; from swarm.process import Pipe; pipe = Pipe(); "

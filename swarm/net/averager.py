@@ -112,7 +112,8 @@ class Child:
                 future.exception()  # seen, also when nobody waits
 
     async def leave(self) -> None:
-        self._process.send(encode(Leave()))
+        if not self._lost:
+            self._process.send(encode(Leave()))
         await self.end("the averager is closed", 2 * LEAVE)
 
     async def end(self, why: str, grace: float = 0.0) -> None:
