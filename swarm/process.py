@@ -160,7 +160,7 @@ class Child:
         return LOOK if self._open else REAPING
 
     def fileno(self) -> int:
-        """Readable when `serve` has something to do: for a selector or a loop."""
+        """A descriptor that is readable when `serve` has something to do: for a selector or a loop."""
         return self._selector.fileno()
 
     def serve(self) -> None:
@@ -264,7 +264,7 @@ class Child:
         self._await_room()
 
     def _await_room(self) -> None:
-        """In its input, as long as something is unsent."""
+        """`serve` writes when its input has room, as long as something is unsent."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(self._in)
         if self._unsent:

@@ -121,7 +121,8 @@ class Fork:
 def _live(
     main: Callable[[], object], parent: int, mine: tuple[int, ...], others: tuple[int, ...]
 ) -> NoReturn:
-    """All of a fork's life. `mine` become its standard streams, `others` are its parent's ends."""
+    """All of a fork's life. `mine` become its standard input, output and error; `others` are its parent's
+    ends of the pipes."""
     code = 1
     try:
         gc.freeze()  # its parent's objects are not its own to finalize
