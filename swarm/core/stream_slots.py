@@ -114,15 +114,22 @@ class StreamSlots:
         self._bytes[seat.peer] = held
         self._held += size
         seat.phase, seat.size, seat.since = StreamPhase.READING, size, now
-        while self._held > BYTES:
-            reading = [other for other in self._seats if other.phase is StreamPhase.READING and other.size]
-            standing = {one: (self.regular(one), -held) for one, held in self._bytes.items()}
-            weakest = min(reading, key=lambda other: (standing[other.peer], other.since), default=seat)
+        freed = Counter[PeerId]()
+        while self._held - freed.total() > BYTES:
+            reading = [
+                other
+                for other in self._seats
+                if other.phase is StreamPhase.READING and other.size and other not in gone
+            ]
+            standing = {one: (self.regular(one), freed[one] - held) for one, held in self._bytes.items()}
+            weakest = min(reading, key=lambda other: (standing[other.peer], other.since))
             if weakest.peer == seat.peer:
                 self._release(seat)
                 return None
-            self.leave(weakest)
+            freed[weakest.peer] += weakest.size
             gone.append(weakest)
+        for other in gone:
+            self.leave(other)
         return gone
 
     def begin(self, seat: StreamSeat, now: float) -> bool:

@@ -35,6 +35,13 @@ def seat(table: StreamSlots, peer: PeerId, service: str = "groups", now: float =
     return arrived
 
 
+def held(table: StreamSlots, peer: PeerId, size: int) -> StreamSeat:
+    """A stream whose message of that size is on its way."""
+    mine = seat(table, peer)
+    assert table.announce(mine, size, 0.0) == []
+    return mine
+
+
 def call(table: StreamSlots, peer: PeerId, service: str = "groups") -> bool:
     """A stream, a whole message, and whether its handler runs."""
     mine = seat(table, peer, service)
@@ -176,6 +183,31 @@ def test_a_regular_peers_half_sent_messages_are_kept_though_it_has_the_most() ->
     assert table.statistics()["bytes_in"] == BYTES
     gone = table.announce(seat(table, HONEST), FRAME_LIMIT, 1.0)
     assert gone is not None and [other.peer in STRANGERS for other in gone] == [True]
+
+
+def test_a_message_without_bytes_gives_way_to_nobody() -> None:
+    table = slots()
+    empty = held(table, STRANGERS[0], 0)
+    for peer in STRANGERS[:4]:
+        for _ in range(8):
+            held(table, peer, FRAME_LIMIT)
+    gone = table.announce(seat(table, HONEST), FRAME_LIMIT, 1.0)
+    assert gone is not None and len(gone) == 1 and empty not in gone
+
+
+def test_a_message_for_which_there_is_no_room_takes_nobody_elses() -> None:
+    """Else streams that gave way would go on outside of the table: nobody is told to close them."""
+    table, mebibyte = slots(), 1 << 20
+    small, *_ = [held(table, STRANGERS[0], size * mebibyte) for size in (2, 3, 4, 4, 4, 4, 4, 4)]
+    for peer, sizes in zip([*STRANGERS[1:5], HONEST], ([4] * 6, [4] * 6, [4] * 6, [3], [4] * 6), strict=True):
+        for size in sizes:
+            held(table, peer, size * mebibyte)
+    before = table.statistics()
+    assert before["bytes_in"] == BYTES
+    mine = seat(table, HONEST)
+    assert table.announce(mine, FRAME_LIMIT, 1.0) is None, "without the small one nobody holds more than it"
+    table.leave(mine)
+    assert table.statistics() == before and table.begin(small, 2.0)
 
 
 def test_a_peer_that_would_have_the_most_is_told_to_wait() -> None:
