@@ -177,12 +177,12 @@ class Releases:
     def lacking(self, above: tuple[Any, ...], now: float) -> bool:
         """Whether the awaited release was unavailable at the first try: more holders have to be found."""
         best = self._awaited(above, now)
-        return best is not None and best.failures > 0 and not best.held
+        return best is not None and best.failures > 0
 
     def given_up(self, now: float) -> Iterator[Release]:
         """Releases that are not awaited any more, each once."""
         for one in self._candidates.values():
-            if one.failures and not one.reported and not one.held and now - one.since >= self._patience:
+            if one.failures and not one.reported and now - one.since >= self._patience:
                 one.reported = True
                 yield one.release
 

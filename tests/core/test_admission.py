@@ -41,6 +41,26 @@ def test_a_good_group_is_admitted() -> None:
     assert judge(group()) is Verdict.ADMIT
 
 
+def test_a_group_at_every_limit_is_well_formed() -> None:
+    last = VOCABULARY - 1
+    numbers = {"tokens": ints(0, last, 0, last, 0), "logprobs": floats(0.0, 9e-4, -1e30, -1.0, -1.0)}
+    limits = {"lengths": (SAMPLING.max_tokens, 1), "task": (1 << 48) - 1}
+    assert malformation(group(**numbers, **limits), SAMPLING, VOCABULARY) is None
+
+
+def test_a_judgement_says_how_old_the_group_is() -> None:
+    judged = judging(group()).judge(group(), version=2, full=None, distrust=None, now=NOW + 7.0)
+    assert (judged.verdict, judged.versions, judged.seconds) == (Verdict.ADMIT, 2, 7.0)
+    assert not judged.release_unknown and judged.detail == ""
+
+
+def test_a_group_of_a_version_that_is_not_made_here_yet_is_for_another_learner() -> None:
+    ahead = group(version=3)
+    judged = judging(ahead).judge(ahead, version=1, full=None, distrust=None, now=NOW)
+    assert judged.verdict is Verdict.OVER_QUOTA and "2 versions ahead" in judged.detail
+    assert "2 versions ahead" in (staleness(ahead, WINDOW, 1, NOW) or "")
+
+
 def test_the_first_objection_in_the_documented_order_is_the_verdict() -> None:
     known = group()
     judges = judging(known)

@@ -170,3 +170,19 @@ def test_newcomers_that_are_bound_share_the_credit_of_one() -> None:
     for senders, takers in (([SAMPLER, STRANGER, OTHER], 2), ([STRANGER, OTHER], 1), ([SAMPLER], 1)):
         assert batcher.takers(senders, 1, NOW) == takers
     assert filled(0).takers([STRANGER, OTHER], 1, NOW) == 2, "nobody is bound where nobody delivers"
+
+
+def test_groups_that_a_quota_left_over_do_not_close_the_next_batch_early() -> None:
+    batcher = Batcher(BatchSize(groups=8, close_after=5.0, share=0.5, newcomers=1.0), WINDOW)
+    batcher.quotas.invited(SAMPLER)
+    for seed in range(5):
+        batcher.add(group(seed), NOW)
+    batcher.add(group(0, sampler=STRANGER), NOW)
+    assert batcher.due(1, NOW + 1) == 4.0, "the first batch closes by its first group"
+    for seed in range(1, 6):
+        batcher.add(group(seed, sampler=STRANGER), NOW)
+    assert len(batcher.take(1, 0, NOW + 1).groups) == 8 and len(batcher) == 3
+    assert batcher.due(1, NOW + 1) == 5.0
+    everybody = filled(6)
+    everybody.take(1, 0, NOW + 1)
+    assert everybody.due(1, NOW + 1) == 4.0, "where nobody is bound the first group counts"

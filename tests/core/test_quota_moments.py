@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from swarm.config import BatchSize
-from swarm.core.quotas import Quota, Quotas
+from swarm.core.quotas import HORIZON, Quota, Quotas
 from swarm.types import PeerId
 
 GROUPS = 32
@@ -59,3 +60,53 @@ def test_who_delivered_nothing_of_late_is_not_looked_at() -> None:
     quotas = crowded()
     quotas.admitted(FRESH, NOW + 1000.0)
     assert list(quotas.recent(NOW + 1000.0)) == [FRESH]
+
+
+def test_a_group_counts_less_with_time_and_nothing_after_the_horizon() -> None:
+    size = BatchSize(close_after=5.0)
+    quotas, constant = Quotas(size), HORIZON * size.close_after
+    for _ in range(2):
+        quotas.admitted(FRESH, NOW)
+    assert quotas.recent(NOW)[FRESH] == 2.0
+    half = NOW + constant / 2
+    assert quotas.recent(half)[FRESH] == pytest.approx(2.0 * math.exp(-0.5))
+    quotas.admitted(FRESH, half)
+    assert quotas.recent(half)[FRESH] == pytest.approx(2.0 * math.exp(-0.5) + 1.0)
+    assert FRESH in quotas.recent(half + 0.99 * constant) and not quotas.recent(half + constant)
+
+
+@pytest.mark.parametrize(("delivered", "binds"), [(23, False), (24, True)])
+def test_strangers_are_bound_from_where_the_others_deliver_what_they_leave_of_a_batch(
+    delivered: int, binds: bool
+) -> None:
+    quotas = Quotas(BatchSize(share=0.25, newcomers=0.25))
+    quotas.invited(BUSY[0])
+    for _ in range(delivered):
+        quotas.admitted(BUSY[0], NOW)
+    quota = quotas.at(GROUPS, NOW)
+    assert (quota.bound(FRESH) is not None) is (quota.newcomers is not None) is binds
+    assert quota.bound(BUSY[0]) is None, "its owner vouches for it"
+
+
+@pytest.mark.parametrize("name", ["one sampler", "newcomers"])
+def test_who_is_bound_has_one_group_for_three_of_others_and_saves_what_it_does_not_use(name: str) -> None:
+    quotas = crowded()
+    for peer in BUSY:
+        quotas.admitted(peer, NOW)
+    mine, other = (BUSY[0], BUSY[1]) if name == "one sampler" else (FRESH, BUSY[0])
+
+    def allowed(*others: int) -> list[int]:
+        quota = quotas.at(GROUPS, NOW)
+        limit = quota.bound(mine) if name == "one sampler" else quota.newcomers
+        assert limit is not None
+        return [limit.beside(count) for count in others]
+
+    assert allowed(0, 24) == [8, 8], "a share of a batch is saved from the start"
+    quotas.taken(GROUPS, Counter({mine: 8}), NOW)
+    assert allowed(0, 2, 3, 24, 99) == [0, 0, 1, 8, 8]
+    quotas.taken(GROUPS, Counter({other: 9}), NOW)
+    assert allowed(0, 3) == [3, 4]
+    quotas.taken(GROUPS, Counter({other: 6, mine: 4}), NOW)
+    assert allowed(0, 3) == [1, 2]
+    quotas.taken(GROUPS, Counter({other: 900}), NOW)
+    assert allowed(0, 24) == [8, 8], "no more than its share of a full batch"

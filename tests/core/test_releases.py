@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -308,3 +309,68 @@ def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() 
     heard.hear(release(version=2))
     heard.refuse(release(version=2))
     assert heard.awaited((), 0.0) is None, "version 1 was pushed out, both times that it was announced"
+
+
+def test_of_two_manifests_of_equal_rank_the_first_announced_is_the_better_one() -> None:
+    heard = Releases()
+    first, second = (release(manifest=manifest) for manifest in (B, A))
+    for told in (first, second):
+        heard.hear(told)
+    assert heard.awaited((), 0.0) == first
+
+
+def test_of_two_manifests_of_the_same_weights_the_one_whose_bytes_are_here_is_named() -> None:
+    heard = Releases()
+    here, promised = release(manifest=A), release(groups=9, publisher=PeerId("other"))
+    for told in (here, promised):
+        heard.hear(told)
+    assert heard.named(1, A) == promised
+    heard.hold(here)
+    assert heard.named(1, A) == here
+
+
+def test_where_nothing_is_worth_waiting_for_what_was_never_tried_comes_first() -> None:
+    heard = Releases(patience=10.0)
+    tried, new = release(version=14), release(version=13)
+    heard.hear(tried)
+    heard.failed(tried, 0.0)
+    heard.hear(new)
+    assert heard.awaited((), 20.0) is None and heard.wanted((), 20.0) == new
+    heard.failed(new, 20.0)
+    assert heard.wanted((), 30.0) == tried, "of those that were tried the best comes first"
+
+
+def test_a_release_whose_bytes_came_from_elsewhere_is_there_at_once() -> None:
+    heard = Releases()
+    heard.hear(release())
+    heard.failed(release(), 0.0)
+    assert heard.wanted((), 0.1) is None
+    heard.hold(release())
+    assert heard.wanted((), 0.1) == release() and heard.pause((), 0.1) == 0.0
+
+
+def test_there_is_no_next_try_where_nothing_is_better_than_mine() -> None:
+    heard = Releases()
+    heard.hear(release())
+    assert heard.pause(rank(release()), 0.0) == math.inf
+
+
+def test_of_a_publishers_promises_those_that_failed_are_dropped_first_and_then_the_lowest() -> None:
+    heard = Releases(keep=2)
+    for version in (5, 6):
+        heard.hear(release(version=version))
+    heard.failed(release(version=6), 0.0)
+    heard.hear(release(version=4))
+    assert [version for version in range(9) if heard.named(version, A)] == [4, 5]
+    heard.hear(release(version=7))
+    assert [version for version in range(9) if heard.named(version, A)] == [5, 7]
+    assert heard.hear(release(version=1, publisher=PeerId("other"))), "each publisher has its own"
+
+
+def test_of_a_release_that_somebody_has_only_the_one_with_those_weights_is_tried_again() -> None:
+    heard = Releases()
+    heard.hear(release())
+    heard.failed(release(), 0.0)
+    heard.found(1, B)
+    heard.found(2, A)
+    assert heard.wanted((), 0.1) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -196,3 +197,22 @@ def test_of_those_that_may_hold_a_release_learners_are_asked_first_and_then_seed
         heard.hear(PeerId(f"a-{role.value}"), beat(role=role), NOW)
     assert heard.holders(0)[:3] == ["a-learner", "a-seed", "a-evaluator"]
     assert len(heard.holders(0)) == 5 and heard.holders(1) == []
+
+
+def test_a_learner_with_more_on_its_way_than_it_takes_costs_the_others_no_credit() -> None:
+    heard = roster(a=3, b=5)
+    for _ in range(3):
+        assert heard.sent(A, NOW)
+    heard.hear(A, beat(seq=2, credit=1), NOW)
+    assert heard.credit(NOW) == 5
+    assert Counter(heard.choose(NOW) for _ in range(6)) == {B: 5, None: 1}
+
+
+def test_the_next_pause_to_end_is_the_one_that_is_waited_for() -> None:
+    heard = roster(a=1, b=1)
+    assert heard.wait(NOW) == math.inf
+    heard.start_pause(A, NOW, NOW)
+    heard.start_pause(B, NOW + 100.0, NOW + 100.0)
+    assert 0 < heard.wait(NOW) < 1 and 0 < heard.wait(NOW + 100.0) < 1, "the first has ended by then"
+    assert 50 < heard.wait(NOW + 50.0) < 51
+    assert heard.wait(NOW + 102.0) == math.inf

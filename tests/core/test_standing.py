@@ -52,6 +52,11 @@ def test_a_gradient_that_is_alone_in_its_round_is_judged_by_the_rounds_before() 
     assert shares([0.0, 0.0, 0.0, 1000.0], usual=0.5)[3] == pytest.approx(FAR * (0.5 / 1000) ** 2)
 
 
+def test_a_learner_without_rounds_before_says_nothing_of_what_is_usual() -> None:
+    new, old = Claim(1.0, 0.0, 0.0), Claim(1.0, 1000.0, 0.5)
+    assert standings([new, new, old], 8)[2].share == pytest.approx(FAR * (0.5 / 1000) ** 2)
+
+
 def test_a_usual_norm_of_a_minority_moves_nothing() -> None:
     honest = [Claim(1.0, 1.0, 1.0)] * 2
     for lie in (1e-9, 1e9):
