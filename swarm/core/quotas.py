@@ -209,7 +209,8 @@ class Quotas:
 
 
 def _each(share: float) -> float:
-    """Groups for each group of others that make `share` of the whole; infinite for a share of 1."""
+    """Groups for each group of others that make `share` of the whole; 0 for a share of 1, which binds
+    nobody."""
     return share / (1.0 - share) if share < 1.0 else 0.0
 
 

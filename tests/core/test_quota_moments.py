@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from swarm.config import BatchSize
-from swarm.core.quotas import HORIZON, Quota, Quotas
+from swarm.core.quotas import HORIZON, KNOWN, KNOWN_AFTER, Quota, Quotas
 from swarm.types import PeerId
 
 GROUPS = 32
@@ -86,6 +86,28 @@ def test_strangers_are_bound_from_where_the_others_deliver_what_they_leave_of_a_
     quota = quotas.at(GROUPS, NOW)
     assert (quota.bound(FRESH) is not None) is (quota.newcomers is not None) is binds
     assert quota.bound(BUSY[0]) is None, "its owner vouches for it"
+
+
+def test_a_stranger_counts_among_the_others_as_one_share_however_much_it_sends() -> None:
+    quotas = Quotas(BatchSize(share=0.25, newcomers=0.25))
+    for peer, binds in ((BUSY[0], False), (BUSY[1], False), (BUSY[2], True)):
+        for _ in range(30):
+            quotas.admitted(peer, NOW)
+        assert (quotas.at(GROUPS, NOW).bound(FRESH) is not None) is binds
+
+
+def test_newcomers_count_among_the_others_as_one_share_however_much_they_send() -> None:
+    quotas, known, guest, *new = Quotas(BatchSize(share=0.25, newcomers=0.25)), *BUSY
+    quotas.invited(guest)
+    for _ in range(KNOWN):
+        quotas.admitted(known, NOW - KNOWN_AFTER)
+    for peer, delivered in ((known, 10), (guest, 15), *((peer, 7) for peer in new)):
+        for _ in range(delivered):
+            quotas.admitted(peer, NOW)
+    assert quotas.at(GROUPS, NOW).newcomers is not None
+    assert quotas.at(GROUPS, NOW).bound(known) is None, "15 of the guest and 8 of the newcomers are too few"
+    quotas.admitted(guest, NOW)
+    assert quotas.at(GROUPS, NOW).bound(known) is not None
 
 
 @pytest.mark.parametrize("name", ["one sampler", "newcomers"])

@@ -208,6 +208,7 @@ def test_bytes_that_are_of_no_use_are_not_wanted_again() -> None:
         heard.hold(release(version=version))
     heard.refuse(release(version=1005))
     assert heard.held == release(version=5) and heard.wanted(rank(release(version=5)), 0.0) is None
+    assert heard.named(1005, A) is None and heard.named(5, A) == release(version=5)
     assert not heard.hear(release(version=1005)) and heard.wanted(rank(release(version=5)), 0.0) is None
 
 
@@ -306,6 +307,7 @@ def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() 
     heard = Releases(keep=1)
     heard.hear(release())
     heard.hear(release(groups=2))
+    assert heard.awaited((), 0.0) == release(groups=2)
     heard.hear(release(version=2))
     heard.refuse(release(version=2))
     assert heard.awaited((), 0.0) is None, "version 1 was pushed out, both times that it was announced"
@@ -374,3 +376,17 @@ def test_of_a_release_that_somebody_has_only_the_one_with_those_weights_is_tried
     heard.found(1, B)
     heard.found(2, A)
     assert heard.wanted((), 0.1) is None
+
+
+def test_a_better_announcement_of_the_same_bytes_has_a_rank_and_a_seal_of_its_own() -> None:
+    heard, better = Releases(keep=2), release(groups=3)
+    for told, sealed in (
+        (release(), b"first"),
+        (release(groups=2, weights=B), b"other"),
+        (better, b"better"),
+    ):
+        heard.hear(told, sealed)
+    assert heard.awaited((), 0.0) == better
+    for version in range(100, 100 + 2 * HEARD):
+        heard.hear(release(version=version, publisher=PeerId("other")))
+    assert heard.known(1, A) == [] and heard.sealed(better) == b"better"
