@@ -108,6 +108,12 @@ def test_the_time_of_a_release_is_its_publishers_word(claim: float, why: str) ->
     assert judgement.verdict is Verdict.UNTRUSTED and why in judgement.detail
 
 
+def test_of_several_releases_of_the_same_bytes_the_nearest_one_is_named() -> None:
+    judges = judging(group(1), group(2, released=NOW + 100.0))
+    judged = judges.judge(group(released=NOW + 10.0), version=0, full=None, distrust=None, now=NOW)
+    assert judged.verdict is Verdict.UNTRUSTED and "10.000 s younger" in judged.detail
+
+
 def test_a_claim_that_is_rounded_is_believed() -> None:
     assert judge(group(released=NOW + 0.0004), judging(group())) is Verdict.ADMIT
 
@@ -216,6 +222,7 @@ def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
         {"tokens": ints(1, 2, 4)},
         {"logprobs": floats(-1, -1, -1)},
     ]
-    assert len({group(**changes).id for changes in variants}) == len(variants)
+    ids = {group(**changes).id for changes in variants}
+    assert len(ids) == len(variants) and {len(bytes.fromhex(each)) * 8 for each in ids} == {128}
     sent_again = msgspec.structs.replace(group().times, sent=NOW + 9)
     assert group(times=sent_again).id == group().id

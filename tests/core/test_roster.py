@@ -168,6 +168,7 @@ def test_a_stranger_is_forgotten_without_a_word() -> None:
     heard = roster(a=1)
     heard.forget(B)
     heard.forget(B)
+    assert heard.beat(B) is None
     assert A in heard and heard.hear(B, beat(incarnation=0, seq=0), NOW)
 
 

@@ -46,6 +46,7 @@ def test_a_round_that_is_larger_as_a_whole_has_nobody_far() -> None:
 def test_learners_whose_groups_teach_nothing_make_nobody_far() -> None:
     assert shares([0.0, 0.0, 0.0, 1.0]) == [1.0] * 4
     assert shares([0.001, 0.001, 1.0], usual=0.8) == [1.0] * 3
+    assert shares([0.0, 0.0, 0.0, 1.0, 1000.0]) == pytest.approx([1.0] * 4 + [FAR / 1000**2])
 
 
 def test_a_gradient_that_is_alone_in_its_round_is_judged_by_the_rounds_before() -> None:
@@ -114,6 +115,16 @@ def test_parts_never_make_more_than_was_announced(norms: list[float], announced:
     assert made <= SLACK * announced * (1 + 1e-9) or made < 1e-9
     honest = math.hypot(*norms) <= announced
     assert allowance.least == 1 or not honest
+
+
+@pytest.mark.parametrize("norm", [10.2, 20.0, 50.0, 1e6])
+def test_a_part_that_is_too_large_has_the_largest_power_of_two_that_fits_and_uses_up_the_rest(
+    norm: float,
+) -> None:
+    allowance = Allowance(10.0)
+    share = allowance.take(norm)
+    assert math.log2(share).is_integer() and share * norm <= SLACK * 10.0 < 2 * share * norm
+    assert allowance.take(0.1) == 0.0 == allowance.least
 
 
 def test_a_part_that_dwarfs_its_announcement_has_no_share_and_is_no_error() -> None:
