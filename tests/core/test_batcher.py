@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -186,3 +187,42 @@ def test_groups_that_a_quota_left_over_do_not_close_the_next_batch_early() -> No
     everybody = filled(6)
     everybody.take(1, 0, NOW + 1)
     assert everybody.due(1, NOW + 1) == 4.0, "where nobody is bound the first group counts"
+
+
+def test_of_more_samplers_than_fit_the_oldest_groups_make_the_batch() -> None:
+    batcher = Batcher(BatchSize(groups=4, share=0.5), WINDOW)
+    for sampler in (SAMPLER, STRANGER, OTHER):
+        for seed in range(2):
+            batcher.add(group(seed, sampler=sampler), NOW)
+    taken = batcher.take(1, 0, NOW).groups
+    assert [item.group.sampler for item in taken] == [SAMPLER, SAMPLER, STRANGER, STRANGER]
+
+
+def test_one_sampler_has_beyond_its_share_only_what_the_others_leave_and_keeps_its_order() -> None:
+    batcher = Batcher(BatchSize(groups=4, share=0.5), WINDOW)
+    for seed in range(6):
+        batcher.add(group(seed), NOW)
+    batcher.add(group(9, sampler=OTHER), NOW)
+    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [0, 1, 2, 9]
+    assert [item.group.seed for item in batcher.take(1, 0, NOW).groups] == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [{"share": 0.5, "newcomers": 1.0}, {"share": 1.0, "newcomers": 0.5}],
+    ids=["stranger", "newcomers"],
+)
+def test_who_is_bound_has_no_more_than_its_part_though_its_groups_came_first(size: dict[str, float]) -> None:
+    batcher = crowded(**size)
+    for seed in range(8):
+        batcher.add(group(seed, sampler=STRANGER), NOW)
+
+    def take() -> Counter[PeerId]:
+        return Counter(item.group.sampler for item in batcher.take(1, 0, NOW).groups)
+
+    while SAMPLER in (batch := take()):
+        assert batch[STRANGER] <= 2
+    assert batch == {STRANGER: 2}, "what it had saved"
+    assert not take()
+    batcher.add(group(9), NOW)
+    assert take() == {SAMPLER: 1, STRANGER: 1}
