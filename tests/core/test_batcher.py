@@ -191,11 +191,12 @@ def test_groups_that_a_quota_left_over_do_not_close_the_next_batch_early() -> No
 
 def test_of_more_samplers_than_fit_the_oldest_groups_make_the_batch() -> None:
     batcher = Batcher(BatchSize(groups=4, share=0.5), WINDOW)
-    for sampler in (SAMPLER, STRANGER, OTHER):
+    for sampler in (SAMPLER, OTHER, PeerId("a third")):
+        batcher.quotas.invited(sampler)
         for seed in range(2):
             batcher.add(group(seed, sampler=sampler), NOW)
     taken = batcher.take(1, 0, NOW).groups
-    assert [item.group.sampler for item in taken] == [SAMPLER, SAMPLER, STRANGER, STRANGER]
+    assert [item.group.sampler for item in taken] == [SAMPLER, SAMPLER, OTHER, OTHER]
 
 
 def test_one_sampler_has_beyond_its_share_only_what_the_others_leave_and_keeps_its_order() -> None:
