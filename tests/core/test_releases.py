@@ -313,24 +313,6 @@ def test_a_better_announcement_of_the_same_bytes_takes_the_place_of_the_first() 
     assert heard.awaited((), 0.0) is None, "version 1 was pushed out, both times that it was announced"
 
 
-def test_of_two_manifests_of_equal_rank_the_first_announced_is_the_better_one() -> None:
-    heard = Releases()
-    first, second = (release(manifest=manifest) for manifest in (B, A))
-    for told in (first, second):
-        heard.hear(told)
-    assert heard.awaited((), 0.0) == first
-
-
-def test_of_two_manifests_of_the_same_weights_the_one_whose_bytes_are_here_is_named() -> None:
-    heard = Releases()
-    here, promised = release(manifest=A), release(groups=9, publisher=PeerId("other"))
-    for told in (here, promised):
-        heard.hear(told)
-    assert heard.named(1, A) == promised
-    heard.hold(here)
-    assert heard.named(1, A) == here
-
-
 def test_where_nothing_is_worth_waiting_for_what_was_never_tried_comes_first() -> None:
     heard = Releases(patience=10.0)
     tried, new = release(version=14), release(version=13)
