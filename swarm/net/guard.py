@@ -73,12 +73,9 @@ SUBKEYS = 512
 REQUEST_KEYS = 128
 """Records in one request of one of our nodes: a handful, and those of a hand-over."""
 
-REQUEST_BYTES = 2 << 20
-"""Half of p2pd's limit of a unary call."""
-
 PEER_RATE, PEER_BURST = 50.0, 1500.0
 """Units (a record, or a KiB) a second: a peer refreshes a handful of records every 40 s; the burst is one
-hand-over of a full key."""
+hand-over of a full key, and more than a peer may say in one request."""
 
 ALL_RATE, ALL_BURST = 500.0, 6000.0
 """The same over all peers: a thousand peers at their normal rate, and ten hand-overs."""
@@ -87,7 +84,6 @@ PEERS_KNOWN = 4096
 """Peers whose budget is remembered; the one that was silent for longest is forgotten first: its budget is
 full again by then."""
 
-TTL_SECONDS = 120.0
 SKEW_SECONDS = 3.0
 """hivemind's own tolerance between two clocks."""
 
@@ -250,7 +246,7 @@ _receive_protobuf, _add_handler = P2P.receive_protobuf, P2P.add_binary_stream_ha
 async def _store_bounded(
     self: DHTProtocol, request: dht_pb2.StoreRequest, context: P2PContext
 ) -> dht_pb2.StoreResponse:
-    size, count = request.ByteSize(), len(request.keys)
+    count = len(request.keys)
     aligned = (
         count
         == len(request.subkeys)
@@ -258,8 +254,9 @@ async def _store_bounded(
         == len(request.expiration_time)
         == len(request.in_cache)
     )
-    fits = aligned and count <= REQUEST_KEYS and size <= REQUEST_BYTES
-    if not fits or not _budget.take(context.remote_id.to_bytes(), count + size / 1024, time.monotonic()):
+    units = count + request.ByteSize() / 1024
+    fits = aligned and count <= REQUEST_KEYS
+    if not fits or not _budget.take(context.remote_id.to_bytes(), units, time.monotonic()):
         return dht_pb2.StoreResponse(store_ok=[False] * min(count, REQUEST_KEYS), peer=self.node_info)
     return await _store(self, request, context)
 

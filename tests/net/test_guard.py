@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from swarm.identity import open_key
 from swarm.net import guard
-from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT
+from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.types import Digest
 from swarm.wire import topic
 
 # isort: split
 from hivemind.dht.protocol import DHTProtocol
-from hivemind.dht.routing import DHTID
+from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P
@@ -61,6 +61,7 @@ def test_a_record_signed_by_its_subkeys_owner_is_kept_and_its_signature_stripped
     assert rules.validate(theirs)
     assert MSGPackSerializer.loads(rules.strip_value(theirs)) == b"v"
     assert rules.validate(record(keys[1], value=b"x" * RECORD_LIMIT))
+    assert rules.validate(record(keys[1], ttl=RECORD_SECONDS + 1)), "its clock is a second ahead"
 
 
 def test_records_of_the_run_pass_and_hiveminds_own_averaging_records_do_not(keys: Any) -> None:
@@ -79,7 +80,7 @@ def test_foreign_subkeys_wrong_keys_long_lives_and_large_values_are_refused(keys
         "not a peer id": record(keys[1], subkey="me"),
         "no subkey": record(keys[1], subkey=()),
         "not a key of the run": record(keys[1], key="something/else"),
-        "lives too long": record(keys[1], ttl=guard.TTL_SECONDS + guard.SKEW_SECONDS + 5),
+        "lives too long": record(keys[1], ttl=RECORD_SECONDS + guard.SKEW_SECONDS + 5),
         "lives for ever": record(keys[1], ttl=float("inf")),
         "lives until nobody knows when": record(keys[1], ttl=float("nan")),
         "too large": record(keys[1], value=b"x" * (RECORD_LIMIT + 64)),
@@ -128,6 +129,19 @@ def test_msgpack_is_bounded_in_depth_size_and_items() -> None:
     assert MSGPackSerializer.loads(MSGPackSerializer.dumps({"a": (1, [2.5, b"x"], ("y",))})) == {
         "a": (1, [2.5, b"x"], ("y",))
     }
+
+
+def test_msgpack_at_its_limits_is_read_again_and_again() -> None:
+    nested: object = ()
+    for _ in range(guard.DECODE_DEPTH - 1):
+        nested = (nested,)
+    numbers, names = [0] * guard.DECODE_ITEMS, {str(k): 0 for k in range(guard.DECODE_ITEMS)}
+    for whole in (nested, nested, numbers, names):
+        assert MSGPackSerializer.loads(MSGPackSerializer.dumps(whole)) == whole
+    full = msgpack.packb(b"x" * (guard.DECODE_BYTES - 5))
+    assert len(full) == guard.DECODE_BYTES and len(MSGPackSerializer.loads(full)) == len(full) - 5
+    with pytest.raises(ValueError, match="max_map_len"):
+        MSGPackSerializer.loads(msgpack.packb(names | {"one more": 0}))
 
 
 @given(st.binary(max_size=300))
@@ -200,8 +214,12 @@ def test_an_oversized_frame_is_refused_at_its_header() -> None:
     async def body(size: int) -> bytes:
         reader = asyncio.StreamReader()
         reader.feed_data(size.to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + b"x" * min(size, 8))
+        reader.feed_eof()
         return await P2P.receive_raw_data(reader)
 
+    assert asyncio.run(body(0)) == b""
+    with pytest.raises(asyncio.IncompleteReadError):
+        asyncio.run(body(FRAME_LIMIT))
     with pytest.raises(guard.GuardError, match="announced"):
         asyncio.run(body(FRAME_LIMIT + 1))
     assert asyncio.run(body(8)) == b"x" * 8
@@ -241,30 +259,34 @@ def test_slots_are_bounded_for_one_and_for_all() -> None:
     assert slots.take("c")
 
 
+async def accepting(handler: Any) -> Any:
+    """What a node calls for a stream whose handler is this one."""
+    handlers: dict[str, Any] = {}
+
+    async def stream_handler(name: str, handle: Any, _balanced: bool) -> None:
+        handlers[name] = handle
+
+    p2p = P2P()
+    p2p._listen_task = SimpleNamespace(done=lambda: True, cancel=lambda: None)
+    p2p._client = SimpleNamespace(stream_handler=stream_handler, close=lambda: None)
+    p2p._client_listen_maddr = {"unix": "/nonexistent"}
+    await p2p.add_binary_stream_handler("x", handler)
+    return handlers["x"]
+
+
 def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
     async def body() -> None:
-        handlers: dict[str, Any] = {}
-
-        async def stream_handler(name: str, handler: Any, _balanced: bool) -> None:
-            handlers[name] = handler
-
-        p2p = P2P()
-        p2p._listen_task = SimpleNamespace(done=lambda: True, cancel=lambda: None)
-        p2p._client = SimpleNamespace(stream_handler=stream_handler, close=lambda: None)
-        p2p._client_listen_maddr = {"unix": "/nonexistent"}
         release = asyncio.Event()
 
         async def wait(_info: Any, _reader: Any, _writer: Any) -> None:
             await release.wait()
 
-        await p2p.add_binary_stream_handler("x", wait)
+        handle = await accepting(wait)
         info = SimpleNamespace(peer_id=SimpleNamespace(to_bytes=lambda: b"peer"))
         closed: list[int] = []
         async with asyncio.TaskGroup() as tasks:
             for i in range(guard.STREAMS_PER_PEER + 3):
-                tasks.create_task(
-                    handlers["x"](info, None, SimpleNamespace(close=lambda i=i: closed.append(i)))
-                )
+                tasks.create_task(handle(info, None, SimpleNamespace(close=lambda i=i: closed.append(i))))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert closed == [guard.STREAMS_PER_PEER + i for i in range(3)]
@@ -273,15 +295,88 @@ def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
     asyncio.run(body())
 
 
-def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
-    def protocol() -> Any:
-        it = DHTProtocol(_initialized_with_create=True)
-        it.storage, it.cache = DHTLocalStorage(), DHTLocalStorage()
-        it.record_validator = guard.RecordRules(keys[0], guard.allowed_keys(RUN))
-        it.node_info = dht_pb2.NodeInfo()
-        it.rpc_ping = lambda *_: asyncio.sleep(0)
-        return it
+def protocol(keyring: Any) -> Any:
+    """The part of a DHT node that answers."""
+    it = DHTProtocol(_initialized_with_create=True)
+    it.storage, it.cache, it.serializer = DHTLocalStorage(), DHTLocalStorage(), MSGPackSerializer
+    it.routing_table, it.bucket_size = RoutingTable(DHTID.generate(), 20, 5), 20
+    it.record_validator = guard.RecordRules(keyring, guard.allowed_keys(RUN))
+    it.node_info = dht_pb2.NodeInfo()
+    it.rpc_ping = lambda *_: asyncio.sleep(0)
+    return it
 
+
+def asker(name: bytes) -> Any:
+    return SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: name))
+
+
+def test_questions_beyond_the_limits_get_no_answer(keys: Any) -> None:
+    def request(count: int) -> Any:
+        return dht_pb2.FindRequest(keys=[DHTID.generate().to_bytes()] * count, peer=dht_pb2.NodeInfo())
+
+    async def found(count: int, who: bytes) -> int:
+        return len((await DHTProtocol.rpc_find(protocol(keys[0]), request(count), asker(who))).results)
+
+    async def body() -> None:
+        assert await found(guard.REQUEST_KEYS, b"curious") == guard.REQUEST_KEYS
+        assert await found(guard.REQUEST_KEYS + 1, b"greedy") == 0
+        answers = [await found(100, b"often") for _ in range(30)]
+        assert answers[0] == 100 and answers[-1] == 0
+
+    asyncio.run(body())
+
+
+def test_a_store_request_is_refused_before_its_records_are_looked_at(keys: Any) -> None:
+    async def stored(request: Any) -> list[bool]:
+        it = protocol(keys[0])
+        it.record_validator = None  # nothing else refuses
+        return list((await DHTProtocol.rpc_store(it, request, asker(os.urandom(8)))).store_ok)
+
+    def request(count: int, value: bytes = b"v") -> Any:
+        expires = [time.time() + 60] * count
+        names = [DHTID.generate().to_bytes() for _ in range(count)]
+        return dht_pb2.StoreRequest(
+            keys=names,
+            subkeys=[MSGPackSerializer.dumps(b"mine")] * count,
+            values=[value] * count,
+            expiration_time=expires,
+            in_cache=[False] * count,
+            peer=dht_pb2.NodeInfo(),
+        )
+
+    async def body() -> None:
+        assert await stored(request(guard.REQUEST_KEYS)) == [True] * guard.REQUEST_KEYS
+        assert await stored(request(guard.REQUEST_KEYS + 1)) == [False] * guard.REQUEST_KEYS
+        for column in ("subkeys", "values", "expiration_time", "in_cache"):
+            ragged = request(2)
+            del getattr(ragged, column)[1:]
+            assert await stored(ragged) == [False, False], column
+        budget = int(guard.PEER_BURST) * 1024
+        assert await stored(request(1, bytes(budget - 4096))) == [True]
+        assert await stored(request(1, bytes(budget))) == [False]
+
+    asyncio.run(body())
+
+
+def test_a_stream_gives_its_place_back_however_it_ends() -> None:
+    async def body() -> None:
+        served: list[bytes] = []
+
+        async def fail(info: Any, _reader: Any, _writer: Any) -> None:
+            served.append(info.peer_id.to_bytes())
+            raise ConnectionResetError
+
+        handle = await accepting(fail)
+        info = SimpleNamespace(peer_id=SimpleNamespace(to_bytes=lambda: b"peer"))
+        for _ in range(guard.STREAMS_PER_PEER + 1):
+            with pytest.raises(ConnectionResetError):
+                await handle(info, None, None)
+        assert len(served) == guard.STREAMS_PER_PEER + 1
+
+    asyncio.run(body())
+
+
+def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
     def request(count: int) -> Any:
         one = record(keys[1])
         columns: dict[str, Any] = {
@@ -297,15 +392,16 @@ def test_store_requests_beyond_the_limits_are_refused(keys: Any) -> None:
 
     async def body() -> None:
         context = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: os.urandom(8)))
-        assert list((await DHTProtocol.rpc_store(protocol(), request(1), context)).store_ok) == [True]
-        many = await DHTProtocol.rpc_store(protocol(), request(guard.REQUEST_KEYS + 1), context)
+        assert list((await DHTProtocol.rpc_store(protocol(keys[0]), request(1), context)).store_ok) == [True]
+        many = await DHTProtocol.rpc_store(protocol(keys[0]), request(guard.REQUEST_KEYS + 1), context)
         assert not any(many.store_ok)
         ragged = request(2)
         del ragged.subkeys[1:]
-        assert not any((await DHTProtocol.rpc_store(protocol(), ragged, context)).store_ok)
-        same = SimpleNamespace(remote_id=SimpleNamespace(to_bytes=lambda: b"flooder"))
+        assert not any((await DHTProtocol.rpc_store(protocol(keys[0]), ragged, context)).store_ok)
+        same = asker(b"flooder")
         results = [
-            any((await DHTProtocol.rpc_store(protocol(), request(100), same)).store_ok) for _ in range(30)
+            any((await DHTProtocol.rpc_store(protocol(keys[0]), request(100), same)).store_ok)
+            for _ in range(30)
         ]
         assert results[0] and not results[-1]
 
@@ -318,3 +414,11 @@ def test_a_key_holds_a_bounded_number_of_records() -> None:
     kept = [full.store(i, b"", expires) for i in range(guard.SUBKEYS + 5)]
     assert sum(kept) == guard.SUBKEYS == len(full)
     assert full.store(0, b"newer", expires + 1)
+
+
+def test_a_full_key_takes_new_records_once_old_ones_have_expired() -> None:
+    full = DictionaryDHTValue()
+    with full.freeze():  # hivemind takes no record that has expired
+        for i in range(guard.SUBKEYS):
+            full.store(i, b"", time.time() - 60)
+    assert full.store("new", b"", time.time() + 60) and len(full) == 1
