@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -134,10 +135,10 @@ class _Origin(NamedTuple):
         for number, line in enumerate(self.lines, 1):
             text = line.partition("#")[0].strip()
             if text.startswith("["):
-                table = self.schema.full(text.strip("[] ").replace(" ", "").replace('"', ""))
+                table = self.schema.full(_bare(text))
                 here = table
             elif "=" in text:
-                word = text.partition("=")[0].strip().replace('"', "")
+                word = _bare(text.partition("=")[0])
                 here = f"{table}.{word}" if table else self.schema.full(word)
             else:
                 continue
@@ -146,6 +147,11 @@ class _Origin(NamedTuple):
             if related and (length := min(len(here), len(key))) > best:
                 best, best_line = length, number
         return f"{self.name} line {best_line}" if best_line else self.name
+
+
+def _bare(key: str) -> str:
+    """A key as TOML may write it -> its parts between dots."""
+    return re.sub(r"""[][\s"']""", "", key)
 
 
 def from_file(schema: Schema, path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:

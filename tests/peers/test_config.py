@@ -34,6 +34,8 @@ def test_without_a_file_everything_is_the_default() -> None:
     loaded = load(None)
     assert loaded.config == Config()
     assert set(loaded.origins.values()) == {"default"}
+    assert {"run.seed", "peer.page.port"} < set(loaded.origins)
+    assert "run.objective.options" not in loaded.origins, "its keys have origins, once there are some"
 
 
 def test_the_defaults_are_within_their_own_ranges() -> None:
@@ -79,7 +81,15 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("# first\nrun.bacth.groups = 3\n", 2, "did you mean run.batch?"),
         ("[run]\nlr = 0.1\n", 2, "did you mean run.optimizer.lr?"),
         ("[run]\nbacth.groups = 3\n", 2, "did you mean run.batch?"),
-        ("[peer]\n\n[run . batch]\ngroups.many = 3\n", 4, "run.batch.groups wants"),
+        (
+            "[peer]\n\n[run . batch]\ngroups.many = 3\n",
+            4,
+            "run.batch.groups wants a whole number of at least 1, found a table",
+        ),
+        ("run . sed = 3\n", 1, "did you mean run.seed?"),
+        ("[run.bacth]\ngroups = 3\nmicro = 1\n", 1, "did you mean run.batch?"),
+        ("[run]\nseed = 1\nbatch = { groups = 0 }\n", 3, "run.batch.groups wants"),
+        ("[run.averaging]\ndeadline = 30\n[run.batch]\ngroups = 0\n", 4, "run.batch.groups wants"),
         ('["run".batch] # of a step\n# micro = 0\n"micro" = 0\n', 3, "run.batch.micro wants"),
         ('[run.batch]\ngroups = "many"\n', 2, 'wants a whole number of at least 1, found the text "many"'),
         ("[run.batch]\ngroups = 0\n", 2, "at least 1, found 0"),
@@ -92,7 +102,12 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
             "one of constant, exponential, lognormal, none, weibull",
         ),
         ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
-        ("[run.objective.options]\neps = [1]\n", 2, "run.objective.options.eps wants"),
+        ("[run.objective.options]\neps = [1]\n", 2, "a number, a text, true or false, found the list [1]"),
+        ("[run.objective]\noptions = 3\n", 2, "run.objective.options wants a table, found 3"),
+        ('[run]\nname = "My run"\n', 2, "wants a text that matches ^[a-z0-9]"),
+        ('[run.model]\nname = ""\n', 2, "wants a text that is not empty"),
+        ("[run.model]\nrevision = 3\n", 2, "wants a text, found 3"),
+        ("extends = 3\n", 1, "extends is the name of one file, found 3"),
     ],
 )
 def test_a_mistake_in_a_file_is_shown_with_its_line(
@@ -104,10 +119,17 @@ def test_a_mistake_in_a_file_is_shown_with_its_line(
     assert wanted in said
 
 
+def test_a_mistake_whose_line_is_not_found_is_shown_with_its_file(tmp_path: Path) -> None:
+    path = written(tmp_path, '"r\\u0075n".sed = 3\n')
+    assert refused(path) == f"{path}: there is no key run.sed; did you mean run.seed?"
+
+
 def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
     assert refused(sets=("run.sed=3",)) == "--set run.sed: there is no key run.sed; did you mean run.seed?"
     assert "expected KEY=VALUE" in refused(sets=("run.seed",))
     assert "is a table" in refused(sets=("objective.options=3",))
+    assert "is a table" in refused(sets=("run.batch=3",))
+    assert "there is no key run.seed.first" in refused(sets=("run.seed.first=3",))
     assert refused(environ={"SWARM__RUN__SEED": "x"}).startswith(
         "environment variable SWARM__RUN__SEED: run.seed wants"
     )
@@ -156,12 +178,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert f"cannot read {tmp_path / 'no.toml'}: No such file" in refused(tmp_path / "no.toml")
     assert "which it.toml extends" in refused(written(tmp_path, 'extends = "gone.toml"'))
     assert "is not TOML" in refused(written(tmp_path, "a ="))
+    (tmp_path / "it.toml").write_bytes(b'[run]\nname = "\xff"\n')
+    assert "it.toml is not TOML" in refused(tmp_path / "it.toml")
     assert "extends itself" in refused(written(tmp_path, 'extends = "it.toml"'))
 
 
 def test_words_are_read_as_what_the_key_wants() -> None:
     words = [
-        "listen.announce=/ip4/192.0.2.1/tcp/1,/dns/a/tcp/2",
+        "listen.announce=/ip4/192.0.2.1/tcp/1, /dns/a/tcp/2,",
         "run.private=true",
         "model.name=7",
         "objective.options.eps=0.3",
