@@ -11,20 +11,20 @@ import pytest
 
 from swarm.durable import write_durably
 
-OLD, NEW = b"old", b"new" * 100_000
+SMALL, LARGE = b"small", b"large" * 100_000
 
 
 def test_a_file_is_replaced_and_nothing_else_stays_in_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "file"
-    for content in (NEW, OLD):
+    for content in (LARGE, SMALL):
         write_durably(path, content)
         assert path.read_bytes() == content and os.listdir(path.parent) == ["file"]
 
 
 def test_what_a_killed_writer_left_does_not_get_into_the_file(tmp_path: Path) -> None:
-    (tmp_path / "file.new").write_bytes(NEW)
-    write_durably(tmp_path / "file", OLD)
-    assert (tmp_path / "file").read_bytes() == OLD
+    (tmp_path / "file.new").write_bytes(LARGE)
+    write_durably(tmp_path / "file", SMALL)
+    assert (tmp_path / "file").read_bytes() == SMALL
 
 
 def test_a_secret_can_be_read_by_its_owner_alone_while_it_is_being_written(
@@ -38,32 +38,32 @@ def test_a_secret_can_be_read_by_its_owner_alone_while_it_is_being_written(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    write_durably(tmp_path / "secret", NEW, mode=0o600)
+    write_durably(tmp_path / "secret", LARGE, mode=0o600)
     assert modes[0] == stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
 
 
 def test_a_full_disk_leaves_the_old_content_and_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_durably(path, OLD)
+    write_durably(path, SMALL)
     (tmp_path / "file.new").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
-        write_durably(path, NEW)
+        write_durably(path, LARGE)
     assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
-    assert path.read_bytes() == OLD and os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes() == SMALL and os.listdir(tmp_path) == ["file"]
 
 
 def test_an_error_that_names_its_file_keeps_that_name(tmp_path: Path) -> None:
     (tmp_path / "file.new").symlink_to(tmp_path / "gone" / "file")
     with pytest.raises(FileNotFoundError) as caught:
-        write_durably(tmp_path / "file", NEW)
+        write_durably(tmp_path / "file", LARGE)
     assert caught.value.filename == str(tmp_path / "file.new")
 
 
 def test_the_content_is_on_the_disk_before_its_name_and_its_name_before_anybody_relies_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, synced = tmp_path / "file", list[tuple[str, bytes | None]]()
-    path.write_bytes(OLD)
+    path, synced = tmp_path / "file", list[tuple[str, bytes]]()
+    path.write_bytes(LARGE)
     fsync = os.fsync
 
     def watched(descriptor: int) -> None:
@@ -72,5 +72,20 @@ def test_the_content_is_on_the_disk_before_its_name_and_its_name_before_anybody_
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    write_durably(path, NEW)
-    assert synced == [("file.new", NEW), (tmp_path.name, NEW)]
+    write_durably(path, SMALL)
+    assert synced == [("file.new", SMALL), (tmp_path.name, SMALL)]
+
+
+def test_a_file_that_cannot_be_made_says_why_and_nothing_stays_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match=r"^\[Errno") as caught:
+        write_durably(Path("/sys/file"), LARGE)
+    assert caught.value.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    assert caught.value.filename == "/sys/file.new"
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_that_was_written_is_closed_and_so_is_its_folder(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    write_durably(tmp_path / "file", LARGE)
+    assert os.listdir("/proc/self/fd") == before

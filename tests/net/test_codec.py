@@ -7,11 +7,12 @@ import struct
 
 import pytest
 import torch
+from hivemind.compression import CompressionInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.net.codec import Codec, PartError
-from swarm.net.norm import norm
+from swarm.net.norm import CHUNK, norm
 
 HALVES = Codec("float16")
 HEAD = struct.Struct("<f")
@@ -52,6 +53,36 @@ def test_any_finite_part_comes_back_finite_and_as_its_sender_keeps_it(values: li
     torch.testing.assert_close(read, part, rtol=5e-4, atol=max(2e-12 * largest, 1e-45))
 
 
+@pytest.mark.parametrize("largest", [3e38, 1.0, 65504.0, 2.0**-20, 1e-30])
+def test_the_largest_value_takes_the_upper_end_of_what_float16_holds(largest: float) -> None:
+    packed = HALVES.compress(torch.tensor([largest / 3, -largest]))
+    values = torch.frombuffer(bytearray(packed.buffer[HEAD.size :]), dtype=torch.float16)
+    assert 2.0**14 <= float(values.abs().max()) < 2.0**15
+
+
+def test_zeros_and_the_smallest_values_of_float32_travel() -> None:
+    for value in (0.0, 1e-45, 2.0**-126):
+        part = torch.tensor([value, -value, 0.0])
+        assert torch.equal(HALVES.extract(HALVES.compress(part)), part)
+
+
+@pytest.mark.parametrize(("name", "item"), [("float16", 2), ("none", 4)])
+def test_a_part_costs_its_scale_and_its_values(name: str, item: int) -> None:
+    codec, part = Codec(name), torch.randn(3, 5)
+    packed = codec.compress(part)
+    assert len(packed.buffer) == codec.size(15) == HEAD.size + 15 * item
+    assert codec.extract(packed).shape == part.shape
+    info = CompressionInfo.from_tensor(part)
+    assert codec.estimate_compression_ratio(info) == item / 4
+
+
+def test_a_part_of_another_kind_is_refused_though_its_size_fits() -> None:
+    packed = HALVES.compress(torch.ones(4))
+    packed.compression = Codec("none").compress(torch.ones(4)).compression
+    with pytest.raises(PartError, match="bytes came where"):
+        HALVES.read(packed, torch.Size([4]))
+
+
 def test_float32_travels_as_it_is() -> None:
     part = torch.randn(100)
     assert torch.equal(Codec("none").extract(Codec("none").compress(part)), part)
@@ -86,3 +117,13 @@ def test_a_norm_is_finite_only_where_all_values_are(values: list[float]) -> None
     assert not math.isfinite(norm(tensor)) or bool(torch.isfinite(tensor).all())
     small = tensor.clamp(-1e15, 1e15)
     assert math.isfinite(norm(small)) == bool(torch.isfinite(small).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_norm_counts_every_value_of_a_tensor_of_any_size_shape_and_type(dtype: torch.dtype) -> None:
+    tensor = torch.full((3, CHUNK + 7), 2.0**-10, dtype=dtype)
+    tensor[2, 5] = 64.0
+    exact = math.sqrt((tensor.numel() - 1) * 2.0**-20 + 64.0**2)
+    assert norm(tensor) == pytest.approx(exact, rel=1e-5)
+    assert norm(tensor.t()) == pytest.approx(exact, rel=1e-5)
+    assert norm(torch.empty(0)) == 0.0

@@ -225,6 +225,46 @@ def test_a_word_with_bytes_that_nobody_reads_is_damaged() -> None:
         invite.read(forged(lambda body: body.extend(b"xx")), NOW)
 
 
+COUNT = 1 + 2 + 1 + 32 + 4
+"""Where in a word's bytes the number of its addresses stands; the first one's kind follows."""
+
+
+def four(body: bytearray) -> None:
+    addresses = body[COUNT + 1 :]
+    body[COUNT] = 4
+    body.extend(addresses)
+
+
+def strange(body: bytearray) -> None:
+    body[COUNT + 1] = 9
+
+
+def no_text(body: bytearray) -> None:
+    body[body.index(b"swarm.example")] = 0xFF
+
+
+def delegated_to_nobody(body: bytearray) -> None:
+    body[3] = 0x80
+    body.extend(bytes(32 + 64))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (four, "bytes too many"),
+        (strange, "an address of an unknown kind"),
+        (no_text, "a host that is no text"),
+        (delegated_to_nobody, "96 bytes too many"),
+    ],
+)
+def test_a_word_that_says_what_no_word_may_say_is_damaged(
+    change: Callable[[bytearray], None], says: str
+) -> None:
+    with pytest.raises(invite.InviteError, match=says) as caught:
+        invite.read(forged(change), NOW)
+    assert caught.value.kind is invite.InviteProblem.DAMAGED
+
+
 def test_a_word_names_one_to_three_addresses() -> None:
     address = f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}"
     for count in (0, 4):
