@@ -89,6 +89,15 @@ def test_foreign_subkeys_wrong_keys_long_lives_and_large_values_are_refused(keys
     assert [why for why, wrong in bad.items() if rules.validate(wrong)] == []
 
 
+def test_a_peer_owns_one_subkey_however_its_id_could_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = base58.b58decode(_KEYRING.me)
+    assert guard.owner_of(b"\xc4\x26" + identity) == _KEYRING.public
+    for other in (b"\xd9\x26" + identity, b"\xc5\x00\x26" + identity, identity):
+        assert guard.owner_of(other) is None
+    monkeypatch.setattr(guard, "base58", None)
+    assert guard.owner_of(b"\xc4\x26" + bytes(1 << 20)) is None, "it is not even converted"
+
+
 @given(position=st.integers(0, 200), bit=st.integers(0, 7))
 def test_a_changed_bit_of_value_subkey_or_expiry_breaks_the_signature(position: int, bit: int) -> None:
     keyring = _KEYRING
@@ -115,7 +124,7 @@ _KEYRING = _make_keyring()
 
 def test_msgpack_is_bounded_in_depth_size_and_items() -> None:
     nested: object = ()
-    for _ in range(guard.DECODE_DEPTH + 1):
+    for _ in range(guard.DECODE_DEPTH):
         nested = (nested,)
     with pytest.raises(ValueError, match="nested"):
         MSGPackSerializer.loads(MSGPackSerializer.dumps(nested))
@@ -247,16 +256,29 @@ def test_a_peer_and_all_peers_have_a_budget_and_the_table_of_peers_is_bounded() 
     assert budget.take("a", 4, now=2.0)  # two units had come back
     assert budget.take("b", 10, now=2.0)
     assert not budget.take("c", 10, now=2.0)  # everyone together
+    assert budget.take("c", 3, now=2.0), "to the last unit"
     for stranger in range(100):
         budget.take(stranger, 1, now=3.0)
     assert len(budget._levels) == 4
+
+
+def test_of_the_peers_with_a_budget_the_longest_silent_is_forgotten_first() -> None:
+    budget = guard.Budget((0.0, 10.0), (0.0, 1000.0), known=2)
+    assert budget.take("flooder", 10, now=0.0) and budget.take("silent", 10, now=1.0)
+    assert not budget.take("flooder", 1, now=2.0)
+    assert budget.take("new", 1, now=3.0)
+    assert not budget.take("flooder", 1, now=4.0)
+    assert budget.take("silent", 10, now=5.0), "it is as good as new"
 
 
 def test_slots_are_bounded_for_one_and_for_all() -> None:
     slots = guard.Slots(per_peer=2, total=3)
     assert [slots.take(who) for who in "aaabc"] == [True, True, False, True, False]
     slots.give("a")
-    assert slots.take("c")
+    assert slots.take("c") and not slots.take("c"), "one place came back"
+    for who in "abc":
+        slots.give(who)
+    assert not slots._busy, "strangers come and go: nothing is kept of them"
 
 
 async def accepting(handler: Any) -> Any:
@@ -276,9 +298,10 @@ async def accepting(handler: Any) -> Any:
 
 def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
     async def body() -> None:
-        release = asyncio.Event()
+        release, served = asyncio.Event(), list[None]()
 
         async def wait(_info: Any, _reader: Any, _writer: Any) -> None:
+            served.append(None)
             await release.wait()
 
         handle = await accepting(wait)
@@ -290,6 +313,7 @@ def test_too_many_streams_of_one_peer_are_closed_at_once() -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert closed == [guard.STREAMS_PER_PEER + i for i in range(3)]
+            assert len(served) == guard.STREAMS_PER_PEER
             release.set()
 
     asyncio.run(body())
