@@ -88,7 +88,7 @@ def test_float32_travels_as_it_is() -> None:
     assert torch.equal(Codec("none").extract(Codec("none").compress(part)), part)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, 3.0, 1e-40, float("inf"), float("nan")])
+@pytest.mark.parametrize("scale", [0.0, -1.0, 3.0, 1e-40, 2.0**-127, float("inf"), float("nan")])
 def test_a_scale_that_is_none_is_refused(scale: float) -> None:
     packed = HALVES.compress(torch.ones(4))
     packed.buffer = HEAD.pack(scale) + packed.buffer[HEAD.size :]
@@ -103,6 +103,14 @@ def test_a_part_of_another_size_is_refused_before_anything_is_allocated() -> Non
     packed.size[0] = 1 << 30
     with pytest.raises(PartError, match="of shape"):
         HALVES.read(packed, torch.Size([4]))
+
+
+@pytest.mark.parametrize("size", [0, 3, 11, 13])
+def test_a_part_without_exactly_the_bytes_of_its_shape_is_refused(size: int) -> None:
+    packed = HALVES.compress(torch.ones(4))
+    packed.buffer = bytes(packed.buffer + b"\0")[:size]
+    with pytest.raises(PartError, match=f"a part of {size} bytes came where 12 "):
+        HALVES.extract(packed)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
