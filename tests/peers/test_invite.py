@@ -155,6 +155,7 @@ def test_another_protocol_says_who_has_to_upgrade(
     "address",
     [
         "/ip4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3.4/tcp/1/p2p/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPcdG",
         "/ip4/1.2.3.4/udp/1/p2p/" + PEER,
         "/ip4/1.2.3/tcp/1/p2p/" + PEER,
         "/dns/a/tcp/70000/p2p/" + PEER,
@@ -251,6 +252,7 @@ def delegated_to_nobody(body: bytearray) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (bytearray.clear, "it may be cut off"),
         (four, "bytes too many"),
         (strange, "an address of an unknown kind"),
         (no_text, "a host that is no text"),
