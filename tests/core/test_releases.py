@@ -369,6 +369,6 @@ def test_a_better_announcement_of_the_same_bytes_has_a_rank_and_a_seal_of_its_ow
     ):
         heard.hear(told, sealed)
     assert heard.awaited((), 0.0) == better
-    for version in range(100, 100 + 2 * HEARD):
+    for version in range(100, 100 + 2 * ANNOUNCEMENTS):
         heard.hear(release(version=version, publisher=PeerId("other")))
     assert heard.known(1, A) == [] and heard.sealed(better) == b"better"
