@@ -36,7 +36,7 @@ def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return sample(kind)
     if getattr(kind, "__origin__", None) is tuple:
-        return st.lists(of(kind.__args__[0]), max_size=3).map(tuple)  # type: ignore[attr-defined]
+        return st.lists(of(kind.__args__[0]), max_size=2).map(tuple)  # type: ignore[attr-defined]
     if getattr(kind, "__origin__", None) is dict:
         return st.dictionaries(of(kind.__args__[0]), of(kind.__args__[1]), max_size=3)  # type: ignore[attr-defined]
     if isinstance(kind, UnionType):

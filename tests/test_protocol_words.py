@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, SERVICES, TOPICS, 
 
 ROOT = Path(__file__).parents[1]
 STATIC = ROOT / "dashboard/static"
+ROOMS = ("swarm", "peers", "dashboard", "benchmarks")
 DOING = {*map(str, PHASES), *(row.text for row in PHASES.values())} - {""}
 
 OTHER_THINGS = {
@@ -80,12 +82,15 @@ def test_the_page_names_every_row() -> None:
         assert all(f"| `{name}` |" in page for name in table if name)
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for room in ("swarm", "peers", "dashboard", "benchmarks"):
-        for path in sorted((ROOT / room).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            if name != "swarm/protocol.py":
-                yield name, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def sources() -> tuple[tuple[str, ast.Module], ...]:
+    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+    named = [(path.relative_to(ROOT).as_posix(), path) for path in paths]
+    return tuple(
+        (name, ast.parse(path.read_text(encoding="utf-8")))
+        for name, path in named
+        if name != "swarm/protocol.py"
+    )
 
 
 def test_roles_and_phases_are_no_literals() -> None:
@@ -121,7 +126,7 @@ def protocol_words(tree: ast.Module) -> Iterator[object]:
             }
             if name == "run" and owner.endswith(("work", "engine_calls")):
                 places = {"run": [0]}
-            if name in ("tell", "_report", "report", "_replace"):
+            if name in ("failed", "_report", "report", "_replace"):
                 places = {name: [0]}
             said = [node.args[place] for place in places.get(name, ()) if place < len(node.args)]
             said += [one.value for one in node.keywords if one.arg in ("part", "service")]
