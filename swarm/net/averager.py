@@ -44,7 +44,7 @@ from swarm.net.averaging import (
     encode,
     serve,
 )
-from swarm.net.codec import DTYPES
+from swarm.net.codec import ENCODINGS
 from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
 from swarm.protocol import Part
@@ -150,9 +150,9 @@ class HiveAverager:
         `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
         next one ready.
         """
-        if settings.compression not in DTYPES:
+        if settings.compression not in ENCODINGS:
             raise ValueError(
-                f"compression {settings.compression!r} is unknown: take one of {', '.join(DTYPES)}"
+                f"compression {settings.compression!r} is unknown: take one of {', '.join(ENCODINGS)}"
             )
         self._daemon, self._dial_only, self._prefix, self._settings, self._report = (
             daemon,

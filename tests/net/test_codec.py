@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swarm.net.codec import Codec, PartError
 from swarm.net.norm import CHUNK, norm
 
-HALVES = Codec("float16")
+HALVES, BYTES = Codec("float16"), Codec("int8")
 HEAD = struct.Struct("<f")
 
 
@@ -135,3 +135,52 @@ def test_a_norm_counts_every_value_of_a_tensor_of_any_size_shape_and_type(dtype:
     assert norm(tensor) == pytest.approx(exact, rel=1e-5)
     assert norm(tensor.t()) == pytest.approx(exact, rel=1e-5)
     assert norm(torch.empty(0)) == 0.0
+
+
+def test_8_bits_have_half_the_bytes_of_float16_and_lose_a_hundredth() -> None:
+    part = heavy_tailed(600_000_000, 1e-4)
+    packed = BYTES.compress(part)
+    assert len(packed.buffer) < 0.54 * len(HALVES.compress(part).buffer)
+    assert norm(BYTES.extract(packed) - part) < 0.015 * norm(part)
+
+
+@given(
+    st.lists(st.floats(-(2.0**126), 2.0**126, width=32), min_size=1, max_size=200),
+    st.sampled_from([1.0, 1e-20, 1e-38, 1e-45]),
+)
+@settings(max_examples=200, deadline=None)
+def test_an_8_bit_value_is_off_by_half_a_step_of_its_row_and_as_its_sender_keeps_it(
+    values: list[float], unit: float
+) -> None:
+    part = torch.tensor(values, dtype=torch.float32) * unit
+    packed = BYTES.compress(part)
+    read = BYTES.extract(packed)
+    assert len(packed.buffer) == BYTES.size(len(values))
+    assert read.numpy().tobytes() == BYTES.as_received(part).numpy().tobytes()
+    for row, found in zip(part.split(64), read.split(64), strict=True):
+        step = float(row.abs().max()) / 127
+        assert float((row.double() - found.double()).abs().max()) <= max(0.5001 * step, 127 * 2.0**-126)
+
+
+@pytest.mark.parametrize("scale", [-1.0, 3e38, float("inf"), float("nan")])
+def test_a_rows_scale_that_is_none_is_refused(scale: float) -> None:
+    packed = BYTES.compress(torch.ones(100))
+    packed.buffer = packed.buffer[:4] + HEAD.pack(scale) + packed.buffer[8:]
+    with pytest.raises(PartError, match="scale"):
+        BYTES.read(packed, torch.Size([100]))
+
+
+@pytest.mark.parametrize("shape", [(64,), (65,), (1,), (3, 5)])
+def test_rows_that_are_not_full_keep_shape_and_size(shape: tuple[int, ...]) -> None:
+    part = torch.randn(shape)
+    packed = BYTES.compress(part)
+    assert BYTES.read(packed, part.shape).shape == BYTES.as_received(part).shape == part.shape
+    packed.buffer = packed.buffer[:-1]
+    with pytest.raises(PartError, match="bytes came where"):
+        BYTES.read(packed, part.shape)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_sent_in_8_bits(bad: float) -> None:
+    with pytest.raises(PartError, match="not finite"):
+        BYTES.compress(torch.tensor([1.0, bad]))
