@@ -180,8 +180,8 @@ class Averaging(Section):
     alone: Literal["step", "keep"] = "step"
     """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
     compression: Literal["none", "float16", "int8"] = "float16"
-    """Of gradients on the wire: `float16` takes half the bytes of `none`, which is float32, and `int8` half of
-    these, for an error of a hundredth of the norm each way."""
+    """Of gradients on the wire: `float16` takes half the bytes of `none`, which is float32. `int8` takes half
+    of these, for an error of a hundredth of the norm each way."""
 
 
 class Releasing(Section):

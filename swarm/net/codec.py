@@ -141,7 +141,7 @@ class Rows:
         rows = F.pad(flat, (0, -len(flat) % ROW)).view(-1, ROW)
         low, high = rows.aminmax(dim=1)
         scales = torch.maximum(high, -low).div_(STEPS)
-        # Below the smallest normal number a scale would be rounded: such a row becomes zeros, as one of zeros.
+        # Below the smallest normal number a scale would be rounded: such a row becomes zeros.
         scales[scales < torch.finfo(torch.float32).tiny] = 0
         steps = rows * scales.reciprocal().nan_to_num_(posinf=0.0)[:, None]
         return scales, steps.round_().to(torch.int8)
