@@ -19,8 +19,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,10 +126,8 @@ class Blobs:
 
     async def take(self, version: int, blocks: Blocks) -> None:
         """Hold these bytes of somebody else for others, beside the loop where there is a disk."""
-        held = Held(blocks.root, version, blocks.size, blocks.leaves)
-        await self._off_loop(self._shelf.add, blocks.blobs())
-        await self._off_loop(self._shelf.mark, held)
-        self._complete(held)
+        async with self._coming(Held(blocks.root, version, blocks.size, blocks.leaves)):
+            await self._off_loop(self._shelf.add, blocks.blobs())
 
     def get(self, digest: Digest) -> bytes | None:
         """A block or a leaf list, if it is held here; asks nobody."""
@@ -177,18 +176,24 @@ class Blobs:
         fetch = Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
         leaves = await self._leaves(fetch, version, root, size)
         held = Held(root, version, size, leaves)
-        self._fetching[root] += 1
-        try:
-            await self._begin(held)
+        async with self._coming(held):
             blocks = await self._fetch_blocks(fetch, held)
-            await self._off_loop(self._shelf.mark, held)
             whole = Blocks(b"".join(blocks[leaf] for leaf in leaves), leaves, root)
             await self._off_loop(self._shelf.add, whole.blobs())  # in memory as views of the whole
+        return whole
+
+    @asynccontextmanager
+    async def _coming(self, held: Held) -> AsyncIterator[None]:
+        """Its blocks stay from now on; all of them are here at the end, unless that is an exception."""
+        self._fetching[held.root] += 1
+        try:
+            await self._begin(held)
+            yield
+            await self._off_loop(self._shelf.mark, held)
             self._complete(held)
         finally:
-            self._fetching -= Counter([root])
+            self._fetching -= Counter([held.root])
             self._prune()
-        return whole
 
     async def _off_loop(self, use: Callable[..., T], *args: Any) -> T:
         """Use the shelf, one call after the other; a folder in a thread, since an fsync takes as long as a
@@ -211,13 +216,13 @@ class Blobs:
         if size <= block_size(size):
             return (root,)
         try:
-            return read_leaf_list(await self._take(fetch, root), size)
+            return read_leaf_list(await self._blob(fetch, root), size)
         except ValueError as error:
             raise NetError(
                 f"version {version}: {error}; whoever published it made a mistake or lies"
             ) from error
 
-    async def _take(self, fetch: Fetch, digest: Digest) -> Buffer:
+    async def _blob(self, fetch: Fetch, digest: Digest) -> Buffer:
         """A blob from here, else from the holders; fetching does not hold it."""
         data = self._shelf.get(digest)
         return data if data is not None else await fetch.blob(digest)
@@ -238,7 +243,7 @@ class Blobs:
         async def take() -> None:
             for leaf, size in todo:
                 here = leaf in self._shelf
-                got[leaf] = await self._take(fetch, leaf)
+                got[leaf] = await self._blob(fetch, leaf)
                 if len(got[leaf]) != size:
                     raise NetError(
                         f"{leaf} has {len(got[leaf])} bytes, not {size}: whoever published version"

@@ -3,6 +3,7 @@ a restart."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -221,3 +222,25 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
 
     with_peers(scene)
     assert len(told) == 1 and os.strerror(why) in told[0] and "held in memory alone" in told[0]
+
+
+def test_a_block_that_an_old_version_shares_with_one_that_comes_to_the_disk_stays(tmp_path: Path) -> None:
+    def version(number: int, first: int) -> Blocks:
+        return Blocks.of(bytes([first]) * BLOCK + bytes([number]))
+
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links) as network:
+            blobs = Blobs(network.ports("a", lambda kind: 0.0).mail, folder=tmp_path, keep=2)
+            blobs.hold(0, version(0, first=9))
+            blobs.hold(1, version(1, first=1))
+            comes = version(2, first=9)
+            taken = asyncio.ensure_future(blobs.take(2, comes))
+            while not (tmp_path / digest_of(bytes([2]))).is_file():
+                await asyncio.sleep(0.001)
+            blobs.hold(3, version(3, first=3))  # version 0 goes, and with it whatever nobody needs
+            await taken
+            assert blobs.holds(comes.root, comes.size)
+            assert await blobs.read(comes.root) is not None
+
+    asyncio.run(main())
