@@ -271,7 +271,7 @@ def describe(kind: Any) -> str:
         case shapes.FloatType():
             return "a number" + _bounds(shape)
         case shapes.VarTupleType():
-            return "a list of texts"
+            return "a list of " + ("texts" if isinstance(shape.item_type, shapes.StrType) else "numbers")
         case shapes.DictType():
             return "a table"
         case _:

@@ -107,6 +107,8 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ('[run]\nname = "My run"\n', 2, "wants a text that matches ^[a-z0-9]"),
         ('[run.model]\nname = ""\n', 2, "wants a text that is not empty"),
         ("[run.model]\nrevision = 3\n", 2, "wants a text, found 3"),
+        ("[run.task]\nweights = 3\n", 2, "wants a list of numbers, found 3"),
+        ("[run.task]\nrewards = 3\n", 2, "wants a list of texts, found 3"),
         ("extends = 3\n", 1, "extends is the name of one file, found 3"),
     ],
 )
