@@ -44,7 +44,7 @@ class Blocks:
 
     @classmethod
     def of(cls, data: bytes) -> Blocks:
-        """Hashes `data`: a quarter of a second of CPU for a GB. Raises ValueError when there is none, or too
+        """Hashes `data`: a third of a second of CPU for a GB. Raises ValueError when there is none, or too
         much."""
         if not 0 < len(data) <= LARGEST:
             raise ValueError(f"{len(data)} bytes cannot be cut into blocks: between 1 and {LARGEST} can")
@@ -57,7 +57,7 @@ class Blocks:
 
     def blobs(self) -> dict[Digest, Buffer]:
         """Digest -> blob: every block, as a view, and the leaf list where there is one."""
-        return {**list_blob(self.leaves), **dict(zip(self.leaves, cut(self.whole), strict=True))}
+        return {**list_blob(self.root, self.leaves), **dict(zip(self.leaves, cut(self.whole), strict=True))}
 
 
 def digest_of(data: Buffer) -> Digest:
@@ -86,9 +86,14 @@ def root_of(leaves: Sequence[Digest]) -> Digest:
     return leaves[0] if len(leaves) == 1 else digest_of(leaf_list(leaves))
 
 
-def list_blob(leaves: Sequence[Digest]) -> dict[Digest, Buffer]:
+def list_blob(root: Digest, leaves: Sequence[Digest]) -> dict[Digest, Buffer]:
     """Root -> leaf list; nothing for a single block, whose root needs none."""
-    return {root_of(leaves): leaf_list(leaves)} if len(leaves) > 1 else {}
+    return {root: leaf_list(leaves)} if len(leaves) > 1 else {}
+
+
+def lone_leaf(root: Digest, size: int) -> tuple[Digest, ...]:
+    """The leaf of `size` bytes that are a single block; nothing where there is a list to read."""
+    return (root,) if size <= block_size(size) else ()
 
 
 def leaf_list(leaves: Sequence[Digest]) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,14 +33,26 @@ def children() -> set[int]:
     return found
 
 
-def ended(*wanted: int) -> bool:
-    """Wait until none of these processes runs, for at most PATIENCE seconds: were they gone then?"""
-    end = time.monotonic() + PATIENCE
+def ended(*wanted: int, within: float = PATIENCE) -> bool:
+    """Wait until none of these processes runs, for at most `within` seconds: were they gone then?"""
+    end = time.monotonic() + within
     while alive := processes().keys() & {*wanted}:
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
     return not alive
+
+
+def child_of_a_killed_parent(program: str) -> int:
+    """Run a Python program that prints its child's process id, and kill it while that child runs."""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert child in processes()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    return child
 
 
 def written(path: Path) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import processes
+from process_tree import child_of_a_killed_parent, ended
 
 from swarm import process
 from swarm.process import Child, Ended, Hung, Lost
@@ -41,10 +40,7 @@ def make() -> Iterator[Make]:
 
 
 def gone(pid: int) -> bool:
-    end = time.monotonic() + 10.0
-    while (alive := pid in processes()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not alive
+    return ended(pid, within=10.0)
 
 
 def test_frames_of_any_size_go_there_and_back_in_order(make: Make) -> None:
@@ -176,23 +172,11 @@ def test_a_child_ends_with_a_parent_that_is_killed(code: str) -> None:
         "from swarm.process_start import die_with_parent; "
     )
     wait = "; pipe.send(b''); time.sleep(600)"
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time\nfrom swarm.process import Child\n"
-            f"child = Child([sys.executable, '-c', {head + code + wait!r}])\n"
-            "child.receive(60.0); print(child.pid, flush=True); time.sleep(600)",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+    child = child_of_a_killed_parent(
+        "import sys, time\nfrom swarm.process import Child\n"
+        f"child = Child([sys.executable, '-c', {head + code + wait!r}])\n"
+        "child.receive(60.0); print(child.pid, flush=True); time.sleep(600)"
     )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert child in processes()
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
     assert gone(child)
 
 

@@ -7,15 +7,13 @@ import mmap
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import ended, processes
+from process_tree import child_of_a_killed_parent, ended, processes
 
 from swarm.process import Child, Ended, Pipe
 
@@ -148,22 +146,10 @@ def test_a_fork_outlives_the_thread_that_wanted_it(fork: Fork) -> None:
 
 
 def test_a_fork_ends_with_a_parent_that_is_killed() -> None:
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import time\nfrom swarm.process import Child\n"
-            "print(Child(lambda: time.sleep(600)).pid, flush=True)\ntime.sleep(600)",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+    child = child_of_a_killed_parent(
+        "import time\nfrom swarm.process import Child\n"
+        "print(Child(lambda: time.sleep(600)).pid, flush=True)\ntime.sleep(600)"
     )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert child in processes()
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
     assert ended(child)
 
 

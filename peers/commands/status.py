@@ -26,7 +26,7 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
-from swarm.blocks import Blocks, block_size, read_leaf_list
+from swarm.blocks import Blocks, lone_leaf, read_leaf_list
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
@@ -205,10 +205,9 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
 def _whole(blobs: Path, release: Release) -> bytes | None:
     """The release's bytes; None when some are missing or damaged."""
     try:
-        top = (blobs / release.weights).read_bytes()
-        single = release.size <= block_size(release.size)
-        leaves = (release.weights,) if single else read_leaf_list(top, release.size)
+        root, size = release.weights, release.size
+        leaves = lone_leaf(root, size) or read_leaf_list((blobs / root).read_bytes(), size)
         weights = Blocks.of(b"".join((blobs / leaf).read_bytes() for leaf in leaves))
     except (FileNotFoundError, ValueError):
         return None
-    return weights.whole if weights.root == release.weights else None
+    return weights.whole if weights.root == root else None

@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.blocks import LARGEST, Blocks, Buffer, block_size, block_sizes, read_leaf_list
+from swarm.blocks import LARGEST, Blocks, Buffer, block_sizes, lone_leaf, read_leaf_list
 from swarm.net.fetching import Fetch
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.net.shelves import DIGEST, Folder, Held, MemoryShelf
@@ -104,7 +104,7 @@ class Blobs:
 
     def hold(self, version: int, blocks: Blocks) -> None:
         """Hold these bytes for others, until newer ones take their place."""
-        held = Held(blocks.root, version, blocks.size, blocks.leaves)
+        held = Held.of(version, blocks)
         self._shelf.add(blocks.blobs())
         self._shelf.mark(held)
         self._complain()
@@ -126,7 +126,7 @@ class Blobs:
 
     async def take(self, version: int, blocks: Blocks) -> None:
         """Hold these bytes of somebody else for others, beside the loop where there is a disk."""
-        async with self._coming(Held(blocks.root, version, blocks.size, blocks.leaves)):
+        async with self._coming(Held.of(version, blocks)):
             await self._off_loop(self._shelf.add, blocks.blobs())
 
     def get(self, digest: Digest) -> bytes | None:
@@ -213,8 +213,8 @@ class Blobs:
             self._on_damage(complaint)
 
     async def _leaves(self, fetch: Fetch, version: int, root: Digest, size: int) -> tuple[Digest, ...]:
-        if size <= block_size(size):
-            return (root,)
+        if lone := lone_leaf(root, size):
+            return lone
         try:
             return read_leaf_list(await self._blob(fetch, root), size)
         except ValueError as error:

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from swarm.blocks import LARGEST, Buffer, block_size, digest_of, list_blob, read_leaf_list
+from swarm.blocks import LARGEST, Blocks, Buffer, digest_of, list_blob, lone_leaf, read_leaf_list
 from swarm.durable import write_durably
 from swarm.types import Digest, Struct
 from swarm.wire import WireError, decode, encode
@@ -30,6 +30,10 @@ class Held(NamedTuple):
     version: int
     size: int
     leaves: tuple[Digest, ...]
+
+    @classmethod
+    def of(cls, version: int, blocks: Blocks) -> Held:
+        return cls(blocks.root, version, blocks.size, blocks.leaves)
 
 
 class Mark(Struct):
@@ -58,7 +62,7 @@ class MemoryShelf:
         self._blobs.update(blobs)
 
     def begin(self, held: Held) -> None:
-        self.add(list_blob(held.leaves))
+        self.add(list_blob(held.root, held.leaves))
 
     def complaint(self) -> str:
         return ""
@@ -138,7 +142,7 @@ class Folder:
         self._unlink(f"{held.root}.begun")
 
     def _note(self, held: Held, mark: str) -> None:
-        self.add(list_blob(held.leaves))
+        self.add(list_blob(held.root, held.leaves))
         self._write(f"{held.root}.{mark}", encode(Mark(version=held.version, size=held.size)))
 
     def complaint(self) -> str:
@@ -196,12 +200,12 @@ class Folder:
         root = Digest(file.stem)
         try:
             mark = decode(file.read_bytes(), Mark)
-            if mark.size <= block_size(mark.size):
-                return Held(root, mark.version, mark.size, (root,))
-            leaves = self.get(root)
-            if leaves is None:
-                return None
-            return Held(root, mark.version, mark.size, read_leaf_list(leaves, mark.size))
+            leaves = lone_leaf(root, mark.size)
+            if not leaves:
+                if (data := self.get(root)) is None:
+                    return None
+                leaves = read_leaf_list(data, mark.size)
+            return Held(root, mark.version, mark.size, leaves)
         except (OSError, WireError, ValueError) as error:
             self._on_damage(f"{file} is damaged ({error}): its release is left out until it is fetched again")
             return None
