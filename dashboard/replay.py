@@ -31,9 +31,10 @@ from dashboard.source import Moment
 from dashboard.state import State, fold
 from dashboard.text import number
 from dashboard.views import Span
-from swarm.config import History, Run
+from swarm.config import Run
 from swarm.events import AnyEvent, Event
 from swarm.journal import from_line
+from swarm.page_settings import History
 
 STRIDE = 4096
 """Least events between two saved states: as many as are folded in a tenth of a second."""

@@ -25,7 +25,8 @@ from dashboard.state import CURVES, State, curve_name
 from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, number, proper, whole
 from dashboard.timeline import Timeline
-from swarm.config import History, Run
+from swarm.config import Run
+from swarm.page_settings import History
 from swarm.types import PeerId, Release
 
 FORM = 1

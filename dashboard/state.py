@@ -36,8 +36,9 @@ from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, clean, moment, proper
 from dashboard.timeline import Timeline
 from swarm import events as happened
-from swarm.config import History, Run
+from swarm.config import Run
 from swarm.identity import human_name
+from swarm.page_settings import History
 from swarm.protocol import ROLES, Role
 from swarm.types import PeerId, Release
 

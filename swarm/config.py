@@ -15,27 +15,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from swarm.page_settings import History, Page
+from swarm.sections import Count, Decay, Name, Number, Part, Port, Positive, Seconds, Section, Share, Weight
 from swarm.types import COMPLETIONS
 
-Count = Annotated[int, Meta(ge=1)]
-Number = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(gt=0.0)]
-Positive = Annotated[float, Meta(gt=0.0)]
-Weight = Annotated[float, Meta(ge=0.0)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Part = Annotated[float, Meta(gt=0.0, le=1.0)]
-Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Name = Annotated[str, Meta(min_length=1)]
 RunName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,39}$")]
 """A run's name is part of folder names and of the delegations that the owner signs."""
-
-
-class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A TOML table: unknown keys are refused."""
 
 
 class Model(Section):
@@ -335,43 +322,6 @@ class Rewards(Section):
     code: Literal["sandbox", "trust", "refuse"] = "sandbox"
     """What to do with reward code that came with a run: run it in bubblewrap without network or home, run it
     like a program of this user, or refuse the run."""
-
-
-class Page(Section):
-    """The web page of this peer."""
-
-    host: Name = "127.0.0.1"
-    """Address to serve it on. It has no password: others reach it through a proxy that asks for one."""
-    port: Port = 8080
-    """TCP port; 0 takes a free one."""
-    free: bool = True
-    """Take the next free port where `port` is taken; otherwise that is an error."""
-    hosts: tuple[str, ...] = ()
-    """Host names, besides `host`, under which a browser may request the page: that of a proxy in front of
-    it."""
-    invite: bool = True
-    """Show how to join: in a public run to everybody who sees the page, in a private one never without an
-    invite for samplers."""
-
-
-class History(Section):
-    """What the page remembers: bounded, and kept in the run folder over restarts. Memory and the page's
-    snapshot grow with each number."""
-
-    points: Count = 2000
-    """Points of a curve; at the limit every second one is dropped, so that a long run keeps its shape."""
-    events: Count = 1000
-    """Sentences in the list of events."""
-    peers: Count = 1000
-    """Rows of peers; the one that was silent for longest is dropped first."""
-    samples: Count = 24
-    """Groups that can be read."""
-    releases: Count = 512
-    """Releases whose spread is shown."""
-    columns: Annotated[int, Meta(ge=2)] = 180
-    """Columns of the map of lags; at the limit two are merged into one."""
-    save: Seconds = 30.0
-    """Seconds between two saves."""
 
 
 class Swarm(Section):

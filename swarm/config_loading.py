@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from swarm import settings
-from swarm.config import Config, Run, Section
+from swarm.config import Config, Run
+from swarm.sections import Section
 from swarm.settings import ConfigError
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.partner import opened, say
 from benchmarks.synthetic_events import swarm_events
 from dashboard.state import State, fold
-from swarm.config import History
+from swarm.page_settings import History
 
 EARLIER = 1100
 """Peers of the earlier swarm: more than History.peers."""

@@ -40,12 +40,13 @@ from peers.runtime.membership_renewal import MembershipRenewal, renewer
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
 from swarm import events
-from swarm.config import Config, Listen, Page, Run
+from swarm.config import Config, Listen, Run
 from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.identity import human_name, verify
 from swarm.invite import Invite
 from swarm.net.ports import Average, Averager, Ports
+from swarm.page_settings import Page
 from swarm.protocol import INVITED, JOINING, ROLES, Kind, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource

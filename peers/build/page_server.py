@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dashboard.views import InviteView
 from swarm import invite as invites
-from swarm.config import Page
+from swarm.page_settings import Page
 from swarm.protocol import Role
 from swarm.types import Digest
 

@@ -18,9 +18,10 @@ from peers.build import assembly, run_folder
 from peers.build.page_server import page, public_invite
 from peers.errors import WrongUsage
 from peers.runtime.signals import SignalHandler, run_until_signalled
-from swarm.config import Config, Page, Run
+from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.journal import from_line
+from swarm.page_settings import Page
 from swarm.protocol import Role
 
 

@@ -17,8 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from swarm.config import Delay, DelayLaw, Positive, Run, Section
+from swarm.config import Delay, DelayLaw, Run
 from swarm.protocol import Role
+from swarm.sections import Positive, Section
 from swarm.sim.flows import Line
 
 FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")

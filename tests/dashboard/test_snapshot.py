@@ -17,7 +17,7 @@ from dashboard.snapshot import SnapshotError, dump, load
 from dashboard.state import State, fold
 from dashboard.views import StateView
 from swarm import events as happened
-from swarm.config import History
+from swarm.page_settings import History
 
 SMALL = History(points=6, events=9, peers=4, samples=2, columns=4)
 

@@ -34,8 +34,9 @@ from dashboard.series import LIMIT, Series
 from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
 from swarm import events as happened
-from swarm.config import History, Run
+from swarm.config import Run
 from swarm.journal import from_line, to_line
+from swarm.page_settings import History
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Verdict
 

@@ -13,6 +13,7 @@ from swarm import config, config_loading
 from swarm import settings as layers
 from swarm.config import Config, Run
 from swarm.config_loading import load
+from swarm.page_settings import Page
 from swarm.settings import ConfigError
 
 
@@ -240,7 +241,7 @@ def test_a_joiner_gets_the_run_that_was_started(run: Run) -> None:
 @given(runs)
 def test_what_is_dumped_can_be_loaded(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        whole = Config(run=run, peer=config.Peer(page=config.Page(port=1)))
+        whole = Config(run=run, peer=config.Peer(page=Page(port=1)))
         assert load(written(Path(folder), config_loading.dump(whole))).config == whole
         assert load(written(Path(folder), config_loading.dump(whole, "run"))).config == Config(run=run)
 

@@ -15,12 +15,13 @@ from peers.commands import dashboard
 from peers.commands.up import Tail
 from peers.errors import CannotHere, WrongUsage
 from swarm import invite as invites
-from swarm.config import Config, Page, Run
+from swarm.config import Config, Run
 from swarm.config_loading import run_dict
 from swarm.durable import write_durably
 from swarm.events import Noted
 from swarm.identity import open_key
 from swarm.journal import to_line
+from swarm.page_settings import Page
 from swarm.protocol import Role
 from swarm.types import Digest, PeerId, Spec
 from swarm.wire import encode

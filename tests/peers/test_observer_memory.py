@@ -20,8 +20,9 @@ from peers.roles import observer as module
 from peers.roles.observer import ANSWER_LIMIT, Observer
 from peers.runtime.host import Host
 from swarm import events, wire
-from swarm.config import Config, DelayLaw, History, Peer, Run
+from swarm.config import Config, DelayLaw, Peer, Run
 from swarm.net.in_memory import EPOCH, MemoryNetwork
+from swarm.page_settings import History
 from swarm.protocol import Phase, Role
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks

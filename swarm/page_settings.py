@@ -1,0 +1,46 @@
+"""Settings of a peer's web page: where it is served, and what it remembers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from swarm.sections import Count, Name, Port, Seconds, Section
+
+
+class Page(Section):
+    """The web page of this peer."""
+
+    host: Name = "127.0.0.1"
+    """Address to serve it on. It has no password: others reach it through a proxy that asks for one."""
+    port: Port = 8080
+    """TCP port; 0 takes a free one."""
+    free: bool = True
+    """Take the next free port where `port` is taken; otherwise that is an error."""
+    hosts: tuple[str, ...] = ()
+    """Host names, besides `host`, under which a browser may request the page: that of a proxy in front of
+    it."""
+    invite: bool = True
+    """Show how to join: in a public run to everybody who sees the page, in a private one never without an
+    invite for samplers."""
+
+
+class History(Section):
+    """What the page remembers: bounded, and kept in the run folder over restarts. Memory and the page's
+    snapshot grow with each number."""
+
+    points: Count = 2000
+    """Points of a curve; at the limit every second one is dropped, so that a long run keeps its shape."""
+    events: Count = 1000
+    """Sentences in the list of events."""
+    peers: Count = 1000
+    """Rows of peers; the one that was silent for longest is dropped first."""
+    samples: Count = 24
+    """Groups that can be read."""
+    releases: Count = 512
+    """Releases whose spread is shown."""
+    columns: Annotated[int, Meta(ge=2)] = 180
+    """Columns of the map of lags; at the limit two are merged into one."""
+    save: Seconds = 30.0
+    """Seconds between two saves."""

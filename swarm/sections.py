@@ -1,0 +1,26 @@
+"""What a table of settings is made of: the closed section, and the ranges that its fields' types say.
+
+Not handled here: which settings there are (swarm.config), scenarios of the simulator (swarm.sim.scenario).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+Number = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0.0)]
+Positive = Annotated[float, Meta(gt=0.0)]
+Weight = Annotated[float, Meta(ge=0.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Part = Annotated[float, Meta(gt=0.0, le=1.0)]
+Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Name = Annotated[str, Meta(min_length=1)]
+
+
+class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A TOML table: unknown keys are refused."""
