@@ -263,7 +263,7 @@ class Children:
             elif code in FATAL and not child.stable:
                 raise FATAL[code](f"{child.name} cannot run: {child.last_line()} (its log: {child.log})")
             elif code is not None:
-                why = f": {child.last_line()}" if code in FATAL else ""
+                why = f": {child.last_line()}" if code > 0 else ""  # killed, it said nothing about it
                 self.console.print(
                     f"{child.name} died ({_cause_of_death(code)}{why}) and is started again",
                     style="yellow",

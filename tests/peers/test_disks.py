@@ -140,6 +140,14 @@ def test_a_child_that_has_run_and_cannot_now_is_started_again(
     assert started == ["seed"]
 
 
+def test_a_child_that_ended_with_a_bug_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    house, child = household(tmp_path, 1)
+    child.log.write_text("Traceback ...\nswarm: this is a bug in swarm (KeyError: 'a')\n")
+    house._look()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "seed died (exit code 1: this is a bug in swarm (KeyError: 'a')) and is started again" in said
+
+
 def test_a_child_that_never_ran_ends_the_swarm_with_its_message(tmp_path: Path) -> None:
     house, _ = household(tmp_path, 3)
     with pytest.raises(errors.CannotHere, match="seed cannot run: cannot use blobs: the disk is full"):
