@@ -4,13 +4,14 @@
 
 A block's address is its leaf, the leaf list's address is the root: both are blobs like any other, and whoever
 has root and size can check everything below it, block by block. The root of a single block is its leaf: there
-is no list, and no round trip for one. Equal blocks of two versions are one blob. Not handled: how blocks
-travel (swarm.net.blobs), how one version's blocks are made from another's (swarm.patch_files).
+is no list, and no round trip for one. Equal blocks of two versions are one blob. A file that many fetch at
+once is cut smaller (`file_block`): whoever has a block gives it on. Not handled: how blocks travel
+(swarm.net.blobs), how one version's blocks are made from another's (swarm.patch_files).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,6 +21,8 @@ from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest
 
 Buffer: TypeAlias = bytes | memoryview
+Rule: TypeAlias = Callable[[int], int]
+"""Bytes of a whole -> bytes of its blocks."""
 
 BLOCK = 1 << 20
 """Bytes of a block: streams are fastest between 256 KiB and 1 MiB, and a lost block is cheap to repeat."""
@@ -27,11 +30,18 @@ BLOCK = 1 << 20
 LEAF = 32
 """Bytes of a BLAKE3 digest."""
 
-MOST = FRAME_LIMIT // LEAF
-"""Leaves of a list that one mail carries. Beyond 128 GiB blocks are larger, up to what a mail carries."""
+CARRIED = FRAME_LIMIT - (64 << 10)
+"""Bytes of a block or a leaf list at most: the mail that carries one says what else its sender has."""
 
-LARGEST = FRAME_LIMIT * MOST
-"""Bytes that can be cut: 512 GiB."""
+MOST = CARRIED // LEAF
+"""Leaves of a list that one mail carries. Beyond 126 GiB blocks are larger, up to what a mail carries."""
+
+LARGEST = CARRIED // BLOCK * BLOCK * MOST
+"""Bytes that can be cut: 378 GiB."""
+
+LEAST, PIECES = 64 << 10, 100
+"""Bytes of a file's block at least, and blocks of a large file at least: with fewer, those who fetch it have
+nothing to give each other at first; smaller ones cost more in questions than they bring."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +51,18 @@ class Blocks:
     whole: bytes = field(compare=False, repr=False)
     leaves: tuple[Digest, ...] = field(repr=False)
     root: Digest
+    step: int = field(compare=False, repr=False)
+    """Bytes of a block, but for the last one."""
 
     @classmethod
-    def of(cls, data: bytes) -> Blocks:
+    def of(cls, data: bytes, rule: Rule | None = None) -> Blocks:
         """Hashes `data`: a third of a second of CPU for a GB. Raises ValueError when there is none, or too
         much."""
         if not 0 < len(data) <= LARGEST:
             raise ValueError(f"{len(data)} bytes cannot be cut into blocks: between 1 and {LARGEST} can")
-        leaves = tuple(map(digest_of, cut(data)))
-        return cls(data, leaves, root_of(leaves))
+        step = (rule or block_size)(len(data))
+        leaves = tuple(map(digest_of, cut(data, step)))
+        return cls(data, leaves, root_of(leaves), step)
 
     @property
     def size(self) -> int:
@@ -57,7 +70,10 @@ class Blocks:
 
     def blobs(self) -> dict[Digest, Buffer]:
         """Digest -> blob: every block, as a view, and the leaf list where there is one."""
-        return {**list_blob(self.root, self.leaves), **dict(zip(self.leaves, cut(self.whole), strict=True))}
+        return {
+            **list_blob(self.root, self.leaves),
+            **dict(zip(self.leaves, cut(self.whole, self.step), strict=True)),
+        }
 
 
 def digest_of(data: Buffer) -> Digest:
@@ -65,20 +81,25 @@ def digest_of(data: Buffer) -> Digest:
     return Digest(blake3(data).hexdigest())
 
 
-def cut(data: bytes) -> list[memoryview]:
-    """The blocks of `data` in order: views, no copies."""
-    whole, step = memoryview(data), block_size(len(data))
+def cut(data: bytes, step: int = 0) -> list[memoryview]:
+    """The blocks of `data` in order, of `step` bytes or as those of a release: views, no copies."""
+    whole, step = memoryview(data), step or block_size(len(data))
     return [whole[at : at + step] for at in range(0, len(data), step)]
 
 
 def block_size(size: int) -> int:
-    """Bytes of a block, but for the last one, of `size` bytes."""
+    """Bytes of a block, but for the last one, of a release of `size` bytes."""
     return BLOCK * max(1, -(-size // (MOST * BLOCK)))
 
 
-def block_sizes(size: int) -> list[int]:
-    """Bytes of each block of `size` bytes."""
-    step = block_size(size)
+def file_block(size: int) -> int:
+    """The same of a file of `size` bytes that many fetch at once: a hundredth, within bounds."""
+    return max(size // PIECES, LEAST) if size < PIECES * BLOCK else block_size(size)
+
+
+def block_sizes(size: int, step: int = 0) -> list[int]:
+    """Bytes of each block of `size` bytes, cut as in `cut`."""
+    step = step or block_size(size)
     return [min(step, size - at) for at in range(0, size, step)]
 
 
@@ -91,9 +112,9 @@ def list_blob(root: Digest, leaves: Sequence[Digest]) -> dict[Digest, Buffer]:
     return {root: leaf_list(leaves)} if len(leaves) > 1 else {}
 
 
-def lone_leaf(root: Digest, size: int) -> tuple[Digest, ...]:
+def lone_leaf(root: Digest, size: int, step: int = 0) -> tuple[Digest, ...]:
     """The leaf of `size` bytes that are a single block; nothing where there is a list to read."""
-    return (root,) if size <= block_size(size) else ()
+    return (root,) if size <= (step or block_size(size)) else ()
 
 
 def leaf_list(leaves: Sequence[Digest]) -> bytes:
@@ -101,9 +122,9 @@ def leaf_list(leaves: Sequence[Digest]) -> bytes:
     return bytes.fromhex("".join(leaves))
 
 
-def read_leaf_list(data: Buffer, size: int) -> tuple[Digest, ...]:
+def read_leaf_list(data: Buffer, size: int, step: int = 0) -> tuple[Digest, ...]:
     """The leaves of `size` bytes. Raises ValueError when these are not as many as its blocks."""
-    count = -(-size // block_size(size))
+    count = -(-size // (step or block_size(size)))
     if len(data) != LEAF * count:
         raise ValueError(f"{len(data)} bytes of leaves do not fit {size} bytes, which are {count} blocks")
     text = data.hex()

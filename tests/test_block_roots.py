@@ -9,7 +9,23 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.blocks import BLOCK, LARGEST, LEAF, Blocks, block_sizes, cut, digest_of, leaf_list, read_leaf_list
+from swarm.blocks import (
+    BLOCK,
+    CARRIED,
+    LARGEST,
+    LEAF,
+    LEAST,
+    MOST,
+    PIECES,
+    Blocks,
+    block_size,
+    block_sizes,
+    cut,
+    digest_of,
+    file_block,
+    leaf_list,
+    read_leaf_list,
+)
 
 DATA = random.Random(1).randbytes(2 * BLOCK + 3)
 
@@ -39,6 +55,19 @@ def test_a_changed_bit_changes_its_leaf_and_the_root_and_no_other_leaf() -> None
 def test_sizes_of_blocks_add_up_and_fit_one_mail(size: int) -> None:
     sizes = block_sizes(min(size, 1 << 30))
     assert sum(sizes) == min(size, 1 << 30) and len(set(sizes[:-1])) <= 1
+
+
+@given(size=st.integers(1, LARGEST))
+def test_a_block_and_the_list_of_a_file_fit_one_mail_and_a_large_file_has_many(size: int) -> None:
+    step = file_block(size)
+    assert min(size, LEAST) <= step <= CARRIED and -(-size // step) <= MOST
+    assert step in (LEAST, block_size(size)) or size // step >= PIECES
+
+
+def test_a_file_is_cut_by_its_rule_and_keeps_its_size_of_blocks() -> None:
+    blocks = Blocks.of(DATA, file_block)
+    assert blocks.step == LEAST and len(blocks.leaves) == 33 and len(blocks.blobs()) == 34
+    assert read_leaf_list(leaf_list(blocks.leaves), len(DATA), LEAST) == blocks.leaves
 
 
 @pytest.mark.parametrize("data", [b"", bytes(LEAF), bytes(4 * LEAF), bytes(3 * LEAF + 1)])

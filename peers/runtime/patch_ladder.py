@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swarm import events, patch_files
-from swarm.blocks import Blocks
+from swarm.blocks import Blocks, block_size, file_block
 from swarm.core.ladder import LONGEST, RUNG, cheapest
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
@@ -39,7 +39,12 @@ class PatchLadder:
         """`wholes` holds the releases' own blocks."""
         self._host, self._wholes = host, wholes
         self.files = Blobs(
-            host.ports.mail, service=Service.PATCHES, keep=LONGEST, rng=host.rng, on_bad=self._bad_holder
+            host.ports.mail,
+            service=Service.PATCHES,
+            rule=file_block,
+            keep=LONGEST,
+            rng=host.rng,
+            on_bad=self._bad_holder,
         )
         self._useless: set[Digest] = set()
         """Patch files that make other bytes than they promise."""
@@ -69,7 +74,7 @@ class PatchLadder:
         return tuple(patches)
 
     async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch:
-        blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file)
+        blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file, file_block)
         self._make_room(weights.blocks.size)
         self.files.hold(weights.version, blocks)
         return Patch(base=base, root=blocks.root, size=blocks.size)
@@ -117,7 +122,7 @@ class PatchLadder:
                 reason = f"patch to version {made.version}: {error}; the whole release is fetched"
                 self._host.emit(events.Rejected, sender=made.publisher, kind=Service.PATCHES, reason=reason)
                 return None
-        whole = Blocks(b"".join(blocks), tuple(leaves), release.weights)
+        whole = Blocks(b"".join(blocks), tuple(leaves), release.weights, block_size(release.size))
         await self._wholes.take(release.version, whole)
         return whole
 

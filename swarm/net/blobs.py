@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.blocks import LARGEST, Blocks, Buffer, block_sizes, lone_leaf, read_leaf_list
+from swarm.blocks import LARGEST, Blocks, Buffer, Rule, block_size, block_sizes, lone_leaf, read_leaf_list
 from swarm.net.fetching import Fetch
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.net.shelves import DIGEST, Folder, Held, MemoryShelf
@@ -70,15 +70,17 @@ class Blobs:
         on_bad: Callable[[PeerId, str], None] = _ignore,
         rng: random.Random | None = None,
         service: Service = Service.BLOBS,
+        rule: Rule = block_size,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
         """Read the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks.
 
-        `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone.
+        `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone;
+        `rule` says how large the blocks of what is fetched are (a folder has those of releases).
         """
         self.asked = 0.0
         self.most = LARGEST
-        self._mail, self._service = mail, service
+        self._mail, self._service, self._rule = mail, service, rule
         self._on_bad = on_bad
         self._keep = keep
         self._rng = rng or random.Random()
@@ -178,7 +180,7 @@ class Blobs:
         held = Held(root, version, size, leaves)
         async with self._coming(held):
             blocks = await self._fetch_blocks(fetch, held)
-            whole = Blocks(b"".join(blocks[leaf] for leaf in leaves), leaves, root)
+            whole = Blocks(b"".join(blocks[leaf] for leaf in leaves), leaves, root, self._rule(size))
             await self._off_loop(self._shelf.add, whole.blobs())  # in memory as views of the whole
         return whole
 
@@ -213,10 +215,11 @@ class Blobs:
             self._on_damage(complaint)
 
     async def _leaves(self, fetch: Fetch, version: int, root: Digest, size: int) -> tuple[Digest, ...]:
-        if lone := lone_leaf(root, size):
+        step = self._rule(size)
+        if lone := lone_leaf(root, size, step):
             return lone
         try:
-            return read_leaf_list(await self._blob(fetch, root), size)
+            return read_leaf_list(await self._blob(fetch, root), size, step)
         except ValueError as error:
             raise NetError(
                 f"version {version}: {error}; whoever published it made a mistake or lies"
@@ -238,7 +241,8 @@ class Blobs:
         """Leaf -> block. Each is held as soon as it is here."""
         got: dict[Digest, Buffer] = {}
         # Equal blocks have one leaf, and are fetched once.
-        todo = iter(dict(zip(held.leaves, block_sizes(held.size), strict=True)).items())
+        sizes = block_sizes(held.size, self._rule(held.size))
+        todo = iter(dict(zip(held.leaves, sizes, strict=True)).items())
 
         async def take() -> None:
             for leaf, size in todo:

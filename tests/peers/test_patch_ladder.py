@@ -14,7 +14,7 @@ from still_host import membership, still_host
 
 from peers.runtime.host import Host
 from swarm import events, patch_files, wire
-from swarm.blocks import BLOCK, Blocks, cut
+from swarm.blocks import BLOCK, Blocks, cut, file_block
 from swarm.config import DelayLaw
 from swarm.core.ladder import RUNG
 from swarm.net.in_memory import MemoryNetwork
@@ -163,7 +163,7 @@ async def _useless(swarm: Swarm, sampler: Host, file: bytes | None, base: bytes 
     await swarm.take(sampler, swarm.released[0])
     await swarm.release(BYTES[1])
     good = swarm.released.pop()
-    blocks = Blocks.of(file or b"nobody has this")
+    blocks = Blocks.of(file or b"nobody has this", file_block)
     if file is not None:
         swarm.learner.releases.patches.files.hold(1, blocks)
     patch = Patch(base=Blocks.of(base).root, root=blocks.root, size=blocks.size)

@@ -205,5 +205,5 @@ def test_a_state_has_no_limit_of_its_own() -> None:
     """The state of 1.7 billion parameters is 20 GB, and one mail has its leaf list."""
     size = 12 * 1_700_000_000
     assert blocks.block_size(size) == blocks.BLOCK and size < blocks.LARGEST
-    assert len(blocks.leaf_list((RUN,) * blocks.MOST)) == FRAME_LIMIT
-    assert blocks.block_size(blocks.LARGEST) == FRAME_LIMIT
+    assert len(blocks.leaf_list((RUN,) * blocks.MOST)) <= blocks.CARRIED < FRAME_LIMIT
+    assert blocks.block_size(blocks.LARGEST) <= blocks.CARRIED
