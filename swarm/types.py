@@ -23,6 +23,14 @@ Digest = NewType("Digest", Annotated[str, Meta(max_length=64)])
 """Lower-case hex of 32 bytes: BLAKE3 of weights and of what travels as blobs (swarm.blocks), SHA-256 of files
 and of the Spec."""
 
+Root = Annotated[Digest, Meta(pattern="^[0-9a-f]{64}$")]
+"""A digest by which blobs are asked for: on a disk it is the name of a file."""
+
+Count = Annotated[int, Meta(ge=0)]
+
+Size = Annotated[int, Meta(gt=0)]
+"""Bytes."""
+
 Word = Annotated[str, Meta(max_length=512)]
 """A name, an id, a state of one word or two, a file, an address."""
 
@@ -144,11 +152,11 @@ class Patch(Struct):
     """How a release's bytes are made of another version's: the address of a patch file
     (swarm.patch_files)."""
 
-    base: Digest
+    base: Root
     """Weights of the version that it starts from."""
-    root: Digest
+    root: Root
     """Of the file's blocks."""
-    size: int
+    size: Size
     """Bytes of the file."""
 
 
@@ -156,17 +164,17 @@ class Release(Struct, tag="release"):
     """A published policy version: the only way in which weights reach other peers. Signed by its publisher's
     envelope."""
 
-    version: int
-    weights: Digest
+    version: Count
+    weights: Root
     """Root of the blocks of the safetensors bytes (bf16), and the address of their leaf list: see
     swarm.blocks."""
-    size: int
+    size: Size
     parent: Digest
     """`weights` of the version before."""
     publisher: PeerId
-    learners: int
+    learners: Count
     """How many learners averaged for it."""
-    groups: int
+    groups: Count
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
@@ -292,6 +300,8 @@ class Spec(Struct, tag="spec"):
     local model."""
     genesis: Digest
     """Root of the bf16 safetensors of version 0: all weights, or the first adapter."""
+    release_size: Size
+    """Bytes of these, and so of every release: names, shapes and type of its tensors stay."""
     task: Files = {}
     """Local data and reward code of the task."""
     sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}

@@ -90,6 +90,7 @@ NOUNS = [
         owner="00",
         files={"a": Digest("c" * 64)},
         genesis=Digest("d" * 64),
+        release_size=1,
     ),
     types.Task(environment="toy", index=1, prompt="1", answer="a", messages=(MESSAGE,)),
     MESSAGE,

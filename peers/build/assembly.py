@@ -202,6 +202,7 @@ def _host(
         membership=membership,
         observes=ROLES[role].observes,
         genesis=run.spec.genesis,
+        release_size=run.spec.release_size,
     )
     shelf = local.folder / "blobs" if role is Role.SEED else None
     host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)

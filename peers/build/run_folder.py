@@ -263,6 +263,7 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         task=carried,
         sizes=sizes,
         genesis=Blocks.of(genesis).root,
+        release_size=len(genesis),
     )
     return keep_spec(path, wire.encode(spec))
 

@@ -80,6 +80,8 @@ class PeerInfo:
     """Receives and journals all events and heartbeats: seeds and observers."""
     genesis: Digest | None = None
     """Digest of version 0's weights, from the run's specification; a simulation has none."""
+    release_size: int | None = None
+    """Bytes of every release, from there too."""
 
 
 class Host:

@@ -78,7 +78,7 @@ class ReleaseExchange:
         that I would announce."""
         packed = await self._host.ports.work.run(Kind.PACK, weights)
         self.blobs.hold(packed.version, packed.blocks)
-        patches = await self.patches.make(packed, parent, self.candidates.by_weights())
+        patches = await self.patches.make(packed, parent)
         return self._release(packed, parent, learners, groups, patches)
 
     async def publish(
@@ -135,6 +135,10 @@ class ReleaseExchange:
         if release.version == 0 and host.who.genesis not in (None, release.weights):
             raise wire.WireError(
                 f"release 0 has the weights {release.weights}, the run began with {host.who.genesis}"
+            )
+        if (size := host.who.release_size) not in (None, release.size):
+            raise wire.WireError(
+                f"release {release.version} has {release.size} bytes, those of this run have {size}"
             )
         return self._keep(release, sealed)
 

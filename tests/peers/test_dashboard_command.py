@@ -40,6 +40,7 @@ def folder(path: Path, private: bool, name: str = "windows") -> RunFolder:
         owner=owner.public.hex(),
         files={},
         genesis=Digest("ab" * 32),
+        release_size=1,
     )
     return run_folder.keep_spec(path, encode(spec))
 

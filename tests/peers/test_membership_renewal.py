@@ -168,7 +168,14 @@ def lab(tmp_path: Path) -> RunFolder:
     """A private run that was started here, whose seed is gone."""
     owner = identity.open_key(tmp_path / "owner.key")
     settings = run_dict(Run(name="lab", private=True))
-    spec = Spec(protocol=PROTOCOL, run=settings, owner=owner.public.hex(), files={}, genesis=Digest("0" * 64))
+    spec = Spec(
+        protocol=PROTOCOL,
+        run=settings,
+        owner=owner.public.hex(),
+        files={},
+        genesis=Digest("0" * 64),
+        release_size=1,
+    )
     made = run_folder.keep_spec(tmp_path, wire.encode(spec))
     word = made.invite(Role.LEARNER, [f"/ip4/192.0.2.7/tcp/31330/p2p/{invite.keyring(bytes(32)).me}"])
     write_durably(made.invite_path(Role.LEARNER), word.encode())

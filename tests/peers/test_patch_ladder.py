@@ -186,7 +186,7 @@ def test_a_patch_that_makes_other_bytes_costs_the_whole_once_and_names_its_publi
         release = await _useless(swarm, sampler, file)
         assert await swarm.take(sampler, release) > SIZE
         assert [who for who, _ in swarm.blamed] == ["learner"]
-        assert "patch to version 1" in swarm.blamed[0][1] and "whole" in swarm.blamed[0][1]
+        assert "patch to version 1" in swarm.blamed[0][1] and "not tried again" in swarm.blamed[0][1]
         other = msgspec.structs.replace(release, weights=Blocks.of(BYTES[2]).root)
         assert not sampler.releases.patches._useless.isdisjoint(patch.root for patch in other.patches)
 

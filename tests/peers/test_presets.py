@@ -86,7 +86,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Conf
         sampling=replace(run.sampling, group_size=4, max_tokens=6),
         batch=replace(run.batch, groups=2),
     )
-    spec = Spec(protocol=1, run=run_dict(run), owner="", files={}, genesis=Digest(""))
+    spec = Spec(protocol=1, run=run_dict(run), owner="", files={}, genesis=Digest(""), release_size=1)
     yield Config(run=run, peer=config.peer), RunFolder(tmp_path / "run", spec, Digest("0" * 64))
 
 

@@ -49,6 +49,7 @@ def origin(path: Path, **changes: Any) -> RunFolder:
         run={"name": "demo"},
         owner="00",
         genesis=Digest("d" * 64),
+        release_size=1,
         files={name: digest_of(content) for name, content in files.items()},
         task={name: digest_of(content) for name, content in task.items()},
         sizes={name: len(content) for name, content in files.items()}
