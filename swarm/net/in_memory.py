@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import BatchSize
 from swarm.core.standing import Usual
-from swarm.net.in_memory_mail import MemoryMail, MemoryPeer
+from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer
 from swarm.net.in_memory_rounds import Meetings
 from swarm.net.ports import Average, Ports
+from swarm.net.turns import no_turn
 from swarm.protocol import EVENT_LIMIT, KINDS, RECORD_LIMIT, Kind, Thread
 from swarm.types import PeerId
 
@@ -82,11 +83,12 @@ class Links(Protocol):
         size: int,
         arrived: Callable[[], None],
         lost: Callable[[bool], None],
+        departed: Callable[[], None] = ...,
     ) -> Passage | None:
         """Carry a message beside others. None where it passes as if it were alone, in `seconds`.
 
-        `arrived` is called when all of it is there; or `lost` when it never will be, with whether the
-        connection broke.
+        `departed` is called when its last byte has left, `arrived` when all of it is there; or `lost` when it
+        never will be, with whether the connection broke.
         """
         ...
 
@@ -178,6 +180,7 @@ class MemoryNetwork:
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
         self.rounds = Meetings(links, match, groups)
         self.tasks = asyncio.TaskGroup()
+        self.dials = Dials()
 
     async def __aenter__(self) -> MemoryNetwork:
         await self.tasks.__aenter__()
@@ -188,13 +191,15 @@ class MemoryNetwork:
             self.crash(peer)
         await self.tasks.__aexit__(*exit)
 
-    def ports(self, name: str, price: Callable[[str], float]) -> Ports:
+    def ports(self, name: str, price: Callable[[str], float], one_way: bool = False) -> Ports:
         """A peer, or the next life of one that crashed. `price(kind)` is what Work of that kind costs, in
-        seconds."""
+        seconds; nobody can dial one that is `one_way`."""
         me = PeerId(name)
         if me in self.hosts:
             raise ValueError(f"peer {name} is already there: crash it first, or choose another name")
         host = self.hosts[me] = MemoryPeer(self, me)
+        if one_way:
+            self.dials.add(me)
         return Ports(
             clock=self.clock,
             board=MemoryBoard(self, me),
@@ -203,7 +208,7 @@ class MemoryNetwork:
             averager=MemoryAverager(self, me),
             work=MemoryWork(price),
             keyring=MemoryKeyring(me),
-            addresses=tuple,
+            addresses=tuple if one_way else lambda: (f"/memory/{name}",),
         )
 
     def crash(self, peer: PeerId) -> None:
@@ -219,6 +224,7 @@ class MemoryNetwork:
                 del readers[reader]
         self.rounds.crash(peer)
         self.links.crash(peer)
+        self.dials.crash(peer)
 
     def carry(
         self,
@@ -227,15 +233,18 @@ class MemoryNetwork:
         size: int,
         deliver: Callable[[], None],
         lost: Callable[[bool], None],
+        departed: Callable[[], None] = no_turn,
     ) -> Passage:
-        """Call `deliver` when `size` bytes have crossed the link; never, when it is cut by then.
+        """Call `departed` when `size` bytes have left, `deliver` when they have crossed the link; never, when
+        it is cut by then.
 
         A message that shares lines with others calls `lost` instead when it stops on the way, with whether
-        the connection broke.
+        the connection broke. Any other leaves at once.
         """
         arrive = partial(self._arrive, sender, receiver, deliver)
-        if (flow := self.links.flow(sender, receiver, size, arrive, lost)) is not None:
+        if (flow := self.links.flow(sender, receiver, size, arrive, lost, departed)) is not None:
             return flow
+        departed()
         loop, seconds = asyncio.get_running_loop(), self.links.seconds(sender, receiver, size)
         loop.call_later(seconds, arrive)
         return Alone(loop.time() + seconds)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from swarm.net.ports import Busy, Handler, NetError, Refused, Silent, Unreachable
@@ -25,6 +26,28 @@ if TYPE_CHECKING:
 
 CONCURRENT = 64
 """Calls that a peer answers at once: p2pd manages 64 streams to one peer, 256 fail."""
+
+
+class Dials:
+    """Peers that cannot be dialled: whom such a one has called itself can call it over the same
+    connection."""
+
+    def __init__(self) -> None:
+        self._of: dict[PeerId, dict[PeerId, None]] = {}
+
+    def add(self, peer: PeerId) -> None:
+        self._of[peer] = {}
+
+    def connect(self, sender: PeerId, receiver: PeerId) -> bool:
+        """False when there is no way from `sender` to `receiver`."""
+        if sender in self._of:
+            self._of[sender][receiver] = None
+        return receiver not in self._of or sender in self._of[receiver]
+
+    def crash(self, peer: PeerId) -> None:
+        self._of.pop(peer, None)
+        for called in self._of.values():
+            called.pop(peer, None)
 
 
 class Coming:
@@ -86,12 +109,17 @@ class PendingCall:
         """Of the message, then of its answer."""
 
     def start(self) -> None:
-        if self.network.links.open(self.sender, self.to):
+        if not self.network.dials.connect(self.sender, self.to):
+            self._fail(f"{self.to} cannot be dialled, and has not dialled")
+        elif self.network.links.open(self.sender, self.to):
             self.passage = self.network.carry(self.sender, self.to, len(self.message), self.land, self._lost)
         else:
-            lost = Unreachable(f"no way to {self.to}: the link is cut")
-            seconds = self.network.links.seconds(self.sender, self.to, 0)
-            asyncio.get_running_loop().call_later(seconds, self.settle, lost)
+            self._fail(f"no way to {self.to}: the link is cut")
+
+    def _fail(self, why: str) -> None:
+        """The time of a message later."""
+        seconds = self.network.links.seconds(self.sender, self.to, 0)
+        asyncio.get_running_loop().call_later(seconds, self.settle, Unreachable(why))
 
     def land(self) -> None:
         host = self.network.hosts.get(self.to)
@@ -119,15 +147,12 @@ class PendingCall:
     def reply(self, outcome: bytes | NetError, end: Callable[[], None] = no_turn) -> None:
         size = len(outcome) if isinstance(outcome, bytes) else 0
 
-        def arrive() -> None:
-            end()
-            self.settle(outcome)
-
         def lost(broke: bool) -> None:
             end()
             self._lost(broke)
 
-        self.passage = self.network.carry(self.to, self.sender, size, arrive, lost)
+        arrive = partial(self.settle, outcome)
+        self.passage = self.network.carry(self.to, self.sender, size, arrive, lost, end)
         if (host := self.network.hosts.get(self.sender)) is not None:
             host.coming.setdefault((self.to, self.service), Coming()).add(self.passage)
         if self.answer.done():

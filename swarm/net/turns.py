@@ -40,8 +40,9 @@ once."""
 class AnswerTurns:
     """The turns of one service."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._free = at_once
+    def __init__(self, at_once: int = AT_ONCE, queue: int = QUEUE, wait: float = WAIT) -> None:
+        """`at_once` calls have their turn, `queue` wait, each for `wait` seconds."""
+        self._free, self._queue, self._wait = at_once, queue, wait
         self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []
         self._of: Counter[PeerId] = Counter()
         self._served: OrderedDict[PeerId, None] = OrderedDict()
@@ -50,7 +51,7 @@ class AnswerTurns:
     async def take(self, peer: PeerId) -> Callable[[], None]:
         """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
         Busy."""
-        if len(self._waiting) >= QUEUE or self._of[peer] >= FROM_ONE:
+        if len(self._waiting) >= self._queue or self._of[peer] >= FROM_ONE:
             raise Busy("busy: too many wait already, try later")
         loop = asyncio.get_running_loop()
         mine = peer, loop.create_future()
@@ -58,7 +59,7 @@ class AnswerTurns:
         self._of[peer] += 1
         self._next()
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(self._wait):
                 await mine[1]
         except BaseException as error:
             if mine in self._waiting:
@@ -67,7 +68,7 @@ class AnswerTurns:
             else:
                 self._end(peer)  # its turn came in the same moment
             if isinstance(error, TimeoutError):
-                raise Busy(f"busy with others for {WAIT:g} s, try later") from error
+                raise Busy(f"busy with others for {self._wait:g} s, try later") from error
             raise
         over = False
 

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from swarm.net.turns import no_turn
 from swarm.types import PeerId
 
 SAME = 1e-9
@@ -70,6 +71,7 @@ class Flow:
         "among",
         "arrived",
         "delay",
+        "departed",
         "down",
         "due",
         "left",
@@ -90,6 +92,7 @@ class Flow:
         delay: float,
         arrived: Callable[[], None],
         lost: Callable[[bool], None],
+        departed: Callable[[], None],
     ) -> None:
         self.among = among
         self.pair = pair
@@ -97,7 +100,7 @@ class Flow:
         self.left = float(size)
         self.delay = delay
         """Seconds from a byte's departure to its arrival."""
-        self.arrived, self.lost = arrived, lost
+        self.arrived, self.lost, self.departed = arrived, lost, departed
         self.rate, self.since = 0.0, asyncio.get_running_loop().time()
         self.due = self.alarm = math.inf
         self.until = math.inf
@@ -155,11 +158,12 @@ class Flows:
         delay: float,
         arrived: Callable[[], None],
         lost: Callable[[bool], None],
+        departed: Callable[[], None] = no_turn,
     ) -> Flow:
-        """`arrived` is called `delay` seconds after the last byte left; or `lost`, at once, with whether the
-        connection broke."""
+        """`departed` is called when the last byte left, `arrived` `delay` seconds later; or `lost`, at once,
+        with whether the connection broke."""
         sides = self._up.get(sender), self._down.get(receiver)
-        flow = Flow(self, (sender, receiver), sides, size, delay, arrived, lost)
+        flow = Flow(self, (sender, receiver), sides, size, delay, arrived, lost, departed)
         self._going[flow] = self._fresh[flow] = None
         self._rate_soon(flow.sides)
         for side in flow.sides:
@@ -248,5 +252,6 @@ class Flows:
                 self._watch(flow)
             else:
                 self._end(flow, now + flow.delay)
+                flow.departed()
                 loop.call_later(flow.delay, flow.arrived)
         self._set()

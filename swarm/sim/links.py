@@ -15,6 +15,7 @@ from random import Random
 
 from swarm.config import DelayLaw
 from swarm.core.delays import draw
+from swarm.net.turns import no_turn
 from swarm.sim.flows import Flow, Flows, Line
 from swarm.types import PeerId
 
@@ -52,11 +53,12 @@ class SimLinks:
         size: int,
         arrived: Callable[[], None],
         lost: Callable[[bool], None],
+        departed: Callable[[], None] = no_turn,
     ) -> Flow | None:
         if size <= SMALL or sender == receiver or not self._flows.limited(sender, receiver):
             return None
         delay = self.seconds(sender, receiver, 0)
-        return self._flows.start(sender, receiver, size, delay, arrived, lost)
+        return self._flows.start(sender, receiver, size, delay, arrived, lost, departed)
 
     def crash(self, peer: PeerId) -> None:
         self._flows.crash(peer)

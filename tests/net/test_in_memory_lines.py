@@ -76,6 +76,37 @@ def test_answers_share_the_line_of_who_gives_them_and_small_ones_pass_between() 
     at_home(promise)
 
 
+def test_the_next_answer_leaves_when_the_last_byte_of_one_before_has_left() -> None:
+    async def promise(network: Any, a: Ports, b: Ports, c: Ports) -> None:
+        await gives(a, 1_000_000, AnswerTurns(at_once=1, wait=60.0))
+        calls = [asyncio.ensure_future(end_of(one.mail.send(a.me, "large", b"?", 60.0))) for one in (b, c)]
+        ends = [when for when, _ in await asyncio.gather(*calls)]
+        assert ends == pytest.approx([10 + 2 * LATENCY, 20 + 2 * LATENCY])
+
+    at_home(promise)
+
+
+def test_who_cannot_be_dialled_answers_those_whom_it_has_called() -> None:
+    async def promise(network: Any, a: Ports, b: Ports, c: Ports) -> None:
+        hidden = network.ports("hidden", lambda kind: 0.0, one_way=True)
+        assert not hidden.addresses() and a.addresses()
+        await gives(hidden, 10)
+        await gives(a, 10)
+        with pytest.raises(Unreachable, match="cannot be dialled"):
+            await a.mail.send(hidden.me, "large", b"?")
+        assert now() == pytest.approx(LATENCY)
+        await hidden.mail.send(a.me, "large", b"?")
+        assert await a.mail.send(hidden.me, "large", b"?") == bytes(10)
+        with pytest.raises(Unreachable):
+            await b.mail.send(hidden.me, "large", b"?")
+        network.crash(a.me)
+        again = network.ports("a", lambda kind: 0.0)
+        with pytest.raises(Unreachable):
+            await again.mail.send(hidden.me, "large", b"?")
+
+    at_home(promise)
+
+
 def test_messages_share_the_line_of_who_takes_them() -> None:
     async def promise(network: Any, a: Ports, *others: Ports) -> None:
         await gives(a, 0)
