@@ -153,7 +153,7 @@ class Window(Section):
 
 
 class Averaging(Section):
-    """A round of averaging between learners. Slow links need larger times."""
+    """A round of averaging between learners. Links with long delays need larger times."""
 
     match: Seconds = 2.0
     """Seconds to find the other learners; a round starts at once when all of them are there."""
@@ -161,9 +161,11 @@ class Averaging(Section):
     """Seconds beyond `match` that a learner waits for the start of a group that accepted it; below
     `match`."""
     chunk: Seconds = 5.0
-    """Seconds without a chunk after which a member counts as lost."""
-    deadline: Seconds = 20.0
-    """Seconds for a whole round; beyond them the averager's process is replaced."""
+    """Seconds without a chunk after which a member counts as lost; more where the members' lines ask for
+    more."""
+    deadline: Weight = 0.0
+    """Most seconds of a round, beyond which it is begun anew. 0: twice what the gradient's size and the
+    members' uplinks ask for, at least 20 and at most `window.seconds`."""
     alone: Literal["step", "keep"] = "step"
     """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
     compression: Literal["none", "float16", "int8"] = "float16"

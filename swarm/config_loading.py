@@ -47,13 +47,13 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
     (
         "run.averaging.match",
         "run.averaging.deadline",
-        lambda a, b: a < b,
+        lambda a, b: not b or a < b,
         "be below: no round could end in time",
     ),
     (
         "run.averaging.chunk",
         "run.averaging.deadline",
-        lambda a, b: a < b,
+        lambda a, b: not b or a < b,
         "be below: a lost member could not be noticed in time",
     ),
     (

@@ -11,6 +11,7 @@ from dashboard.diagnosis.situation import Situation, listed, problem, some
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
+from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
 from swarm.protocol import Phase, Role
 from swarm.types import PeerId
 
@@ -46,7 +47,7 @@ def stopped(s: Situation) -> Iterator[Problem]:
     newest = max(s.recent.releases)
     arrived = s.recent.releases[newest]
     quiet = s.now - max(arrived, s.listening, min(s.trace(peer).first for peer in learners))
-    averaging = s.run.averaging.deadline
+    averaging = _round_limit(s) if s.recent.averaging else s.run.averaging.deadline
     usual = s.usual
     if quiet <= (
         max(STOPPED, 10 * usual, 8 * s.beat, 2 * averaging)
@@ -220,7 +221,7 @@ def _refusals(s: Situation, samplers: list[PeerRow]) -> str:
 def _matching(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     waited = s.since(peer)
     usual = median(s.recent.averaging) if s.recent.averaging else 0.0
-    if waited <= max(10.0, s.run.averaging.deadline / 2, 5 * usual, 4 * s.beat):
+    if waited <= max(10.0, _round_limit(s) / 2, 5 * usual, 4 * s.beat):
         return
     missing = [other for other, _ in s.silent if other.role is Role.LEARNER]
     slow = [
@@ -244,13 +245,21 @@ def _matching(s: Situation, peer: PeerRow) -> Iterator[Problem]:
             + (f", where {duration(usual)} is usual." if usual else "."),
             cause,
             (
-                f"A round is given up after {duration(s.run.averaging.deadline)} and begun anew; if that goes"
+                f"A round is given up after about {duration(_round_limit(s))} and begun anew; if that goes"
                 " on, look at the links between the learners."
             ),
         ),
         [peer],
         s.now - waited,
     )
+
+
+def _round_limit(s: Situation) -> float:
+    """Seconds after which a round is begun anew, as far as a window can tell: learners know their lines."""
+    if s.run.averaging.deadline:
+        return s.run.averaging.deadline
+    size = s.newest.size if s.newest else 0
+    return max(SHORTEST, SLOWER * (median(s.recent.averaging) if s.recent.averaging else size / UNKNOWN))
 
 
 def _learning(s: Situation, peer: PeerRow) -> Iterator[Problem]:
@@ -295,8 +304,8 @@ def broken(s: Situation) -> Iterator[Problem]:
             f"{len(breaks)} of the last {len(breaks) + ended} averaging rounds broke, at {s.names(who)}.",
             f"The last one: {breaks[-1][2]}",
             (
-                "Look at the links between the learners; over slow ones raise `run.averaging.chunk` and"
-                " `run.averaging.deadline`."
+                "Look at the links between the learners; over slow ones raise `run.averaging.chunk`, and"
+                " leave out `run.averaging.deadline`."
             ),
         ),
         who,

@@ -271,7 +271,7 @@ class LearnerPeer:
                 [self._gradient.vector],
                 self._gradient.weight,
                 others,
-                settings.deadline,
+                settings.deadline or host.config.run.window.seconds,
             )
         except RoundLost as error:
             self._breaks += 1

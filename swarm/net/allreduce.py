@@ -26,7 +26,7 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
-from hivemind.utils.asyncio import aiter_with_timeout, attach_event_on_finished
+from hivemind.utils.asyncio import aiter_with_timeout
 
 from swarm.core.standing import Allowance, Claim, Standing, largest_mean_norm, standings
 from swarm.net.codec import Codec
@@ -61,6 +61,10 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         }
         shares = {str(peer): one.share * held[peer] for peer, one in self._standing.items()}
         return {peer: share for peer, share in shares.items() if share < 1}
+
+    def should_delay_results(self, peer_id: PeerID) -> bool:
+        """Means go back while parts still come, also to members that reduce nothing: lines go both ways."""
+        return False
 
     async def collect(self) -> list[torch.Tensor]:
         """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is
@@ -132,11 +136,9 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
-        sent, shapes, number, loop = asyncio.Event(), self._shapes[index], 0, asyncio.get_running_loop()
-        parts = attach_event_on_finished(self._generate_input_for_peer(index), sent)
+        shapes, number, loop = self._shapes[index], 0, asyncio.get_running_loop()
+        parts = self._generate_input_for_peer(index)
         stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(parts)
-        if self.should_delay_results(self.peer_id):
-            await sent.wait()
         async with contextlib.aclosing(stream):
             async for message in aiter_with_timeout(stream, self.reducer_timeout):
                 if message.code != averaging_pb2.AVERAGED_PART:

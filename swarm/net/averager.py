@@ -38,6 +38,7 @@ from swarm.net.averaging import (
     FromChild,
     Leave,
     Listening,
+    Met,
     Order,
     Ready,
     Setup,
@@ -55,6 +56,10 @@ T = TypeVar("T")
 START = 20.0
 """Seconds until a new averager process must be ready; 0.2 is usual."""
 
+LATE = 10.0
+"""Seconds by which a process on a busy machine may be late before it counts as stopped, where the run sets no
+deadline."""
+
 STALE = 8
 """Addresses of dead processes that are remembered: one would do unless starts fail in a row."""
 
@@ -68,6 +73,7 @@ class Child:
         self.daemon, self.address = setup.daemon, ""
         self.ready: asyncio.Future[PeerId] = self._loop.create_future()
         self.ended: asyncio.Future[Ended] | None = None
+        self._met: Callable[[float], None]
         self._lost = ""
         self._process = process.Child(partial(serve, setup), echo=True)
         self._listening = self._loop.create_task(self._listen())
@@ -76,11 +82,12 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def run(self, order: Order) -> Ended:
-        """Raises RoundLost when the process is or gets lost."""
+    async def run(self, order: Order, met: Callable[[float], None]) -> Ended:
+        """`met(seconds)`: a group has formed, and how long its round may take. Raises RoundLost when the
+        process is or gets lost."""
         if self._lost:
             raise RoundLost(self._lost)
-        self.ended = self._loop.create_future()
+        self.ended, self._met = self._loop.create_future(), met
         self._process.send(encode(order))
         return await self.ended
 
@@ -99,6 +106,8 @@ class Child:
                 self.address = message.address
             case Ready():
                 self.ready.set_result(PeerId(message.me))
+            case Met():
+                self._met(message.seconds)
             case Ended():
                 if self.ended is not None and not self.ended.done():
                     self.ended.set_result(message)
@@ -139,6 +148,7 @@ class HiveAverager:
         groups: int,
         settings: Averaging,
         report: Callable[[str, str, float | None], None],
+        uplink: Callable[[], int] = int,
     ) -> None:
         """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next
         round.
@@ -148,7 +158,7 @@ class HiveAverager:
         `numel` float32 values are averaged, in memory shared with the averager process (anonymous: not
         bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
         `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
-        next one ready.
+        next one ready. `uplink()`: bytes per second that this peer's line carries, 0 while that is not known.
         """
         if settings.compression not in ENCODINGS:
             raise ValueError(
@@ -161,7 +171,7 @@ class HiveAverager:
             settings,
             report,
         )
-        self._groups, self._usual = groups, Usual()
+        self._groups, self._usual, self._uplink = groups, Usual(), uplink
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
         self._stale: tuple[str, ...] = ()
@@ -200,16 +210,26 @@ class HiveAverager:
             return None
         loop = asyncio.get_running_loop()
         began = loop.time()
+        until = began + deadline
         try:
-            async with asyncio.timeout_at(began + deadline), self._one_round:
+            async with asyncio.timeout_at(until) as limit, self._one_round:
                 child = await self._healthy()
                 await _in_thread(self._copy_in, tensors)
-                left = began + deadline - loop.time()
-                order = Order(version, float(weight), self._usual.norm(), tuple(sorted(peers)), left)
-                ended = await self._supervised(child, order)
+                left = until - loop.time()
+                order = Order(
+                    version, float(weight), self._usual.norm(), self._uplink(), tuple(sorted(peers)), left
+                )
+
+                def within(seconds: float) -> None:
+                    limit.reschedule(min(until, loop.time() + seconds + LATE))
+
+                if not self._settings.deadline:
+                    within(self._settings.match + self._settings.request)
+                ended = await self._supervised(child, order, within)
         except TimeoutError:
             raise RoundLost(
-                f"version {version}: the averager did not answer within {deadline:g} s and is replaced"
+                f"version {version}: the averager did not answer within {loop.time() - began:.0f} s and is"
+                " replaced"
             ) from None
         if ended.lost:
             raise RoundLost(f"version {version}: {ended.lost}")
@@ -221,9 +241,9 @@ class HiveAverager:
         scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
         return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged, scaled)
 
-    async def _supervised(self, child: Child, order: Order) -> Ended:
+    async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:
-            return await child.run(order)
+            return await child.run(order, met)
         # the deadline, or the caller gave up: the process is still busy with the round
         except asyncio.CancelledError:
             self._replace("a round did not end by its deadline")

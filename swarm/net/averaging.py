@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import AsyncIterator  # noqa: UP035 (hivemind reads the hints of calls, and knows this one only)
@@ -37,6 +37,7 @@ from hivemind.utils.asyncio import achain, as_aiter
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Averaging
+from swarm.core import shares
 from swarm.core.standing import Claim
 from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
@@ -64,6 +65,8 @@ class Order(Message):
     weight: float
     usual: float
     """See swarm.core.standing.Claim."""
+    uplink: int
+    """Bytes per second; 0: not known."""
     peers: tuple[str, ...]
     seconds: float
     """Until the deadline."""
@@ -83,6 +86,13 @@ class Ready(Message):
     me: str
 
 
+class Met(Message):
+    """A group has formed."""
+
+    seconds: float
+    """That its round may take from now on."""
+
+
 class Ended(Message):
     lost: str = ""
     """Why the round was lost; empty when it was not."""
@@ -97,7 +107,7 @@ class Ended(Message):
 
 
 FromParent = Order | Leave
-FromChild = Listening | Ready | Ended
+FromChild = Listening | Ready | Met | Ended
 encode = msgspec.msgpack.encode
 
 
@@ -129,6 +139,10 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known = asyncio.Event()
         self._known.set()  # cleared while a group may be about to form
         self._order: asyncio.Task[None] | None = None
+        self._limit: asyncio.Timeout
+        self._slower = 1.0
+        """Factor of what a round may take: the lines are slower than announced while rounds run out of
+        time."""
 
     async def open(self) -> None:
         setup, settings = self._setup, self._setup.settings
@@ -173,11 +187,13 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._order = asyncio.get_running_loop().create_task(self._obey(order))
 
     async def _obey(self, order: Order) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            async with asyncio.timeout(order.seconds - MARGIN):
+            async with asyncio.timeout(order.seconds - MARGIN) as self._limit:
                 ended = await self._round(order)
         except TimeoutError:
-            ended = Ended(f"not done in {order.seconds:.1f} s")
+            ended = Ended(f"not done in {loop.time() - began:.1f} s")
         # (whatever hivemind raises here, the round is lost and the reason is told)
         except Exception as error:
             ended = Ended(str(error) or type(error).__name__)
@@ -191,7 +207,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.clear()
         try:
             group = await self._matching.gather(
-                order.version, Claim(order.weight, mine, order.usual), invited
+                order.version, Claim(order.weight, mine, order.usual), order.uplink, invited
             )
             if group is None:
                 return Ended()
@@ -220,25 +236,29 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             or any(one.v != version for one in told.values())
         ):
             raise MatchError("the group holds somebody who was not invited or is at another version")
-        settings = self._setup.settings
+        settings, codec = self._setup.settings, Codec(self._setup.settings.compression)
+        lines = [one.line for one in told.values()]
+        size = self._setup.buffer.numel() * shares.WIRE_BYTES[settings.compression]
         # A claim is what a member announced while the group formed, so that all reducers use the same one.
         runner = Runner(
             claims={peer: one.claim for peer, one in told.items()},
             groups=self._setup.groups,
-            codec=Codec(settings.compression),
+            codec=codec,
             p2p=self._p2p,
             servicer_type=type(self),
             prefix=self._setup.prefix,
             group_id=group.group_id,
             tensors=[self._setup.buffer],
             ordered_peer_ids=group.peer_ids,
-            peer_fractions=tuple(float(not one.dial_only) for one in told.values()),
-            sender_timeout=settings.chunk,
-            reducer_timeout=2 * settings.chunk,
+            peer_fractions=tuple(shares.shares(lines)),
+            part_size_bytes=shares.part_bytes(lines),
+            sender_timeout=(patience := shares.patience(lines, settings.chunk)),
+            reducer_timeout=2 * patience,
         )
         promise.set_result(runner)
         try:
-            results = await runner.collect()
+            with self._held_to(lines, size):
+                results = await runner.collect()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
         if runner.broken or runner.tensor_part_container.failed_size:
@@ -250,6 +270,25 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             scaled=runner.scaled(),
             norms={str(peer): one.norm for peer, one in told.items()},
         )
+
+    @contextmanager
+    def _held_to(self, lines: Sequence[shares.Uplink], size: float) -> Iterator[None]:
+        """Where the run sets no deadline, the round's is by its lines. A round that is lost later than was
+        expected makes the next ones' longer: members lose it one after the other."""
+        if self._setup.settings.deadline:
+            yield
+            return
+        loop, allowed = asyncio.get_running_loop(), self._slower * shares.deadline(lines, size)
+        end = loop.time() + allowed
+        self._limit.reschedule(min(self._limit.when() or end, end))
+        self._send(Met(allowed))
+        try:
+            yield
+        except BaseException:
+            if loop.time() > end - allowed / 2:
+                self._slower *= 2
+            raise
+        self._slower = 1.0
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext

@@ -25,7 +25,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from swarm.config import BatchSize
+from swarm.config import Averaging, BatchSize
 from swarm.core.standing import Usual
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer
 from swarm.net.in_memory_rounds import Meetings
@@ -90,6 +90,10 @@ class Links(Protocol):
         `departed` is called when its last byte has left, `arrived` when all of it is there; or `lost` when it
         never will be, with whether the connection broke.
         """
+        ...
+
+    def uplink(self, peer: PeerId) -> int:
+        """Bytes per second that a peer's line carries away from it; 0: nobody measured an end."""
         ...
 
     def crash(self, peer: PeerId) -> None:
@@ -159,8 +163,8 @@ class MemoryNetwork:
     """Use as `async with`: mail handlers run as its tasks, an exception of theirs other than Refused ends it
     with a traceback.
 
-    `match` is the averagers' matching window in seconds, `groups` are the run's whole batch; `epoch` is the
-    unix time of loop second 0.
+    `averaging` are the run's settings of a round, `groups` its whole batch; `epoch` is the unix time of loop
+    second 0.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ class MemoryNetwork:
         rng: Random,
         links: Links,
         *,
-        match: float = 2.0,
+        averaging: Averaging | None = None,
         groups: int = BatchSize().groups,
         epoch: float = EPOCH,
     ) -> None:
@@ -178,7 +182,7 @@ class MemoryNetwork:
         self.hosts: dict[PeerId, MemoryPeer] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
-        self.rounds = Meetings(links, match, groups)
+        self.rounds = Meetings(links, averaging or Averaging(), groups)
         self.tasks = asyncio.TaskGroup()
         self.dials = Dials()
 

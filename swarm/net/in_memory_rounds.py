@@ -4,8 +4,9 @@
         --> the weighted mean, or RoundLost
 
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
-What counts how much is decided as among real learners (swarm.core.standing); here nobody can announce another
-norm than its own. Two peers meet only when each expects the other, for the same version, over an open link.
+What counts how much is decided as among real learners (swarm.core.standing), and so is who reduces how much
+(swarm.core.shares); here nobody can announce another norm or line than its own. Two peers meet only when each
+expects the other, for the same version, over an open link.
 Between members that share lines with others, parts and means go both ways at once, as in a butterfly that
 reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during the
 exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
@@ -19,6 +20,8 @@ from collections.abc import Collection, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
+from swarm.config import Averaging
+from swarm.core import shares
 from swarm.core.standing import Claim, Standing, Usual, standings
 from swarm.net.ports import Average, RoundLost
 from swarm.types import PeerId
@@ -58,8 +61,9 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: Links, match: float, groups: int) -> None:
+    def __init__(self, links: Links, settings: Averaging, groups: int) -> None:
         self._links = links
+        self._settings = settings
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
         self.exchanging = False
@@ -67,7 +71,8 @@ class Meeting:
         self._passages: dict[tuple[PeerId, PeerId], Passage] = {}
         self._missing = 1
         """Of passages, and of the time that the others take: how many are not over."""
-        self._timer = asyncio.get_running_loop().call_later(match, self._start)
+        self._timer = asyncio.get_running_loop().call_later(settings.match, self._start)
+        self._limit: asyncio.TimerHandle | None = None
 
     def fits(self, seat: Seat) -> bool:
         return not (self.exchanging or self.over) and all(
@@ -101,14 +106,30 @@ class Meeting:
             next(iter(self.seats.values())).settle(None)
             return
         self.exchanging = True
-        seats = list(self.seats.values())
-        size = sum(tensor.nbytes for tensor in seats[0].tensors)
-        for one, other in permutations(seats, 2):
-            self._send(one.peer, other.peer, exchanged(size, len(seats)))
+        seats, size = list(self.seats.values()), self._size()
+        for (one, its), (other, theirs) in permutations(self._reduced().items(), 2):
+            self._send(one, other, its + theirs)
         # Parts go out to their reducers and come back: twice the slowest link of the ring.
         ring = [(one.peer, other.peer) for one, other in zip(seats, seats[1:] + seats[:1], strict=True)]
         seconds = 2 * max(self._links.seconds(*pair, 0 if pair in self._passages else size) for pair in ring)
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._arrived)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._arrived)
+        if not self._settings.deadline:
+            limit = shares.deadline(self._lines(), size)
+            self._limit = loop.call_later(limit, self._break, f"not done in {limit:.0f} s")
+
+    def _size(self) -> int:
+        """Bytes of a member's tensors on the wire."""
+        values = sum(tensor.numel() for tensor in next(iter(self.seats.values())).tensors)
+        return int(values * shares.WIRE_BYTES[self._settings.compression])
+
+    def _lines(self) -> list[shares.Uplink]:
+        return [shares.Uplink(self._links.uplink(peer)) for peer in self.seats]
+
+    def _reduced(self) -> dict[PeerId, int]:
+        """Member -> bytes that it reduces of each other one: these go there, and their mean comes back."""
+        parts, size = shares.shares(self._lines()), self._size()
+        return {peer: size * part // sum(parts) for peer, part in zip(self.seats, parts, strict=True)}
 
     def _send(self, one: PeerId, other: PeerId, size: int) -> None:
         def lost(broke: bool) -> None:
@@ -138,16 +159,15 @@ class Meeting:
         if not sum(seat.claim.weight for seat in seats) > 0:
             self._break("the members' weights sum to nothing")
             return
-        judged = standings([seat.claim for seat in seats], self._groups)
+        judged, reduced = standings([seat.claim for seat in seats], self._groups), self._reduced()
         _average(seats, judged)
         self._end()
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
-        # As in a butterfly: each member's part goes to its reducer, and the mean of mine comes back.
         scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
-        part = exchanged(sum(tensor.nbytes for tensor in seats[0].tensors), len(seats))
         for seat in seats:
-            passed = {other.peer: part for other in seats if other is not seat}
+            mine = reduced[seat.peer]
+            passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
             seat.usual.add(other.claim.norm for other in seats)
             seat.settle(Average(members=members, seconds=now - seat.since, exchanged=passed, scaled=scaled))
 
@@ -159,6 +179,8 @@ class Meeting:
     def _end(self) -> None:
         self.over = True
         self._timer.cancel()
+        if self._limit is not None:
+            self._limit.cancel()
         for passage in self._passages.values():
             passage.cancel()
 
@@ -166,10 +188,10 @@ class Meeting:
 class Meetings:
     """All meetings of a network."""
 
-    def __init__(self, links: Links, match: float, groups: int) -> None:
+    def __init__(self, links: Links, settings: Averaging, groups: int) -> None:
         """`groups` make the run's whole batch."""
         self._links = links
-        self._match, self._groups = match, groups
+        self._settings, self._groups = settings, groups
         self._meetings: dict[int, list[Meeting]] = {}
 
     async def average(
@@ -210,7 +232,7 @@ class Meetings:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(self._links, self._match, self._groups)
+            meeting = Meeting(self._links, self._settings, self._groups)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting
@@ -221,12 +243,6 @@ class Meetings:
             self._meetings[version] = going_on
         else:
             self._meetings.pop(version, None)
-
-
-def exchanged(size: int, members: int) -> int:
-    """Bytes that a member sends to each other one of a round over `size` bytes: its part of those that the
-    other reduces, and the mean of those that it reduces itself."""
-    return 2 * size // members
 
 
 def _shapes(seat: Seat) -> list[tuple[int, ...]]:

@@ -47,6 +47,7 @@ from hivemind.proto.averaging_pb2 import (
 )
 from msgspec import Meta
 
+from swarm.core.shares import Uplink
 from swarm.core.standing import Claim
 from swarm.net.norm import LARGEST
 
@@ -82,6 +83,8 @@ class Announcement(msgspec.Struct, frozen=True):
     """`weight`, `norm` and `usual`: see swarm.core.standing.Claim."""
     dial_only: bool
     """It cannot be dialled, so it asks all others."""
+    uplink: Annotated[int, Meta(ge=0)]
+    """Bytes per second; 0: it does not know. See swarm.core.shares."""
     invited: Annotated[
         tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
     ]
@@ -91,6 +94,11 @@ class Announcement(msgspec.Struct, frozen=True):
     def claim(self) -> Claim:
         """What it claims of its gradient."""
         return Claim(self.weight, self.norm, self.usual)
+
+    @property
+    def line(self) -> Uplink:
+        """What it says of its line."""
+        return Uplink(self.uplink, self.dial_only)
 
 
 def read_announcement(raw: bytes) -> Announcement:
@@ -170,13 +178,15 @@ class Matching:
         self._leader: PeerID | None = None
         self._group: asyncio.Future[GroupInfo] | None = None
 
-    async def gather(self, version: int, claim: Claim, peers: frozenset[PeerID]) -> GroupInfo | None:
+    async def gather(
+        self, version: int, claim: Claim, uplink: int, peers: frozenset[PeerID]
+    ) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
-        nobody came."""
+        nobody came. `uplink` in bytes per second, 0 when it is not known."""
         loop = asyncio.get_running_loop()
         self.invited = peers
         self._announcement = Announcement(
-            version, *claim, self.dial_only, tuple(map(_tag, (self.me, *peers)))
+            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers)))
         )
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()

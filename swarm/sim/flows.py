@@ -150,6 +150,10 @@ class Flows:
         """Whether either line has an end."""
         return sender in self._up or receiver in self._down
 
+    def uplink(self, peer: PeerId) -> int:
+        """Bytes per second; 0: without an end."""
+        return int(self._up[peer].rate) if peer in self._up else 0
+
     def start(
         self,
         sender: PeerId,

@@ -60,6 +60,9 @@ class SimLinks:
         delay = self.seconds(sender, receiver, 0)
         return self._flows.start(sender, receiver, size, delay, arrived, lost, departed)
 
+    def uplink(self, peer: PeerId) -> int:
+        return self._flows.uplink(peer)
+
     def crash(self, peer: PeerId) -> None:
         self._flows.crash(peer)
 

@@ -107,7 +107,10 @@ class World:
         settings = scenario.run
         async with (
             MemoryNetwork(
-                self._rng("gossip"), self._links, match=settings.averaging.match, groups=settings.batch.groups
+                self._rng("gossip"),
+                self._links,
+                averaging=settings.averaging,
+                groups=settings.batch.groups,
             ) as self._network,
             asyncio.TaskGroup() as self._group,
         ):

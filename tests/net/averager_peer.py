@@ -78,7 +78,7 @@ async def main(setup):
         client_mode=setup["dial_only"],
     )
     control = [str(dht.run_coroutine(hivemind.DHT._get_p2p_daemon_listen_maddr))]
-    reports, longest = [], [0.0]
+    reports, longest, uplink = [], [0.0], [0]
 
     async def daemon():
         return control[0]
@@ -91,6 +91,7 @@ async def main(setup):
         1000,
         Averaging(**setup["settings"]),
         lambda *args: reports.append(args),
+        lambda: uplink[0],
     )
     await mine.start()
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
@@ -105,6 +106,9 @@ async def main(setup):
                 await average(mine, tensors, command)
             case "signal":
                 os.kill(mine._child.pid, command["signal"])
+                say()
+            case "announce":
+                uplink[0] = command["uplink"]
                 say()
             case "lose":
                 kept, control[0] = control[0], "/unix/tmp/nobody-listens-here"

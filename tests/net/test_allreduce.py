@@ -9,6 +9,7 @@ import pytest
 import torch
 from hivemind.p2p import PeerID, ServicerBase
 
+from swarm.core.shares import Uplink, shares
 from swarm.core.standing import Claim
 from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
@@ -34,9 +35,9 @@ class Wired(Runner):
         return SimpleNamespace(rpc_aggregate_part=rpc_aggregate_part)
 
 
-def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, groups=1000):
+def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, groups=1000, lines=None):
     """(what each member ends with, its runner): the means, or the exception that it got. `announced`: norms
-    that are not true."""
+    that are not true; `lines`: by default unknown ones."""
     ids = sorted((PeerID(os.urandom(34)) for _ in tensors), key=PeerID.to_bytes)
     norms = announced or [norm(tensor) for tensor in tensors]
     claims = {
@@ -55,7 +56,7 @@ def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, 
                 codec=Codec(codec),
                 tensors=[tensor],
                 ordered_peer_ids=ids,
-                peer_fractions=(1.0,) * len(ids),
+                peer_fractions=tuple(shares(lines or [Uplink()] * len(ids))),
                 sender_timeout=2.0,
                 reducer_timeout=4.0,
                 part_size_bytes=1 << 14,
@@ -91,6 +92,19 @@ def test_the_reducer_of_a_part_ends_with_the_bytes_that_it_sent(codec, error):
     results = reduced([one, 2 * two, 4 * three], [1.0, 2.0, 5.0], codec)
     torch.testing.assert_close(the_one(results), (one + 4 * two + 20 * three) / 8, rtol=error, atol=error)
     assert all(not runner.scaled() for _, runner in results)
+
+
+@pytest.mark.parametrize("numel", [5, 100_001, 1_000_003])
+@pytest.mark.parametrize("mbit", [(5, 20, 20, 20), (30, 35, 40), (20, 5, 100), (5, 100)])
+def test_a_slow_member_sends_its_own_parts_and_fast_ones_the_means(mbit, numel):
+    tensors = draws(len(mbit), numel)
+    lines = [Uplink(125_000 * rate) for rate in mbit]
+    results = reduced(tensors, lines=lines, codec="none")
+    torch.testing.assert_close(the_one(results), sum(tensors) / len(tensors), rtol=1e-5, atol=1e-5)
+    parts, total = shares(lines), sum(shares(lines))
+    for line, part, (_, runner) in zip(lines, parts, results, strict=True):
+        mine = sum(shape.numel() for shape in runner._shapes[runner.ordered_peer_ids.index(runner.peer_id)])
+        assert mine == pytest.approx(numel * part / total, abs=1 << 12), line
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9])

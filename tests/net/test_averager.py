@@ -119,6 +119,21 @@ def test_members_end_with_identical_bytes_equal_to_the_weighted_mean(trio, size)
     assert all(answer["scaled"] == {} for answer in answers)
 
 
+def test_a_member_on_a_slow_line_reduces_nothing_for_the_others(trio):
+    for peer, mbit in zip(trio, (5, 100, 100), strict=True):
+        peer.ask(do="announce", uplink=125_000 * mbit)
+    try:
+        answers = round_of(trio)
+        assert_averaged(answers, trio, 25 / 8)
+        slow, *fast = (sum(answer["exchanged"].values()) for answer in answers)
+        # Its values go out and their means come back; the others carry as much for it and for each other.
+        assert slow == pytest.approx(2 * NUMEL, rel=0.01)
+        assert fast == pytest.approx([3 * NUMEL, 3 * NUMEL], rel=0.2)
+    finally:
+        for peer in trio:
+            peer.ask(do="announce", uplink=0)
+
+
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):
     trio[0].begin(next(versions), trio[:2])
     answer = trio[0].hear()

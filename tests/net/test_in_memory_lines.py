@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from swarm.config import DelayLaw
+from swarm.config import Averaging, DelayLaw
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.ports import Ports, RoundLost, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
@@ -24,17 +24,23 @@ HOME = Line(up=100_000.0, down=500_000.0)
 """Bytes per second."""
 
 
-def at_home(promise: Callable[..., Awaitable[None]], peers: str = "abc") -> None:
-    """`promise(network, *ports)` with everybody at a home line of its own."""
+def at_home(
+    promise: Callable[..., Awaitable[None]],
+    peers: str = "abc",
+    lines: Mapping[PeerId, Line] | None = None,
+    **averaging: Any,
+) -> None:
+    """`promise(network, *ports)` with everybody at a home line of its own, or at one of `lines`."""
 
     async def main() -> None:
         links = SimLinks(
             DelayLaw(law="constant", seconds=LATENCY),
             1e9,
             random.Random(1),
-            dict.fromkeys(map(PeerId, peers), HOME),
+            dict.fromkeys(map(PeerId, peers), HOME) | (lines or {}),
         )
-        async with MemoryNetwork(random.Random(2), links, match=2.0) as network:
+        settings = Averaging(**{"compression": "none", **averaging})
+        async with MemoryNetwork(random.Random(2), links, averaging=settings) as network:
             await promise(network, *(network.ports(name, lambda kind: 0.0) for name in peers))
 
     run(main())
@@ -183,6 +189,39 @@ def test_a_round_takes_what_its_parts_and_means_need() -> None:
         assert dict(outcomes[0].exchanged) == {"b": 400_000, "c": 400_000}
 
     at_home(promise)
+
+
+def test_a_slow_member_sends_its_own_parts_only() -> None:
+    async def promise(network: Any, *peers: Ports) -> None:
+        outcomes = await average(peers)
+        # 600 kB at 25 kB/s; with equal shares it would send a quarter of that as means to each of two others.
+        assert [outcome.seconds for outcome in outcomes] == pytest.approx([24 + LATENCY] * 4)
+        assert dict(outcomes[0].exchanged) == dict.fromkeys("bcd", 200_000)
+
+    at_home(promise, "abcd", {PeerId("a"): Line(up=25_000.0, down=500_000.0)})
+
+
+def test_a_round_takes_the_bytes_of_its_encoding() -> None:
+    async def promise(network: Any, *peers: Ports) -> None:
+        assert [outcome.seconds for outcome in await average(peers)] == pytest.approx([4 + LATENCY] * 3)
+
+    at_home(promise, compression="float16")
+
+
+def test_without_a_deadline_a_round_may_take_twice_what_its_lines_ask_for() -> None:
+    async def promise(network: Any, a: Ports, b: Ports, c: Ports) -> None:
+        outcomes = await average([a, b], deadline=1000.0)
+        assert [outcome.seconds for outcome in outcomes] == pytest.approx([30 + LATENCY] * 2)
+        began = now()
+        await gives(a, 40_000_000)
+        fetches = [asyncio.ensure_future(end_of(c.mail.send(a.me, "large", b"?", 900.0))) for _ in range(2)]
+        lost = await average([a, b], deadline=1000.0)
+        assert all(isinstance(outcome, RoundLost) for outcome in lost)
+        assert now() - began == pytest.approx(60)
+        for fetch in fetches:
+            fetch.cancel()
+
+    at_home(promise, lines={PeerId("a"): Line(up=20_000.0, down=500_000.0)})
 
 
 def test_a_round_and_a_release_share_the_line() -> None:

@@ -20,7 +20,7 @@ from swarm.sim.links import SimLinks
 def with_peers(promise: Callable[..., Awaitable[None]]) -> None:
     async def main() -> None:
         links = SimLinks(DelayLaw(law="constant", seconds=0.5), 1e6, random.Random(1))
-        async with MemoryNetwork(random.Random(2), links, match=2.0) as network:
+        async with MemoryNetwork(random.Random(2), links) as network:
             await promise(network, links, *(network.ports(name, lambda kind: 0.0) for name in "abc"))
 
     run(main())

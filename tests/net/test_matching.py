@@ -41,7 +41,7 @@ def met(starts, dial_only=(), dead=0, versions=None, invite=None):
         await asyncio.sleep(starts[number])
         guests = frozenset(ids[n] for n in (invite[number] if invite else range(len(ids))) if n != number)
         version = versions[number] if versions else 1
-        group = await world[ids[number]].gather(version, Claim(1.0, 1.0, 0.0), guests)
+        group = await world[ids[number]].gather(version, Claim(1.0, 1.0, 0.0), 0, guests)
         return group and (group.group_id, {ids.index(peer) for peer in group.peer_ids})
 
     async def everybody():
@@ -83,7 +83,7 @@ def test_a_weight_that_is_no_number_of_groups_is_not_believed(weight):
     import msgspec
 
     with pytest.raises(MatchError, match="weight"):
-        read_announcement(msgspec.msgpack.encode(Announcement(1, weight, 1.0, 1.0, False, ())))
+        read_announcement(msgspec.msgpack.encode(Announcement(1, weight, 1.0, 1.0, False, 0, ())))
 
 
 @pytest.mark.parametrize("norm", [-1.0, float("nan"), float("inf"), 1e31])
@@ -92,7 +92,14 @@ def test_a_norm_that_no_gradient_has_is_not_believed(norm):
 
     for norms in ((norm, 1.0), (1.0, norm)):
         with pytest.raises(MatchError, match="norm"):
-            read_announcement(msgspec.msgpack.encode(Announcement(1, 1.0, *norms, False, ())))
+            read_announcement(msgspec.msgpack.encode(Announcement(1, 1.0, *norms, False, 0, ())))
+
+
+def test_a_line_slower_than_nothing_is_not_believed():
+    import msgspec
+
+    with pytest.raises(MatchError, match="cannot be read"):
+        read_announcement(msgspec.msgpack.encode(Announcement(1, 1.0, 1.0, 1.0, False, -1, ())))
 
 
 def test_an_announcement_deeper_than_any_stack_is_not_believed():

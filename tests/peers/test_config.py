@@ -143,8 +143,8 @@ def test_a_mistake_outside_a_file_is_shown_with_its_origin() -> None:
     [
         (("averaging.request=3",), ("run.averaging.request", "run.averaging.match")),
         (("pace.beat=5",), ("run.pace.patience", "run.pace.beat")),
-        (("averaging.chunk=30",), ("run.averaging.chunk", "run.averaging.deadline")),
-        (("averaging.match=30",), ("run.averaging.match", "run.averaging.deadline")),
+        (("averaging.chunk=30", "averaging.deadline=20"), ("run.averaging.chunk", "run.averaging.deadline")),
+        (("averaging.match=30", "averaging.deadline=20"), ("run.averaging.match", "run.averaging.deadline")),
         (
             ("delay.upload.seconds=9", "delay.upload.longest=8"),
             ("peer.delay.upload.longest", "peer.delay.upload.seconds"),
@@ -168,12 +168,10 @@ def test_a_delay_may_be_cut_off_where_it_lies_and_a_deadline_not_where_its_round
         load(None, ["delay.upload.seconds=8", "delay.upload.longest=8"]).config.peer.delay.upload.longest == 8
     )
     averaging = Config().run.averaging
-    for name, limit in (
-        ("request", averaging.match),
-        ("match", averaging.deadline),
-        ("chunk", averaging.deadline),
-    ):
-        assert "the first must be below" in refused(sets=(f"averaging.{name}={limit}",))
+    assert load(None, ["averaging.match=30", "averaging.chunk=30"]).config.run.averaging.deadline == 0
+    for name, limit in (("request", averaging.match), ("match", 20.0), ("chunk", 20.0)):
+        sets = (f"averaging.{name}={limit}", "averaging.deadline=20")
+        assert "the first must be below" in refused(sets=sets)
     assert "more than twice" in refused(sets=(f"pace.patience={2 * Config().run.pace.beat}",))
 
 

@@ -1,0 +1,119 @@
+"""How a round of averaging is divided among lines of different speed, and how long it should take.
+
+    Uplink(rate, dial_only) of each member --> shares of the values that each member reduces
+                                           --> expected seconds, bytes of a part, patience
+
+In a butterfly of n members over S bytes, member i with share w_i sends S (1 - w_i) of its own values to the
+other reducers and S w_i (n - 1) means: S (1 + (n - 2) w_i), and receives as many. So the round is over after
+S max_i (1 + (n - 2) w_i) / b_i seconds at uplinks b_i. That is least where all members that reduce end at the
+same time T: w_i = max(0, (b_i T - 1) / (n - 2)), the shares adding up to one. With two members everything is
+sent once, whatever the shares.
+
+All members compute the same from the same announcements, so what a member says of its line is believed within
+limits only: one that claims much gets much to reduce and slows the round. Its claim counts as at most CLAIM
+times the median; one that knows nothing of its line counts as the median.
+
+Not handled: downlinks (those of home lines are the faster side), and what else a line carries meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median_low
+from typing import NamedTuple
+
+CLAIM = 4
+"""Times the low median of all claims that one counts as at most: the shares of a line of 20 Mbit/s beside 5
+are then nearly the best ones, and a liar gets no more than them."""
+
+LEAST, MOST = 16_000, 32_000_000
+"""Bytes per second. No line counts as slower, so that what is expected has an end; none as faster, since
+beyond that p2pd and Python are what takes time, and lines of one room do not differ by what was measured."""
+
+UNKNOWN = 2_500_000
+"""Bytes per second of a line where no member knows its own: 20 Mbit/s, a usual home line's uplink."""
+
+SMALLEST_PART, LARGEST_PART = 1 << 15, 1 << 19
+"""Bytes of a part. The largest is hivemind's: half a megabyte costs a millisecond of Python on its way."""
+
+PART_SECONDS = 1.0
+"""Seconds in which a member sends a part on each of its streams: a part is the smallest progress that others
+see, and several come before they lose patience."""
+
+SLOWER = 2.0
+"""Times the expected seconds that a round may take: a line carries releases and groups beside it."""
+
+SHORTEST = 20.0
+"""Seconds that a round may take at least, though less is expected: processes of a busy machine wait for each
+other."""
+
+WIRE_BYTES = {"none": 4.0, "float16": 2.0, "int8": 1 + 4 / 64}
+"""Bytes of a value on the wire, by `run.averaging.compression`."""
+
+
+class Uplink(NamedTuple):
+    """What a member announces of its line."""
+
+    rate: int = 0
+    """Bytes per second; 0: it does not know."""
+    dial_only: bool = False
+    """It cannot be dialled, so it reduces nothing."""
+
+
+def shares(lines: Sequence[Uplink]) -> list[int]:
+    """Each member's share, as whole numbers that are in proportion to the shares: sums of them are exact, so
+    that all members cut at the same values. At least one member can be dialled."""
+    rates, others = believed(lines), len(lines) - 2
+    reducers = sorted((rate for rate, line in zip(rates, lines, strict=True) if not line.dial_only))[::-1]
+    if others <= 0 or len(reducers) == 1:
+        return [int(not line.dial_only) for line in lines]
+    # T = (others + count) / total over the fastest `count`, the others getting nothing.
+    total = count = 0
+    for rate in reducers:
+        if rate * (others + count + 1) <= total + rate:
+            break
+        total, count = total + rate, count + 1
+    return [
+        0 if line.dial_only else max(0, rate * (others + count) - total)
+        for rate, line in zip(rates, lines, strict=True)
+    ]
+
+
+def believed(lines: Sequence[Uplink]) -> list[int]:
+    """Each member's uplink as it counts here, in bytes per second."""
+    known = [line.rate for line in lines if line.rate > 0]
+    usual = median_low(known) if known else UNKNOWN
+    return [min(max(min(line.rate or usual, CLAIM * usual), LEAST), MOST) for line in lines]
+
+
+def seconds(lines: Sequence[Uplink], size: float) -> float:
+    """Expected seconds of a round over `size` bytes at each member."""
+    parts = shares(lines)
+    return size * max(
+        (1 + (len(lines) - 2) * part / sum(parts)) / rate
+        for part, rate in zip(parts, believed(lines), strict=True)
+    )
+
+
+def deadline(lines: Sequence[Uplink], size: float) -> float:
+    """Seconds that a round over `size` bytes may take once its members have met."""
+    return max(SHORTEST, SLOWER * seconds(lines, size))
+
+
+def part_bytes(lines: Sequence[Uplink]) -> int:
+    """Bytes of a part: a power of two, the smaller the slower the slowest line is."""
+    part = LARGEST_PART
+    while part > SMALLEST_PART and _part_seconds(lines, part) > PART_SECONDS:
+        part //= 2
+    return part
+
+
+def patience(lines: Sequence[Uplink], chunk: float) -> float:
+    """Seconds without a part after which a member counts as lost: `chunk`, and twice what a part takes on the
+    slowest line."""
+    return chunk + 2 * _part_seconds(lines, part_bytes(lines))
+
+
+def _part_seconds(lines: Sequence[Uplink], part: int) -> float:
+    # A part and a mean to each other member are under way at a time.
+    return 2 * (len(lines) - 1) * part / min(believed(lines))

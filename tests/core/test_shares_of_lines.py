@@ -1,0 +1,134 @@
+"""What each member of a round reduces, by its line."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.shares import (
+    CLAIM,
+    LARGEST_PART,
+    MOST,
+    SHORTEST,
+    SMALLEST_PART,
+    Uplink,
+    believed,
+    deadline,
+    part_bytes,
+    patience,
+    seconds,
+    shares,
+)
+
+MBIT = 125_000
+
+groups = st.lists(st.builds(Uplink, st.integers(0, 2 * MOST), st.booleans()), min_size=2, max_size=12).filter(
+    lambda lines: not all(line.dial_only for line in lines)
+)
+
+
+def lines_of(*mbit: float) -> list[Uplink]:
+    return [Uplink(int(rate * MBIT)) for rate in mbit]
+
+
+def weights(lines: list[Uplink]) -> list[float]:
+    parts = shares(lines)
+    return [part / sum(parts) for part in parts]
+
+
+def lasting(lines: list[Uplink], weights: list[float]) -> float:
+    """Seconds of a round over one byte."""
+    return max(
+        (1 + (len(lines) - 2) * weight) / rate for weight, rate in zip(weights, believed(lines), strict=True)
+    )
+
+
+@given(groups)
+def test_every_value_has_a_reducer_and_none_cannot_be_dialled(lines: list[Uplink]) -> None:
+    parts = shares(lines)
+    assert sum(parts) > 0 and min(parts) >= 0
+    assert sum(parts) < 2**53, "float64 does not hold the sums"
+    assert all(part == 0 for part, line in zip(parts, lines, strict=True) if line.dial_only)
+
+
+@given(groups)
+def test_a_round_never_takes_longer_than_with_equal_shares(lines: list[Uplink]) -> None:
+    many = sum(not line.dial_only for line in lines)
+    equal = [0.0 if line.dial_only else 1 / many for line in lines]
+    assert lasting(lines, weights(lines)) <= lasting(lines, equal) * (1 + 1e-9)
+
+
+@given(groups, st.integers(0, 2**32))
+def test_no_other_shares_are_faster(lines: list[Uplink], seed: int) -> None:
+    drawn = random.Random(seed)
+    raw = [0.0 if line.dial_only else drawn.expovariate(1) + 1e-9 for line in lines]
+    other = [one / sum(raw) for one in raw]
+    assert lasting(lines, weights(lines)) <= lasting(lines, other) * (1 + 1e-9)
+
+
+@given(groups, st.randoms())
+def test_the_order_of_members_does_not_matter(lines: list[Uplink], drawn: random.Random) -> None:
+    order = drawn.sample(range(len(lines)), len(lines))
+    parts = shares(lines)
+    assert shares([lines[k] for k in order]) == [parts[k] for k in order]
+
+
+@given(groups)
+def test_equal_lines_have_equal_shares(lines: list[Uplink]) -> None:
+    of = dict(zip(lines, shares(lines), strict=True))
+    assert shares(lines) == [of[line] for line in lines]
+
+
+def test_two_members_have_halves_whatever_their_lines() -> None:
+    assert weights(lines_of(5, 100)) == [0.5, 0.5]
+    assert weights([Uplink(MBIT, dial_only=True), Uplink(MBIT)]) == [0, 1]
+
+
+def test_a_line_that_is_slow_enough_reduces_nothing() -> None:
+    assert weights(lines_of(5, 20, 20, 20)) == [0, *[pytest.approx(1 / 3)] * 3]
+    assert 0 < weights(lines_of(18, 20, 20, 20))[0] < 0.25
+    assert seconds(lines_of(5, 20, 20, 20), 5 * MBIT) == pytest.approx(1.0)
+
+
+def test_a_faster_line_reduces_more_and_all_end_at_the_same_time() -> None:
+    lines = lines_of(30, 35, 40)
+    parts = weights(lines)
+    assert parts == sorted(parts) and parts[0] > 0
+    ends = [(1 + part) / line.rate for part, line in zip(parts, lines, strict=True)]
+    assert ends == pytest.approx([ends[0]] * 3)
+
+
+def test_one_that_knows_nothing_of_its_line_counts_as_the_median() -> None:
+    assert believed([*lines_of(5, 20, 30), Uplink()])[-1] == 20 * MBIT
+    assert len(set(weights([Uplink()] * 4))) == 1
+
+
+def test_a_claim_beyond_four_times_the_median_is_cut_to_it() -> None:
+    assert believed(lines_of(5, 5, 5, 10_000))[-1] == CLAIM * 5 * MBIT
+    assert believed(lines_of(10_000, 10_000)) == [MOST, MOST]
+
+
+def test_a_claim_of_next_to_nothing_does_not_make_a_round_endless() -> None:
+    assert deadline([Uplink(1), *lines_of(20, 20)], 1e6) < 1000
+
+
+def test_a_round_may_take_twice_what_its_lines_ask_for_and_never_less_than_its_least() -> None:
+    assert deadline(lines_of(20, 20), 2 * 596e6) == pytest.approx(2 * 476.8)
+    assert deadline(lines_of(20, 20), 1000) == SHORTEST
+
+
+@given(groups, st.floats(0.1, 60.0))
+def test_a_slow_line_that_moves_shows_progress_before_others_lose_patience(
+    lines: list[Uplink], chunk: float
+) -> None:
+    part, slowest = part_bytes(lines), min(believed(lines))
+    assert SMALLEST_PART <= part <= LARGEST_PART and part & (part - 1) == 0
+    assert 2 * (len(lines) - 1) * part / slowest < patience(lines, chunk)
+
+
+def test_parts_are_as_large_as_ever_on_fast_lines_and_small_on_slow_ones() -> None:
+    assert part_bytes(lines_of(100, 100)) == LARGEST_PART
+    assert part_bytes(lines_of(5, 20, 20, 20)) == 1 << 16
