@@ -145,16 +145,17 @@ def _nonzero(difference: Values) -> Positions:
 
 
 def _raw(block: Block, size: int) -> bytes:
-    return _HEAD.pack(RAW, size) + _deflate(block)
+    return _HEAD.pack(RAW, size) + deflate(block)
 
 
 def _sparse(positions: Positions, difference: Values) -> bytes:
     codes, sizes = _codes_and_sizes(difference)
-    streams = _deflate(_gaps(positions).data), _deflate(codes.data), _deflate(sizes)
+    streams = deflate(encode_gaps(positions).data), deflate(codes.data), deflate(sizes)
     return _SPARSE.pack(len(positions), len(streams[0]), len(streams[1])) + b"".join(streams)
 
 
-def _gaps(positions: Positions) -> Octets:
+def encode_gaps(positions: Positions) -> Octets:
+    """At least one position, ascending -> bytes that say how many are left out before each."""
     gaps = np.diff(positions, prepend=-1)
     gaps -= 1
     if gaps.max() < MORE:
@@ -180,7 +181,7 @@ def _codes_and_sizes(difference: Values) -> tuple[Octets, bytes]:
 
 def _planes(difference: Values) -> bytes:
     signed = difference << 1 ^ -(difference >> 15)
-    low, high = (_deflate(np.ascontiguousarray(plane).data) for plane in _bytes(signed).reshape(-1, 2).T)
+    low, high = (deflate(np.ascontiguousarray(plane).data) for plane in _bytes(signed).reshape(-1, 2).T)
     return _PLANES.pack(len(low)) + low + high
 
 
@@ -203,7 +204,7 @@ def _change(values: Values, patch: Block, size: int) -> int:
 
 
 def _change_raw(values: Values, body: memoryview, size: int) -> None:
-    _bytes(values)[:size] = _inflate(body, size, size)
+    _bytes(values)[:size] = inflate(body, size, size)
 
 
 def _change_sparse(values: Values, body: memoryview, size: int) -> None:
@@ -214,11 +215,12 @@ def _change_sparse(values: Values, body: memoryview, size: int) -> None:
         raise PatchError(f"streams of {first} and {second} bytes in a patch with {len(body)} left")
     difference = _differences(body[first : first + second], body[first + second :], count)
     # np.add.at takes half the time of `values[positions] +=`.
-    np.add.at(values, _positions(body[:first], count, len(values)), difference)
+    np.add.at(values, decode_gaps(body[:first], count, len(values)), difference)
 
 
-def _positions(stream: memoryview, count: int, values: int) -> Positions:
-    gaps = _inflate(stream, count, count + values // MORE)
+def decode_gaps(stream: memoryview, count: int, values: int) -> Positions:
+    """A deflated stream of gaps -> `count` positions (at least one) below `values`. Raises PatchError."""
+    gaps = inflate(stream, count, count + values // MORE)
     ends = gaps != MORE
     if np.count_nonzero(ends) != count or not ends[-1]:
         raise PatchError(f"{np.count_nonzero(ends)} gaps for {count} values, or more of one behind the last")
@@ -234,10 +236,10 @@ def _positions(stream: memoryview, count: int, values: int) -> Positions:
 
 def _differences(codes: memoryview, sizes: memoryview, count: int) -> Values:
     octets = -(-count // 4)
-    difference: Values = _OF_CODES.take(_inflate(codes, octets, octets), axis=0).reshape(-1)[:count]
+    difference: Values = _OF_CODES.take(inflate(codes, octets, octets), axis=0).reshape(-1)[:count]
     # Places instead of a mask: numpy takes a tenth of the time for them.
     large = np.flatnonzero(difference & 1 == 0)
-    tail = _inflate(sizes, len(large), 3 * len(large))
+    tail = inflate(sizes, len(large), 3 * len(large))
     extra, tail = tail[: len(large)].astype(_VALUE), tail[len(large) :]
     huge = extra == MORE
     if len(tail) != 2 * np.count_nonzero(huge):
@@ -254,7 +256,7 @@ def _change_planes(values: Values, body: memoryview, size: int) -> None:
         raise PatchError(f"a stream of {first} bytes in a patch with {len(body)} left")
     signed = np.empty(len(values), _VALUE)
     for number, stream in enumerate((body[:first], body[first:])):
-        _bytes(signed)[number::2] = _inflate(stream, len(values), len(values))
+        _bytes(signed)[number::2] = inflate(stream, len(values), len(values))
     values += signed >> 1 ^ -(signed & 1)
 
 
@@ -289,12 +291,12 @@ def _lengths(form: struct.Struct, body: memoryview) -> tuple[tuple[int, ...], me
     return form.unpack_from(body), body[form.size :]
 
 
-def _deflate(data: Block) -> bytes:
+def deflate(data: Block) -> bytes:
     """A zstd frame that says how much is in it; nothing for nothing."""
     return _zstd.compressor.compress(data) if len(data) else b""
 
 
-def _inflate(stream: memoryview, least: int, most: int) -> Octets:
+def inflate(stream: memoryview, least: int, most: int) -> Octets:
     """The content of a stream that must have `least` to `most` bytes of it. Raises PatchError."""
     if not len(stream) and not least:
         return np.empty(0, np.uint8)
