@@ -21,7 +21,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
+.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one,
 
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
+
+bench-releases: $(STAMP) namespaces  ## what a version costs: patches, and a swarm behind lines of 20 Mbit/s, as a table
+	$(BIN)/swarm bench patches lines
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard

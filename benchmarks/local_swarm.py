@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.partner import environment
@@ -37,21 +37,30 @@ SETTINGS = (
 """The settings of configs/demo.toml, without a stop condition."""
 
 PATIENCE = 120.0
-"""Seconds that any wait may take: starting a swarm on a busy machine takes half a minute."""
+"""Seconds that a wait may take by default: starting a swarm on a busy machine takes half a minute."""
 
 LEAVE = 20.0
 LOOK = 0.1
 
 
-def settings() -> Config:
-    return config_loading.load(None, SETTINGS).config
+Place = tuple[Sequence[str], Sequence[str]]
+"""The words before a peer's command, such as those that enter its network namespace, and its own settings."""
+
+
+def settings(*more: str) -> Config:
+    return config_loading.load(None, (*SETTINGS, *more)).config
 
 
 class LocalSwarm:
     """Use as a context manager: entering starts the seed."""
 
-    def __init__(self) -> None:
-        self.config = settings()
+    def __init__(
+        self, *sets: str, place: Callable[[], Place] = lambda: ((), ()), patience: float = PATIENCE
+    ) -> None:
+        """`sets` are settings of the run (KEY=VALUE), `place()` is where the next peer runs, `patience` the
+        seconds that any wait may take."""
+        self.config = settings(*sets)
+        self._place, self._patience = place, patience
         self._temporary = tempfile.TemporaryDirectory(prefix="swarm-bench-")
         self.folder = Path(self._temporary.name) / "run"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -89,6 +98,12 @@ class LocalSwarm:
         self.until(f"{peer_folder} to begin", (self.folder / "peers" / peer_folder / "key").exists)
         return peer_folder
 
+    def kill(self, peer_folder: str) -> None:
+        """End a peer without a word to anybody."""
+        process = self.processes.pop(peer_folder)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def words(self, role: Role, folder: Path) -> list[str]:
         word = (self.folder / "invites" / role.value).read_text()
         return [
@@ -108,12 +123,12 @@ class LocalSwarm:
         return read_journal(path) if path.exists() else iter(())
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait for a version. Raises Unmeasured when a peer dies meanwhile, or after PATIENCE seconds."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait for a version. Raises Unmeasured when a peer dies meanwhile, or after `patience` seconds."""
+        deadline = time.monotonic() + self._patience
         while not holds():
             self.look()
             if time.monotonic() > deadline:
-                raise Unmeasured(f"waited {PATIENCE:.0f} s for {what} in vain")
+                raise Unmeasured(f"waited {self._patience:.0f} s for {what} in vain")
             time.sleep(LOOK)
 
     def sleep(self, seconds: float) -> None:
@@ -155,20 +170,24 @@ class LocalSwarm:
         return self.folder.parent / f"{peer_folder}.log"
 
     def _start(self, peer_folder: str, words: list[str]) -> None:
+        before, sets = self._place()
+        own = [word for one in sets for word in ("--set", one)]
         with open(self._log(peer_folder), "ab") as log:
-            self.processes[peer_folder] = start(words, log.fileno())
+            self.processes[peer_folder] = start([*words, *own], log.fileno(), before=before)
 
     def _end(self) -> None:
         end(list(self.processes.values()))
         self._temporary.cleanup()
 
 
-def start(words: list[str], stderr: int, module: str = "peers.cli") -> subprocess.Popen[bytes]:
-    """A `swarm` command as a process that ends with this one."""
+def start(
+    words: list[str], stderr: int, module: str = "peers.cli", before: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """A `swarm` command as a process that ends with this one, behind the words `before`."""
     from peers.runtime.signals import PARENT
 
     return subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        [*before, sys.executable, "-m", module, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,

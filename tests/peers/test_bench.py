@@ -10,7 +10,7 @@ from rich.console import Console
 import benchmarks
 from benchmarks import table
 from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import averaging, groups, joining, memory, patches, scoring, tokens
+from benchmarks.rows import averaging, groups, joining, lines, memory, patches, scoring, tokens
 from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
@@ -165,3 +165,20 @@ def test_a_patch_is_about_half_of_what_others_send() -> None:
     assert all(line.ratio is not None and line.ratio < 0.55 for line in sizes)
     assert composed.ratio is not None and composed.ratio < 0.8
     assert encoding.value > 0 and applying.value > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_version_is_at_samplers_behind_slow_lines_sooner_than_a_whole_copy() -> None:
+    try:
+        figures = lines.measure(quiet, lines.Swarm(hidden=256, layers=4, samplers=2, versions=3))
+    except Unmeasured as why:
+        pytest.skip(str(why))
+    named = {figure.what: figure for figure in figures}
+    spread, sent = (
+        named["a version at the last of 2 samplers"],
+        named["weights that learners send for a version"],
+    )
+    assert spread.ratio is not None and spread.ratio < 1
+    assert sent.ratio is not None and sent.ratio < 1
+    assert named["from the kill of a publisher to the next version"].value > 0
