@@ -203,7 +203,8 @@ def test_make_and_ci_run_the_same_checks() -> None:
     ).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
     checks = {"lint", "check-types", "test", "test-fast", "test-mission", "test-slow", "test-vllm"}
-    others = {"demo", "docs-protocol", "bench", "bench-dashboard", "bench-engines", "bench-objectives"}
+    benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "releases")}
+    others = {"demo", "docs-protocol", "bench", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     ran = set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE))
