@@ -186,7 +186,9 @@ def _killed(home: LocalSwarm, say: Say, trained: list[str], sampled: list[str]) 
     home.until("two versions more", lambda: _newest(home) >= lost + 2)
     home.until("one at a sampler", lambda: any(_age(home, peer, lost + 1) is not None for peer in sampled))
     times = {
-        event.release.version: event.at for event in home.events("seed") if isinstance(event, events.Released)
+        event.release.version: event.at
+        for event in home.events(Role.SEED)
+        if isinstance(event, events.Released)
     }
     return Figure(
         row="lines",
@@ -201,7 +203,7 @@ def _killed(home: LocalSwarm, say: Say, trained: list[str], sampled: list[str]) 
 def _released(home: LocalSwarm) -> dict[int, Release]:
     return {
         event.release.version: event.release
-        for event in home.events("seed")
+        for event in home.events(Role.SEED)
         if isinstance(event, events.Released)
     }
 
