@@ -98,16 +98,7 @@ class LearnerPeer:
         self.inbox.report()
 
     async def _run_rounds(self) -> None:
-        command = Command.GATHER
-        act: dict[Command, Callable[[], Awaitable[Cause]]] = {
-            Command.GATHER: self.gather,
-            Command.LEARN: self.learn,
-            Command.AVERAGE: self.average,
-            Command.STEP: self.step,
-            Command.AWAIT: self.wait,
-            Command.PUBLISH: self.publish,
-            Command.FETCH: self.fetch,
-        }
+        command, act = Command.GATHER, self._acts()
         while command is not Command.FLUSH:
             try:
                 cause = await act[command]()
@@ -118,6 +109,17 @@ class LearnerPeer:
             self.host.emit(
                 events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value
             )
+
+    def _acts(self) -> dict[Command, Callable[[], Awaitable[Cause]]]:
+        return {
+            Command.GATHER: self.gather,
+            Command.LEARN: self.learn,
+            Command.AVERAGE: self.average,
+            Command.STEP: self.step,
+            Command.AWAIT: self.wait,
+            Command.PUBLISH: self.publish,
+            Command.FETCH: self.fetch,
+        }
 
     async def _begin(self) -> None:
         if (parent := self.checkpoints.resume()) is not None:
@@ -191,10 +193,13 @@ class LearnerPeer:
         if self._batch:
             return self.other_learners.turns.ready(bool(self.other_learners.ready()), now)
         closes = self.inbox.closes(now)
-        if closes is None or (closes > 0.0 and not self.other_learners.batch_closed_elsewhere()):
+        if closes is None or (closes > 0.0 and not self._closes_early()):
             return False
         self._batch = self.inbox.take(now)
         return bool(self._batch)
+
+    def _closes_early(self) -> bool:
+        return self.other_learners.batch_closed_elsewhere()
 
     def _complete(self) -> bool:
         last = self.host.config.run.stop.versions

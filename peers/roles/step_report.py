@@ -36,6 +36,18 @@ class StepReport:
         start: float,
     ) -> None:
         """Emit the events of the step to `version`, which began at `start`. `checks`: group id -> check."""
+        self.count(batch, checks, gradient, version, start)
+        self.trained(len(batch), {**gradient.metrics, **metrics}, version, members, self._host.now() - start)
+
+    def count(
+        self,
+        batch: Sequence[Waiting],
+        checks: Mapping[str, ClaimCheck],
+        gradient: Gradient,
+        version: int,
+        start: float,
+    ) -> None:
+        """Count the groups of a step, towards `version`, that began at `start`, and show one."""
         host, inbox = self._host, self._inbox
         for item in batch:
             inbox.tally.trained(version - 1 - item.group.version, start - item.group.times.released)
@@ -46,18 +58,18 @@ class StepReport:
             versions=gradient.metrics.get("lag_versions", 0.0),
             inbox=sum(start - item.admitted for item in batch) / len(batch),
         )
+
+    def trained(
+        self, groups: int, metrics: Mapping[str, float], version: int, members: int, step: float
+    ) -> None:
+        """Emit that `version` is here, whose last step took `step` seconds."""
         seconds = {name: round(self.seconds.get(name, 0.0), 4) for name in ("gather", "learn", "average")}
-        finite = {
-            name: round(value, 6)
-            for name, value in {**gradient.metrics, **metrics}.items()
-            if math.isfinite(value)
-        }
-        host.emit(
+        self._host.emit(
             events.Trained,
             version=version,
-            groups=len(batch),
+            groups=groups,
             members=members,
-            metrics=finite,
-            step=round(host.now() - start, 4),
+            metrics={name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)},
+            step=round(step, 4),
             **seconds,
         )
