@@ -11,9 +11,10 @@ once is cut smaller (`file_block`): whoever has a block gives it on. Not handled
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from blake3 import blake3
 
@@ -44,11 +45,52 @@ LEAST, PIECES = 64 << 10, 100
 nothing to give each other at first; smaller ones cost more in questions than they bring."""
 
 
+class Damaged(Exception):
+    """Bytes that were here have been lost or changed by somebody else; the message says which."""
+
+
+class Source(Protocol):
+    """Where the bytes of a version are: in memory, or in a file (swarm.image)."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def path(self) -> Path | None:
+        """The file that has them all, if one has."""
+        ...
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether nobody else can have changed them."""
+        ...
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`. Raises Damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Bytes as they are."""
+
+    data: bytes
+    path: None = None
+    is_checked: bool = True
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int) -> Buffer:
+        return memoryview(self.data)[start:stop]
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Bytes, and the leaves of their blocks in order. Equal when the bytes are."""
 
-    whole: bytes = field(compare=False, repr=False)
+    source: Source = field(compare=False, repr=False)
     leaves: tuple[Digest, ...] = field(repr=False)
     root: Digest
     step: int = field(compare=False, repr=False)
@@ -62,18 +104,37 @@ class Blocks:
             raise ValueError(f"{len(data)} bytes cannot be cut into blocks: between 1 and {LARGEST} can")
         step = (rule or block_size)(len(data))
         leaves = tuple(map(digest_of, cut(data, step)))
-        return cls(data, leaves, root_of(leaves), step)
+        return cls(InMemory(data), leaves, root_of(leaves), step)
 
     @property
     def size(self) -> int:
-        return len(self.whole)
+        return self.source.size
 
-    def blobs(self) -> dict[Digest, Buffer]:
-        """Digest -> blob: every block, as a view, and the leaf list where there is one."""
-        return {
-            **list_blob(self.root, self.leaves),
-            **dict(zip(self.leaves, cut(self.whole, self.step), strict=True)),
-        }
+    @property
+    def whole(self) -> bytes:
+        """All bytes, in memory. Raises Damaged."""
+        return self.source.data if isinstance(self.source, InMemory) else b"".join(self)
+
+    def __len__(self) -> int:
+        return len(self.leaves)
+
+    def __getitem__(self, number: int) -> Buffer:
+        """A block. Raises Damaged when it is not what its leaf says."""
+        data = self.source.read(number * self.step, min((number + 1) * self.step, self.size))
+        if not self.source.is_checked and digest_of(data) != self.leaves[number]:
+            raise Damaged(f"{self.source.path} is damaged: block {number} is not {self.leaves[number]}")
+        return data
+
+    def is_intact(self) -> bool:
+        """Whether all blocks are what their leaves say."""
+        try:
+            return all(len(block) for block in self)
+        except Damaged:
+            return False
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """The blocks in order."""
+        return (self[number] for number in range(len(self)))
 
 
 def digest_of(data: Buffer) -> Digest:
@@ -105,11 +166,6 @@ def block_sizes(size: int, step: int = 0) -> list[int]:
 
 def root_of(leaves: Sequence[Digest]) -> Digest:
     return leaves[0] if len(leaves) == 1 else digest_of(leaf_list(leaves))
-
-
-def list_blob(root: Digest, leaves: Sequence[Digest]) -> dict[Digest, Buffer]:
-    """Root -> leaf list; nothing for a single block, whose root needs none."""
-    return {root: leaf_list(leaves)} if len(leaves) > 1 else {}
 
 
 def lone_leaf(root: Digest, size: int, step: int = 0) -> tuple[Digest, ...]:

@@ -179,8 +179,8 @@ class Releasing(Section):
     timeout: Seconds = 5.0
     """Seconds that learners wait for the publisher before the next one publishes in its place."""
     keep: Count = 4
-    """Newest releases whose bytes a peer holds for others; at most as many older ones stay while they are
-    fetched. Disk use grows with it."""
+    """Newest versions whose bytes a seed holds on its disk; at most as many older ones stay while they are
+    fetched. Other peers hold two at most."""
     checkpoint_every: Count = 10
     """Versions between two checkpoints of a learner. A restarted learner catches up from its last one."""
 

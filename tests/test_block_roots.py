@@ -36,11 +36,10 @@ def test_the_root_is_the_digest_of_the_leaf_list_and_a_leaf_that_of_its_block() 
     assert blocks.root == blake3(b"".join(map(bytes.fromhex, blocks.leaves))).hexdigest()
 
 
-def test_the_blobs_are_the_blocks_and_the_leaf_list_each_under_its_digest() -> None:
+def test_each_block_is_read_under_its_leaf() -> None:
     blocks = Blocks.of(DATA)
-    blobs = blocks.blobs()
-    assert all(digest_of(blob) == digest for digest, blob in blobs.items())
-    assert b"".join(blobs[leaf] for leaf in blocks.leaves) == DATA and len(blobs) == 4
+    assert tuple(map(digest_of, blocks)) == blocks.leaves
+    assert b"".join(blocks) == DATA == blocks.whole and len(blocks) == 3
 
 
 def test_a_changed_bit_changes_its_leaf_and_the_root_and_no_other_leaf() -> None:
@@ -66,7 +65,7 @@ def test_a_block_and_the_list_of_a_file_fit_one_mail_and_a_large_file_has_many(s
 
 def test_a_file_is_cut_by_its_rule_and_keeps_its_size_of_blocks() -> None:
     blocks = Blocks.of(DATA, file_block)
-    assert blocks.step == LEAST and len(blocks.leaves) == 33 and len(blocks.blobs()) == 34
+    assert blocks.step == LEAST and len(blocks.leaves) == 33
     assert read_leaf_list(leaf_list(blocks.leaves), len(DATA), LEAST) == blocks.leaves
 
 
@@ -94,4 +93,4 @@ def test_blocks_are_views_of_the_whole() -> None:
 
 def test_the_root_of_a_single_block_is_its_leaf_and_needs_no_list() -> None:
     blocks = Blocks.of(b"one block")
-    assert blocks.root == digest_of(b"one block") and blocks.blobs() == {blocks.root: b"one block"}
+    assert blocks.root == digest_of(b"one block") and blocks.leaves == (blocks.root,)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from swarm import patch_files
-from swarm.blocks import BLOCK, Blocks, cut, digest_of, leaf_list
+from swarm.blocks import BLOCK, Blocks
+from swarm.image import Draft, Image
+from swarm.patch_files import UselessFile
 from swarm.patches import PatchError
 
 SIZE = 2 * BLOCK + 7
@@ -29,13 +31,13 @@ VERSIONS = [random.Random(1).randbytes(SIZE)]
 for seed in range(3):
     VERSIONS.append(stepped(VERSIONS[-1], seed))
 OLD, NEW = Blocks.of(VERSIONS[0]), Blocks.of(VERSIONS[1])
-FILE = patch_files.make(cut(OLD.whole), NEW)
+FILE = patch_files.make(OLD, NEW)
 
 
 def made(file: bytes, old: Blocks = OLD, new: Blocks = NEW) -> bytes:
-    blocks, leaves = patch_files.applied(cut(old.whole), old.leaves, file, old.size, new.root)
-    assert digest_of(leaf_list(leaves)) == new.root
-    return b"".join(blocks)
+    blocks = patch_files.apply(old, [(Blocks.of(file), new.root)], Draft(Image(old.size)))
+    assert blocks == new == Blocks.of(blocks.whole)
+    return blocks.whole
 
 
 def test_a_version_is_made_from_the_one_before() -> None:
@@ -49,22 +51,32 @@ def test_a_hundredth_of_the_values_costs_less_than_a_hundredth_of_the_bytes() ->
 def test_a_block_that_did_not_change_is_taken_as_it_is() -> None:
     lengths = struct.unpack_from("<3I", FILE)
     assert lengths[2] == 0 and all(lengths[:2])
-    views = cut(OLD.whole)
-    blocks, leaves = patch_files.applied(views, OLD.leaves, FILE, SIZE, NEW.root)
-    assert blocks[2] is views[2] and leaves[2] == OLD.leaves[2]
+    blocks = patch_files.apply(OLD, [(Blocks.of(FILE), NEW.root)], Draft(Image(SIZE)))
+    assert np.shares_memory(np.frombuffer(blocks[2], np.uint8), np.frombuffer(OLD.whole, np.uint8))
 
 
 def test_steps_compose_to_what_they_do_in_turn() -> None:
     whole = list(map(Blocks.of, VERSIONS))
-    steps = [patch_files.make(cut(a.whole), b) for a, b in pairwise(whole)]
-    file = patch_files.compose(steps, SIZE)
+    steps = [patch_files.make(a, b) for a, b in pairwise(whole)]
+    file = patch_files.compose(list(map(Blocks.of, steps)), SIZE)
     assert made(file, whole[0], whole[-1]) == whole[-1].whole
     assert len(file) < sum(map(len, steps))
 
 
 def test_blocks_of_other_sizes_have_no_patches() -> None:
     with pytest.raises(ValueError):
-        patch_files.make(cut(OLD.whole[:-1]), NEW)
+        patch_files.make(Blocks.of(OLD.whole[:-1]), NEW)
+
+
+def test_a_chain_names_its_first_file_that_makes_something_else() -> None:
+    whole = list(map(Blocks.of, VERSIONS))
+    right = [(Blocks.of(patch_files.make(a, b)), b.root) for a, b in pairwise(whole)]
+    assert patch_files.apply(OLD, right, Draft(Image(SIZE))).whole == VERSIONS[-1]
+    for step, (file, why) in enumerate([(right[2][0], "the patches make"), (Blocks.of(b"??"), "2 bytes")]):
+        chain = [*right[:step], (file, right[step][1]), *right[step + 1 :]]
+        with pytest.raises(UselessFile, match=why) as told:
+            patch_files.apply(OLD, chain, Draft(Image(SIZE)))
+        assert told.value.step == step
 
 
 def swapped() -> bytes:
@@ -74,7 +86,7 @@ def swapped() -> bytes:
 
 
 FORGERIES = {
-    "nothing": b"",
+    "next to nothing": b"\0",
     "cut off": FILE[:-1],
     "cut off in the lengths": FILE[:11],
     "one byte more": FILE + b"\0",
@@ -83,7 +95,7 @@ FORGERIES = {
     "lengths that wrap": struct.pack("<3I", 0xFFFFFFFF, len(FILE) - 11, 0) + FILE[12:],
     "blocks swapped": swapped(),
     "of nothing that changed": bytes(12),
-    "of another version": patch_files.make(cut(VERSIONS[1]), Blocks.of(VERSIONS[2])),
+    "of another version": patch_files.make(NEW, Blocks.of(VERSIONS[2])),
     "of more blocks": bytes(4) + FILE,
     "of fewer blocks": FILE[4:],
 }

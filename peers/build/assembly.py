@@ -204,7 +204,7 @@ def _host(
         genesis=run.spec.genesis,
         release_size=run.spec.release_size,
     )
-    shelf = local.folder / "blobs" if role is Role.SEED else None
+    shelf = local.folder / "blobs" if role is not Role.OBSERVER else None
     host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)
     node.mail.prefer(host.known_sender)
     return host

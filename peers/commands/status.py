@@ -26,7 +26,7 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import RELEASES
 from swarm import wire
-from swarm.blocks import Blocks, lone_leaf, read_leaf_list
+from swarm.blocks import Blocks
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
@@ -204,10 +204,8 @@ def _kept(seed: Path, run: RunFolder) -> list[Release]:
 
 def _whole(blobs: Path, release: Release) -> bytes | None:
     """The release's bytes; None when some are missing or damaged."""
-    try:
-        root, size = release.weights, release.size
-        leaves = lone_leaf(root, size) or read_leaf_list((blobs / root).read_bytes(), size)
-        weights = Blocks.of(b"".join((blobs / leaf).read_bytes() for leaf in leaves))
-    except (FileNotFoundError, ValueError):
+    path = blobs / release.weights
+    if not path.is_file() or path.stat().st_size != release.size:
         return None
-    return weights.whole if weights.root == root else None
+    weights = Blocks.of(path.read_bytes())
+    return weights.whole if weights.root == release.weights else None

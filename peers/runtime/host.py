@@ -42,6 +42,7 @@ from swarm.protocol import (
     TOPICS,
     Key,
     Limit,
+    Part,
     Phase,
     Role,
     Topic,
@@ -121,6 +122,10 @@ class Host:
     def emit(self, what: type[events.Event], /, **fields: Any) -> None:
         cut = {name: events.cut(value) if type(value) is str else value for name, value in fields.items()}
         self.bus.emit(what(at=self.now(), peer=self.ports.me, **cut))
+
+    def disk_damaged(self, what: str) -> None:
+        """Tell what a disk lost, or does not take."""
+        self.emit(events.Faulted, part=Part.DISK, detail=what)
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""

@@ -2,12 +2,14 @@
 
     publisher: make     from the version before, and at a rung from eight before -> files held, named in the
                         Release
-    receiver:  fetch    the cheapest way from a version that is here -> its files -> the release's blocks
+    receiver:  fetch    the cheapest way from a version that is here -> its files -> the release's blocks, one
+                        by one, into an image of their own (swarm.image)
 
 A file is served by its publisher and by whoever fetched it, for two rungs, and for no more bytes than one
 release. Invariants: what comes out has the root that was asked for; where a patch cannot be had, or makes
 other bytes, the next way is tried, and where none is left the caller fetches the whole release; a patch that
-makes other bytes is not tried again, and its publisher is named. Not handled here: which way is the cheapest
+makes other bytes is not tried again, and its publisher is named, unless it was damaged here. Not handled
+here: which way is the cheapest
 (swarm.core.ladder), the files (swarm.patch_files).
 """
 
@@ -15,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm import events, patch_files
-from swarm.blocks import Blocks, Buffer, block_size, file_block
+from swarm.blocks import Blocks, Damaged, file_block
 from swarm.core.ladder import LONGEST, RUNG, Step, cheapest
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
-from swarm.patches import PatchError
+from swarm.patch_files import UselessFile
 from swarm.protocol import Kind, Service
 from swarm.types import Digest, Patch, PeerId, Release
 from swarm.weights import Weights
@@ -38,16 +41,18 @@ Known = Mapping[Digest, Sequence[Release]]
 
 
 class PatchLadder:
-    def __init__(self, host: Host, wholes: Blobs) -> None:
-        """`wholes` holds the releases' own blocks."""
+    def __init__(self, host: Host, wholes: Blobs, folder: Path | None) -> None:
+        """`wholes` holds the releases' own blocks; files are held in `folder`, or in memory."""
         self._host, self._wholes = host, wholes
         self.files = Blobs(
             host.ports.mail,
             service=Service.PATCHES,
+            folder=folder,
             rule=file_block,
             keep=LONGEST,
             rng=host.rng,
             on_bad=self._bad_holder,
+            on_damage=host.disk_damaged,
         )
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
@@ -62,27 +67,29 @@ class PatchLadder:
     async def make(self, weights: Weights, parent: Digest) -> tuple[Patch, ...]:
         """Hold the patches to these weights -> what their release says of them. None where the parent is not
         here, or its patch is no smaller than the whole."""
-        found = await self._wholes.read(parent)
-        if found is None or found[0].size != weights.blocks.size:
+        base, run = self._wholes.blocks(parent), self._host.ports.work.run
+        if base is None or base.size != weights.blocks.size:
             return ()
-        step = await self._host.ports.work.run(Kind.PATCH, patch_files.make, found[1], weights.blocks)
+        try:
+            step = await run(Kind.PATCH, patch_files.make, base, weights.blocks)
+        except Damaged:
+            await self._wholes.check(parent)
+            return ()
         if len(step) >= weights.blocks.size:
             return ()
         patches = [await self._hold(weights, parent, step)]
         self._remember(weights.digest, patches[0])
-        if weights.version % RUNG == 0 and (below := await self._rung(weights.digest)) is not None:
-            base, files = below
-            rung = await self._host.ports.work.run(
-                Kind.PATCH, patch_files.compose, files, weights.blocks.size
-            )
+        if weights.version % RUNG == 0 and (below := self._rung(weights.digest)) is not None:
+            lowest, files = below
+            rung = await run(Kind.PATCH, patch_files.compose, files, weights.blocks.size)
             if len(rung) < weights.blocks.size:
-                patches.append(await self._hold(weights, base, rung))
+                patches.append(await self._hold(weights, lowest, rung))
         return tuple(patches)
 
     async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch:
         blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file, file_block)
         self._make_room(weights.blocks.size)
-        self.files.hold(weights.version, blocks)
+        await self.files.take(weights.version, blocks, made_here=True)
         return Patch(base=base, root=blocks.root, size=blocks.size)
 
     def _remember(self, made: Digest, step: Patch) -> None:
@@ -91,14 +98,14 @@ class PatchLadder:
         if len(self._steps) > LONGEST:
             del self._steps[next(iter(self._steps))]
 
-    async def _rung(self, top: Digest) -> tuple[Digest, list[bytes]] | None:
+    def _rung(self, top: Digest) -> tuple[Digest, list[Blocks]] | None:
         """The weights RUNG steps below `top`, and the files of these steps; None where one is not here."""
-        files: list[bytes] = []
+        files: list[Blocks] = []
         for _ in range(RUNG):
             step = self._steps.get(top)
-            if step is None or (found := await self.files.read(step.root)) is None:
+            if step is None or (found := self.files.blocks(step.root)) is None:
                 return None
-            files.insert(0, b"".join(found[1]))
+            files.insert(0, found)
             top = step.base
         return top, files
 
@@ -110,15 +117,13 @@ class PatchLadder:
         missing = set[Digest]()
         for _ in range(WAYS):
             way = cheapest(release, known, self._wholes.is_whole, self._useless | missing)
-            if not way or (found := await self._wholes.read(way[0].patch.base)) is None:
+            if not way or (base := self._wholes.blocks(way[0].patch.base)) is None:
                 return None
-            base, blocks = found
             if base.size != release.size:
                 return None  # the whole tells who lies
             files = await self._files(way, holders, missing)
-            if files and (whole := await self._apply(way, files, blocks, base.leaves)) is not None:
-                await self._wholes.take(release.version, whole)
-                return whole
+            if files and (draft := await self._apply(way, files, base)) is not None:
+                return await self._wholes.take(release.version, draft)
         return None
 
     async def _files(
@@ -140,23 +145,26 @@ class PatchLadder:
                 files.append(file)
         return files if len(files) == len(way) else []
 
-    async def _apply(
-        self, way: Sequence[Step], files: Sequence[Blocks], blocks: list[Buffer], base: Sequence[Digest]
-    ) -> Blocks | None:
-        """What the files make of blocks with the leaves `base`; None where that is something else."""
-        leaves, release = list(base), way[-1].release
-        for (patch, made), file in zip(way, files, strict=True):
-            try:
-                blocks, leaves = await self._host.ports.work.run(
-                    Kind.PATCH, patch_files.applied, blocks, leaves, file.whole, release.size, made.weights
-                )
-            except PatchError as error:
+    async def _apply(self, way: Sequence[Step], files: Sequence[Blocks], base: Blocks) -> Blocks | None:
+        """What the files make of `base`, as a draft; None where that is something else."""
+        chain = [(file, made.weights) for (_, made), file in zip(way, files, strict=True)]
+        draft = self._wholes.draft(base.size)
+        try:
+            whole = await self._host.ports.work.run(Kind.PATCH, patch_files.apply, base, chain, draft)
+        except Damaged:
+            await self._wholes.check(base.root)
+            return None
+        except UselessFile as error:
+            patch, made = way[error.step]
+            await self.files.check(patch.root)
+            if files[error.step].is_intact():
                 self._useless.add(patch.root)
                 reason = f"patch to version {made.version}: {error}; it is not tried again"
                 self._host.emit(events.Rejected, sender=made.publisher, kind=Service.PATCHES, reason=reason)
-                return None
+            return None
+        for patch, made in way:
             self._remember(made.weights, patch)
-        return Blocks(b"".join(blocks), tuple(leaves), release.weights, block_size(release.size))
+        return whole
 
     def _make_room(self, size: int) -> None:
         """Files of older versions take no more than one release of `size` bytes."""

@@ -29,12 +29,16 @@ from swarm import events, wire
 from swarm.core.releases import Releases
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Part, Role, Service, Topic
+from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Role, Service, Topic
 from swarm.types import Beat, Digest, Patch, PeerId, Release, ReleaseQuery
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
+
+KEPT = 2
+"""Newest versions whose bytes are held, but for seeds: of two releases of a version, each is a patch from the
+version before."""
 
 REMEMBERED = 64
 """Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
@@ -53,19 +57,20 @@ class ReleaseExchange:
 
     def __init__(self, host: Host, folder: Path | None) -> None:
         """Releases' bytes are held in `folder`, or in memory."""
-        run = host.config.run
+        run, lasting = host.config.run, host.who.role is Role.SEED
         self._host = host
         self.candidates = Releases(max(REMEMBERED, run.window.versions + 1), run.pace.patience)
         """What was announced, and what is known of its bytes."""
         self.blobs = Blobs(
             host.ports.mail,
             folder=folder,
-            keep=run.release.keep,
+            keep=run.release.keep if lasting else min(run.release.keep, KEPT),
             on_bad=self._bad_holder,
             rng=host.rng,
-            on_damage=self._damaged,
+            on_damage=host.disk_damaged,
         )
-        self.patches = PatchLadder(host, self.blobs)
+        self.blobs.lasting = lasting
+        self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self._lacks = False
         """A release that I wait for could not be had at once."""
 
@@ -77,7 +82,8 @@ class ReleaseExchange:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
         packed = await self._host.ports.work.run(Kind.PACK, weights)
-        self.blobs.hold(packed.version, packed.blocks)
+        blocks = await self.blobs.take(packed.version, packed.blocks, made_here=True)
+        packed = Weights(packed.version, blocks)
         patches = await self.patches.make(packed, parent)
         return self._release(packed, parent, learners, groups, patches)
 
@@ -90,7 +96,7 @@ class ReleaseExchange:
         groups: int = 0,
     ) -> Release:
         """Hold these weights and announce them. A release without a parent is its own. Raises NetError."""
-        self.blobs.hold(weights.version, weights.blocks)
+        await self.blobs.take(weights.version, weights.blocks, made_here=True)
         release = self._release(weights, parent, learners, groups)
         await self.announce(release)
         return release
@@ -205,9 +211,10 @@ class ReleaseExchange:
         holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
         if release.publisher != me and release.publisher not in holders:
             holders.append(release.publisher)
-        blocks = None
         if not self.blobs.is_whole(release.weights):
             blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
+        else:
+            blocks = self.blobs.blocks(release.weights)
         if blocks is None:
             blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
         return Weights(release.version, blocks)
@@ -247,7 +254,7 @@ class ReleaseExchange:
 
     def has(self, weights: Digest) -> bool:
         """Are the blocks of these weights held here?"""
-        return self.blobs.get(weights) is not None
+        return self.blobs.is_whole(weights)
 
     def _is_here(self, release: Release) -> bool:
         return self.blobs.holds(release.weights, release.size)
@@ -341,9 +348,6 @@ class ReleaseExchange:
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
         self._host.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)
-
-    def _damaged(self, reason: str) -> None:
-        self._host.emit(events.Faulted, part=Part.DISK, detail=reason)
 
     def _warn(self, text: str) -> None:
         self._host.emit(events.Noted, level="warning", text=text)

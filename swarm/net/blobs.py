@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,14 +27,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swarm.blocks import LARGEST, Blocks, Buffer, Rule, block_size, block_sizes, lone_leaf, read_leaf_list
+from swarm.image import Draft
 from swarm.net.fetching import Fetch
 from swarm.net.ports import Mail, NetError, Refused
-from swarm.net.shelves import DIGEST, Folder, Held, MemoryShelf
+from swarm.net.shelves import Held, Shelf
 from swarm.net.turns import AnswerTurns
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
 T = TypeVar("T")
+
+DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 AT_ONCE = 4
 """Blocks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
@@ -58,7 +62,7 @@ class Blobs:
     """Holds, serves and fetches bytes as blocks, each under a version.
 
     `asked` is when somebody asked for something last, in loop seconds. `most` is how many bytes of older
-    versions are held beside the newest one.
+    versions are held beside the newest one, `lasting` whether bytes in a folder outlive a power failure too.
     """
 
     def __init__(
@@ -73,19 +77,20 @@ class Blobs:
         rule: Rule = block_size,
         on_damage: Callable[[str], None] = _bear,
     ) -> None:
-        """Read the folder back, if one is given: every file is hashed, damaged ones are deleted. Blocks.
+        """Read the folder back, if one is given: every file is hashed. Blocks.
 
         `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone;
-        `rule` says how large the blocks of what is fetched are (a folder has those of releases).
+        `rule` says how large the blocks are.
         """
         self.asked = 0.0
         self.most = LARGEST
+        self.lasting = False
         self._mail, self._service, self._rule = mail, service, rule
         self._on_bad = on_bad
         self._keep = keep
         self._rng = rng or random.Random()
         self._on_damage = on_damage
-        self._shelf: MemoryShelf | Folder = Folder(folder, on_damage) if folder is not None else MemoryShelf()
+        self._shelf = Shelf(folder, on_damage, rule)
         self._whole: dict[Digest, Held] = {held.root: held for held in self._shelf.whole()}
         self._begun: dict[Digest, Held] = {held.root: held for held in self._shelf.begun()}
         """Of which some blocks are here, but not all."""
@@ -105,45 +110,50 @@ class Blobs:
             self._name_parts(held)
 
     def hold(self, version: int, blocks: Blocks) -> None:
-        """Hold these bytes for others, until newer ones take their place."""
+        """Hold these bytes, made here, for others, until newer ones take their place. Blocks where there is a
+        disk."""
         held = Held.of(version, blocks)
-        self._shelf.add(blocks.blobs())
-        self._shelf.mark(held)
+        self._shelf.put(held, blocks, self.lasting)
         self._complain()
         self._last = held.root
         self._complete(held)
 
+    async def take(self, version: int, blocks: Blocks, made_here: bool = False) -> Blocks:
+        """Hold these bytes for others, beside the loop where there is a disk; returns them as they are
+        held."""
+        held = Held.of(version, blocks)
+        await self._off_loop(self._shelf.put, held, blocks, self.lasting)
+        if made_here:
+            self._last = held.root
+        self._complete(held)
+        return self.blocks(held.root) or blocks
+
+    def draft(self, size: int) -> Draft:
+        """Room for a version of `size` bytes in the making, which `hold` or `take` takes up as it is."""
+        return self._shelf.draft(size)
+
     def is_whole(self, root: Digest) -> bool:
-        """Whether all blocks below `root` were here when it was held."""
-        return root in self._whole
+        """Whether all blocks below `root` are here, as far as is known."""
+        return root in self._whole and self._shelf.is_whole(root)
 
     def holds(self, root: Digest, size: int) -> bool:
-        """Whether all blocks below `root` are here, undamaged."""
-        held = self._whole.get(root)
-        return (
-            held is not None
-            and held.size == size
-            and all(digest in self._shelf for digest in (root, *held.leaves))
-        )
-
-    async def take(self, version: int, blocks: Blocks) -> None:
-        """Hold these bytes of somebody else for others, beside the loop where there is a disk."""
-        async with self._coming(Held.of(version, blocks)):
-            await self._off_loop(self._shelf.add, blocks.blobs())
+        """Whether `size` bytes below `root` are here, as far as is known."""
+        return self.is_whole(root) and self._whole[root].size == size
 
     def get(self, digest: Digest) -> bytes | None:
         """A block or a leaf list, if it is held here; asks nobody."""
         data = self._shelf.get(digest)
         return bytes(data) if data is not None else None
 
-    async def read(self, root: Digest) -> tuple[Held, list[Buffer]] | None:
-        """What is held here below `root`, and its blocks; None where it is not whole."""
-        held = self._whole.get(root)
-        if held is None:
-            return None
-        blocks = [await self._off_loop(self._shelf.get, leaf) for leaf in held.leaves]
-        found = [block for block in blocks if block is not None]
-        return (held, found) if len(found) == len(blocks) else None
+    def blocks(self, root: Digest) -> Blocks | None:
+        """The version below `root`, None where it is not whole; it can be read for as long as the result is
+        held."""
+        return self._shelf.blocks(root) if root in self._whole else None
+
+    async def check(self, root: Digest) -> None:
+        """Look at all blocks below `root`, since reading one of them raised Damaged: what is not here counts
+        as missing."""
+        await self._off_loop(self._shelf.check, root)
 
     def clear(self) -> None:
         """Hold nothing any more."""
@@ -179,9 +189,10 @@ class Blobs:
         leaves = await self._leaves(fetch, version, root, size)
         held = Held(root, version, size, leaves)
         async with self._coming(held):
-            blocks = await self._fetch_blocks(fetch, held)
-            whole = Blocks(b"".join(blocks[leaf] for leaf in leaves), leaves, root, self._rule(size))
-            await self._off_loop(self._shelf.add, whole.blobs())  # in memory as views of the whole
+            await self._fetch_blocks(fetch, held)
+            whole = self._shelf.blocks(root)
+        if whole is None:
+            raise NetError(f"version {version} was damaged on the disk while it came: it is fetched again")
         return whole
 
     @asynccontextmanager
@@ -191,7 +202,7 @@ class Blobs:
         try:
             await self._begin(held)
             yield
-            await self._off_loop(self._shelf.mark, held)
+            await self._off_loop(self._shelf.mark, held, self.lasting)
             self._complete(held)
         finally:
             self._fetching -= Counter([held.root])
@@ -237,24 +248,23 @@ class Blobs:
             await self._off_loop(self._shelf.begin, held)
         self._prune()
 
-    async def _fetch_blocks(self, fetch: Fetch, held: Held) -> dict[Digest, Buffer]:
-        """Leaf -> block. Each is held as soon as it is here."""
-        got: dict[Digest, Buffer] = {}
+    async def _fetch_blocks(self, fetch: Fetch, held: Held) -> None:
+        """Hold all blocks, each as soon as it is here."""
         # Equal blocks have one leaf, and are fetched once.
         sizes = block_sizes(held.size, self._rule(held.size))
         todo = iter(dict(zip(held.leaves, sizes, strict=True)).items())
 
         async def take() -> None:
             for leaf, size in todo:
-                here = leaf in self._shelf
-                got[leaf] = await self._blob(fetch, leaf)
-                if len(got[leaf]) != size:
+                if not self._shelf.lacks(held.root, leaf):
+                    continue
+                block = await self._blob(fetch, leaf)
+                if len(block) != size:
                     raise NetError(
-                        f"{leaf} has {len(got[leaf])} bytes, not {size}: whoever published version"
+                        f"{leaf} has {len(block)} bytes, not {size}: whoever published version"
                         f" {held.version} made a mistake or lies"
                     )
-                if not here:
-                    await self._off_loop(self._shelf.add, {leaf: got[leaf]})
+                await self._off_loop(self._shelf.add, {leaf: block})
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -265,7 +275,6 @@ class Blobs:
             if bugs is not None or lost is None:
                 raise
             raise NetError(str(lost.exceptions[0])) from broken
-        return got
 
     def _complete(self, held: Held) -> None:
         self._begun.pop(held.root, None)
@@ -317,6 +326,4 @@ class Blobs:
             self._begun.pop(root, None)
             self._wanted.pop(root, None)
         self._part_of = {part: root for part, root in self._part_of.items() if root not in old}
-        needed = set(everything).union(*(held.leaves for held in everything.values()))
-        dropped = set(old).union(*(held.leaves for held in old.values())) - needed
-        self._shelf.drop(sorted(dropped))
+        self._shelf.drop(sorted(old))

@@ -1,26 +1,40 @@
-"""Shelves: storage of blobs, in memory or as files of a folder that outlive the peer.
+"""A shelf: versions as images, in memory or as files of a folder that outlive the peer.
+
+    <root>            the bytes (swarm.image)           <root>.release    its leaves: all blocks are there
+    new-<number>      a version in the making           <root>.begun      its leaves: some blocks are there
 
 A shelf knows digests, bytes, and below which roots all blocks are here; swarm.net.blobs decides what is held.
-In a folder every file is written durably (temporary file, fsync, rename, fsync of the folder) and verified
-whenever it is read: a damaged file is reported and not held any more. What the disk refuses is held in memory
-until it is dropped. Not handled: two processes on one folder.
+Every block of a file is checked against its leaf when the shelf is opened and whenever it is read: what a
+crash, a disk or somebody else changed is reported and counts as missing, the rest of its version stays, and a
+fetch adds what is missing. Marks are written durably, the bytes too where they must be `lasting`. What a disk
+refuses is held in memory. Not handled: two processes on one folder.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Annotated, NamedTuple
+from weakref import WeakValueDictionary
 
 from msgspec import Meta
 
-from swarm.blocks import LARGEST, Blocks, Buffer, digest_of, list_blob, lone_leaf, read_leaf_list
+from swarm.blocks import (
+    LARGEST,
+    Blocks,
+    Buffer,
+    Damaged,
+    Rule,
+    block_size,
+    leaf_list,
+    read_leaf_list,
+    root_of,
+)
 from swarm.durable import write_durably
+from swarm.image import Draft, Image
 from swarm.types import Digest, Struct
 from swarm.wire import WireError, decode, encode
-
-DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 class Held(NamedTuple):
@@ -37,175 +51,245 @@ class Held(NamedTuple):
 
 
 class Mark(Struct):
-    """Beside a leaf list in a folder."""
+    """Beside an image in a folder."""
 
     version: int
     size: Annotated[int, Meta(gt=0, le=LARGEST)]
+    leaves: bytes
 
 
-class MemoryShelf:
-    """Blobs in a dictionary."""
+class Shelved:
+    """An image, and which of its blocks are here."""
 
-    def __init__(self) -> None:
-        self._blobs: dict[Digest, Buffer] = {}
+    def __init__(self, held: Held, image: Image) -> None:
+        self.held, self.image = held, image
+        self.blocks = Blocks(image, held.leaves, held.root, image.step)
+        self.at: dict[Digest, list[int]] = {}
+        """Leaf -> numbers of its blocks, of which equal ones have one leaf."""
+        for number, leaf in enumerate(held.leaves):
+            self.at.setdefault(leaf, []).append(number)
+        self.missing = set(held.leaves)
+
+    def check(self) -> str:
+        """Read all blocks. Returns what is wrong with the first one that is not here; empty when all are."""
+        self.missing, wrong = set[Digest](), ""
+        for number, leaf in enumerate(self.held.leaves):
+            try:
+                self.blocks[number]
+            except Damaged as error:
+                self.missing.add(leaf)
+                wrong = wrong or str(error)
+        return wrong
+
+
+class Shelf:
+    """Images of versions, in `folder` or in memory."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        on_damage: Callable[[str], None],
+        rule: Rule = block_size,
+    ) -> None:
+        """Read the folder back, if one is given: every block is hashed.
+
+        `rule` says how large blocks are.
+        """
+        self._folder, self._on_damage, self._rule = folder, on_damage, rule
+        self._shelved: dict[Digest, Shelved] = {}
+        self._alive = WeakValueDictionary[Digest, Image]()
+        """Images that were dropped as well, while somebody reads them: they have their names."""
+        self._numbers = count()
+        self._refused = ""
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._read_back(folder)
 
     def __len__(self) -> int:
-        return len(self._blobs)
+        """Blobs that are here."""
+        return sum(
+            len(shelved.at) - len(shelved.missing) + (len(shelved.held.leaves) > 1)
+            for shelved in [*self._shelved.values()]
+        )
 
     def __contains__(self, digest: Digest) -> bool:
-        return digest in self._blobs
+        return digest in self._shelved or self._with(digest) is not None
 
     def get(self, digest: Digest) -> Buffer | None:
-        return self._blobs.get(digest)
+        """A block, checked, or a leaf list. A block that is damaged is reported once, and is missing from
+        then on."""
+        while (shelved := self._with(digest)) is not None:
+            try:
+                return shelved.blocks[shelved.at[digest][0]]
+            except Damaged as error:
+                self._damaged(shelved, str(error))
+        found = self._shelved.get(digest)
+        return leaf_list(found.held.leaves) if found is not None and len(found.held.leaves) > 1 else None
 
-    def add(self, blobs: Mapping[Digest, Buffer]) -> None:
-        self._blobs.update(blobs)
-
-    def begin(self, held: Held) -> None:
-        self.add(list_blob(held.root, held.leaves))
-
-    def complaint(self) -> str:
-        return ""
-
-    def mark(self, held: Held) -> None:
-        """No mark is needed: a shelf in memory does not outlive the peer."""
-
-    def whole(self) -> list[Held]:
-        return []
-
-    def begun(self) -> list[Held]:
-        return []
-
-    def drop(self, digests: Iterable[Digest]) -> None:
-        for digest in digests:
-            self._blobs.pop(digest, None)
-
-
-class Folder:
-    """Blobs as files named by their digests; `<root>.release` marks a leaf list whose blocks are all here,
-    `<root>.begun` one of which some are. What the disk refuses is held in memory.
-    """
-
-    def __init__(self, path: Path, on_damage: Callable[[str], None]) -> None:
-        self._path, self._on_damage = path, on_damage
-        path.mkdir(parents=True, exist_ok=True)
-        self._held: set[Digest] = set()
-        self._spare: dict[Digest, bytes] = {}
-        """Those of them that the disk refused."""
-        self._refused = ""
-        for file in sorted(path.iterdir()):
-            if DIGEST.fullmatch(file.name.encode()):
-                self._held.add(Digest(file.name))
-                self.get(Digest(file.name))
-            elif file.suffix not in (".release", ".begun"):
-                file.unlink()
-        self._drop_orphans()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __contains__(self, digest: Digest) -> bool:
-        return digest in self._held
-
-    def get(self, digest: Digest) -> bytes | None:
-        """The blob's bytes, verified. A damaged or missing file is reported once and not held any more."""
-        if digest not in self._held:
-            return None
-        if digest in self._spare:
-            return self._spare[digest]
-        path = self._path / digest
-        try:
-            data = path.read_bytes()
-            if digest_of(data) == digest:
-                return data
-            what = f"damaged, of {len(data)} bytes"
-        except FileNotFoundError:
-            what = "gone"
-        except OSError as error:
-            what = f"not readable ({error.strerror})"
-        self._held.discard(digest)
-        self._on_damage(f"{path} is {what}: its release is left out until it is fetched again")
-        self._unlink(digest)
+    def _with(self, leaf: Digest) -> Shelved | None:
+        """A version with this block."""
+        for shelved in [*self._shelved.values()]:  # a copy: a folder is changed in a thread of its own
+            if leaf in shelved.at and leaf not in shelved.missing:
+                return shelved
         return None
 
-    def add(self, blobs: Mapping[Digest, Buffer]) -> None:
-        for digest, data in blobs.items():
-            if digest not in self._held and not self._write(digest, data):
-                self._spare[digest] = bytes(data)
-        self._held.update(blobs)
+    def is_whole(self, root: Digest) -> bool:
+        """Whether all blocks below `root` are here, as far as is known."""
+        shelved = self._shelved.get(root)
+        return shelved is not None and not shelved.missing
+
+    def blocks(self, root: Digest) -> Blocks | None:
+        """The version below `root`, if all of it is here; it can be read for as long as it is held."""
+        return self._shelved[root].blocks if self.is_whole(root) else None
+
+    def check(self, root: Digest) -> None:
+        """Look at all blocks below `root`, since one of them was found damaged."""
+        if (shelved := self._shelved.get(root)) is not None and (wrong := shelved.check()):
+            self._damaged(shelved, wrong)
+
+    def lacks(self, root: Digest, leaf: Digest) -> bool:
+        """Whether this block of a version that was begun is missing."""
+        return leaf in self._shelved[root].missing
+
+    # --- changes --------------------------------------------------------------------------------------------
+
+    def draft(self, size: int) -> Draft:
+        """A version in the making, which `put` names."""
+        return Draft(self._image(size, f"new-{next(self._numbers)}"))
+
+    def _image(self, size: int, name: str) -> Image:
+        return Image(size, None if self._folder is None else self._folder / name, self._rule(size))
+
+    def put(self, held: Held, blocks: Blocks, lasting: bool) -> None:
+        """Hold a whole version: a draft as it is, other bytes as a copy; `lasting` as in `mark`."""
+        known = self._shelved.get(held.root)
+        if known is not None and not known.missing:
+            known.held = held
+        elif known is None and held.root in self._alive:
+            self._place(Shelved(held, self._alive[held.root]))
+        else:
+            image = self._own(held, blocks)
+            if image.path is not None:
+                assert self._folder is not None
+                self._try(image.move, self._folder / held.root)
+            self._place(Shelved(held, image))
+        self._shelved[held.root].missing.clear()
+        self.mark(held, lasting)
+
+    def _own(self, held: Held, blocks: Blocks) -> Image:
+        """An image of this shelf's kind with these bytes."""
+        image = blocks.source
+        if isinstance(image, Image) and (self._folder is None or not image.is_checked):
+            return image
+        draft = self.draft(held.size)
+        for leaf, block in zip(held.leaves, blocks, strict=True):
+            draft.add(block, leaf)
+        return draft.image
 
     def begin(self, held: Held) -> None:
+        """A place for the blocks of a version."""
+        if held.root in self._alive:
+            shelved = Shelved(held, self._alive[held.root])
+            shelved.check()
+        else:
+            shelved = Shelved(held, self._image(held.size, held.root))
+        self._place(shelved)
         self._note(held, "begun")
 
-    def mark(self, held: Held) -> None:
+    def _place(self, shelved: Shelved) -> None:
+        shelved.image.want(True)
+        self._refused = shelved.image.refusal or self._refused
+        self._alive[shelved.held.root] = shelved.image
+        self._shelved[shelved.held.root] = shelved
+
+    def add(self, blobs: Mapping[Digest, Buffer]) -> None:
+        """Blocks of versions that were begun."""
+        for leaf, data in blobs.items():
+            for shelved in [*self._shelved.values()]:
+                if leaf in shelved.missing:
+                    for number in shelved.at[leaf]:
+                        shelved.image.write(number, data)
+                    shelved.missing.discard(leaf)
+                    self._refused = shelved.image.refusal or self._refused
+
+    def mark(self, held: Held, lasting: bool) -> None:
+        """All its blocks are here; with `lasting`, after a power failure too."""
+        if lasting:
+            self._try(self._shelved[held.root].image.sync)
         self._note(held, "release")
         self._unlink(f"{held.root}.begun")
 
-    def _note(self, held: Held, mark: str) -> None:
-        self.add(list_blob(held.root, held.leaves))
-        self._write(f"{held.root}.{mark}", encode(Mark(version=held.version, size=held.size)))
+    def drop(self, roots: Iterable[Digest]) -> None:
+        for root in roots:
+            for mark in ("release", "begun"):
+                self._unlink(f"{root}.{mark}")
+            if (shelved := self._shelved.pop(root, None)) is not None:
+                shelved.image.want(False)
+
+    # --- what outlives the peer -----------------------------------------------------------------------------
 
     def complaint(self) -> str:
         """Why the disk refused something since the last call; empty when it took everything."""
         told, self._refused = self._refused, ""
-        return told
-
-    def _write(self, name: str, data: Buffer) -> bool:
-        try:
-            write_durably(self._path / name, data)
-        except OSError as error:
-            self._refused = (
-                f"{self._path} takes no more ({error.strerror}): what is missing there is held in memory"
-                " alone"
-            )
-            return False
-        return True
-
-    def _unlink(self, name: str) -> None:
-        try:
-            (self._path / name).unlink(missing_ok=True)
-        except OSError as error:
-            self._refused = f"{self._path / name} cannot be removed ({error.strerror})"
+        if not told:
+            return ""
+        return f"{self._folder} takes no more ({told}): what is missing there is held in memory alone"
 
     def whole(self) -> list[Held]:
         """What is here with all its blocks."""
-        return [held for held in self._marked("release") if all(leaf in self._held for leaf in held.leaves)]
+        return [shelved.held for shelved in self._shelved.values() if not shelved.missing]
 
     def begun(self) -> list[Held]:
-        """What a fetch began and did not end."""
-        return self._marked("begun")
+        """What is here with some of its blocks."""
+        return [shelved.held for shelved in self._shelved.values() if shelved.missing]
 
-    def drop(self, digests: Iterable[Digest]) -> None:
-        for digest in digests:
-            for mark in ("release", "begun"):
-                self._unlink(f"{digest}.{mark}")
-            self._held.discard(digest)
-            self._spare.pop(digest, None)
-            self._unlink(digest)
+    def _read_back(self, folder: Path) -> None:
+        """Take up what is marked; remove the rest, which a crash left behind."""
+        for mark in ("release", "begun"):
+            for path in sorted(folder.glob(f"*.{mark}")):
+                held = self._read_mark(path)
+                if held is not None and held.root not in self._shelved and (folder / held.root).is_file():
+                    shelved = Shelved(held, self._image(held.size, held.root))
+                    wrong = shelved.check()
+                    self._place(shelved)
+                    if wrong and mark == "release":
+                        self._damaged(shelved, wrong)
+        known = {f"{root}{end}" for root in self._shelved for end in ("", ".release", ".begun")}
+        for path in folder.iterdir():
+            if path.is_file() and path.name not in known:
+                path.unlink()
 
-    def _drop_orphans(self) -> None:
-        """Delete what a crash left behind: blocks below no root, marks without a leaf list."""
-        needed: set[Digest] = set()
-        for held in (*self.whole(), *self.begun()):
-            needed.update([held.root, *held.leaves])
-        marked = {Digest(file.stem) for mark in ("release", "begun") for file in self._path.glob(f"*.{mark}")}
-        self.drop(sorted({*self._held, *marked} - needed))
-
-    def _marked(self, mark: str) -> list[Held]:
-        """What these marks are beside, as far as it can be read."""
-        read = (self._read(file) for file in sorted(self._path.glob(f"*.{mark}")))
-        return [held for held in read if held is not None]
-
-    def _read(self, file: Path) -> Held | None:
-        root = Digest(file.stem)
+    def _read_mark(self, path: Path) -> Held | None:
+        """What the mark is beside; None when the mark is damaged."""
         try:
-            mark = decode(file.read_bytes(), Mark)
-            leaves = lone_leaf(root, mark.size)
-            if not leaves:
-                if (data := self.get(root)) is None:
-                    return None
-                leaves = read_leaf_list(data, mark.size)
-            return Held(root, mark.version, mark.size, leaves)
-        except (OSError, WireError, ValueError) as error:
-            self._on_damage(f"{file} is damaged ({error}): its release is left out until it is fetched again")
+            mark = decode(path.read_bytes(), Mark)
+            leaves = read_leaf_list(mark.leaves, mark.size, self._rule(mark.size))
+        except (WireError, ValueError):
             return None
+        whole = root_of(leaves) == path.stem
+        return Held(Digest(path.stem), mark.version, mark.size, leaves) if whole else None
+
+    def _damaged(self, shelved: Shelved, what: str) -> None:
+        shelved.check()
+        lost, held = len(shelved.missing), shelved.held
+        self._on_damage(
+            f"{what}; {lost} of {len(shelved.at)} blocks of version {held.version} are left out until they"
+            " are fetched again"
+        )
+        self._note(held, "begun")
+        self._unlink(f"{held.root}.release")
+
+    def _note(self, held: Held, mark: str) -> None:
+        if self._folder is not None:
+            content = encode(Mark(version=held.version, size=held.size, leaves=leaf_list(held.leaves)))
+            self._try(write_durably, self._folder / f"{held.root}.{mark}", content)
+
+    def _unlink(self, name: str) -> None:
+        if self._folder is not None:
+            self._try((self._folder / name).unlink, True)
+
+    def _try(self, use: Callable[..., object], *args: object) -> None:
+        try:
+            use(*args)
+        except OSError as error:
+            self._refused = error.strerror or str(error)

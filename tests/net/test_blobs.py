@@ -3,7 +3,6 @@ a restart."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import random
@@ -179,26 +178,28 @@ def test_a_folder_is_read_back_and_a_damaged_release_is_dropped(tmp_path: Path) 
     async def promise(a: Any, b: Any, c: Any) -> None:
         first = Blobs(a.mail, folder=tmp_path)
         good, torn = held(first, b"good weights", 1), held(first, b"torn weights", 2)
-        (tmp_path / digest_of(b"torn weights")).write_bytes(b"torn")
+        (tmp_path / torn.weights).write_bytes(b"torn")
         again = Blobs(b.mail, folder=tmp_path)
         assert (
             again.get(good.weights) is not None and again.get(digest_of(b"good weights")) == b"good weights"
         )
-        assert again.get(torn.weights) is None and again.statistics()["releases"] == 1
+        assert again.blocks(torn.weights) is None and again.statistics()["releases"] == 1
         again.clear()
 
     with_peers(promise)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize(
+    ("why", "failing"), [(errno.ENOSPC, "pwrite"), (errno.EIO, "pwrite"), (errno.EROFS, "open")]
+)
 def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, failing: str
 ) -> None:
     told: list[str] = []
 
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(why, os.strerror(why), str(path))
+    def full(*_: Any) -> Any:
+        raise OSError(why, os.strerror(why))
 
     async def scene(a: Any, b: Any, c: Any) -> None:
         publisher = Blobs(a.mail)
@@ -208,6 +209,7 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
         await keeps.serve()
         with monkeypatch.context() as patch:
             patch.setattr(shelves, "write_durably", full)
+            patch.setattr(os, failing, full)
             for version in (1, 2, 3):
                 release = held(publisher, bytes([version]) * 99, version)
                 assert await fetched(keeps, release, [a.me])
@@ -224,23 +226,20 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
     assert len(told) == 1 and os.strerror(why) in told[0] and "held in memory alone" in told[0]
 
 
-def test_a_block_that_an_old_version_shares_with_one_that_comes_to_the_disk_stays(tmp_path: Path) -> None:
-    def version(number: int, first: int) -> Blocks:
-        return Blocks.of(bytes([first]) * BLOCK + bytes([number]))
+def test_who_reads_a_version_ends_with_it_and_its_file_goes_then(tmp_path: Path) -> None:
+    async def promise(a: Any, b: Any, c: Any) -> None:
+        blobs = Blobs(a.mail, folder=tmp_path, keep=1)
+        blobs.hold(1, Blocks.of(WHOLE))
+        reads = blobs.blocks(Blocks.of(WHOLE).root)
+        blobs.hold(2, Blocks.of(WHOLE[1:]))
+        assert blobs.blocks(Blocks.of(WHOLE).root) is None and blobs.statistics()["releases"] == 1
+        assert reads is not None and reads.source.path is not None and reads.source.path.is_file()
+        blobs.hold(3, Blocks.of(WHOLE))  # the same bytes again, while somebody reads them
+        assert reads.whole == WHOLE
+        blobs.hold(4, Blocks.of(WHOLE[2:]))
+        path = reads.source.path
+        assert path.read_bytes() == reads.whole == WHOLE
+        del reads
+        assert not path.exists()
 
-    async def main() -> None:
-        links = SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1))
-        async with MemoryNetwork(random.Random(2), links) as network:
-            blobs = Blobs(network.ports("a", lambda kind: 0.0).mail, folder=tmp_path, keep=2)
-            blobs.hold(0, version(0, first=9))
-            blobs.hold(1, version(1, first=1))
-            comes = version(2, first=9)
-            taken = asyncio.ensure_future(blobs.take(2, comes))
-            while not (tmp_path / digest_of(bytes([2]))).is_file():
-                await asyncio.sleep(0.001)
-            blobs.hold(3, version(3, first=3))  # version 0 goes, and with it whatever nobody needs
-            await taken
-            assert blobs.holds(comes.root, comes.size)
-            assert await blobs.read(comes.root) is not None
-
-    asyncio.run(main())
+    with_peers(promise)

@@ -14,7 +14,7 @@ from still_host import membership, still_host
 
 from peers.runtime.host import Host
 from swarm import events, patch_files, wire
-from swarm.blocks import BLOCK, Blocks, cut, file_block
+from swarm.blocks import BLOCK, Blocks, file_block
 from swarm.config import DelayLaw
 from swarm.core.ladder import RUNG
 from swarm.net.in_memory import MemoryNetwork
@@ -150,6 +150,7 @@ def test_a_disk_goes_on_by_patches_after_a_restart(tmp_path: Path) -> None:
         for k, version in enumerate(BYTES[1:3]):
             seed = swarm.host(f"seed-{k}", Role.SEED, tmp_path)
             seed.releases.blobs._disk = None  # virtual time knows no threads
+            seed.releases.patches.files._disk = None
             await swarm.take(seed, swarm.released[0]) if k == 0 else None
             await swarm.release(version)
             assert await swarm.take(seed, swarm.released[-1]) < SIZE / 100
@@ -170,9 +171,9 @@ async def _useless(swarm: Swarm, sampler: Host, file: bytes | None, base: bytes 
     return msgspec.structs.replace(good, patches=(patch,))
 
 
-RIGHT = patch_files.make(cut(BYTES[0]), Blocks.of(BYTES[1]))
+RIGHT = patch_files.make(Blocks.of(BYTES[0]), Blocks.of(BYTES[1]))
 USELESS = {
-    "of another version": patch_files.make(cut(BYTES[1]), Blocks.of(BYTES[2])),
+    "of another version": patch_files.make(Blocks.of(BYTES[1]), Blocks.of(BYTES[2])),
     "cut off": RIGHT[:-5],
     "of random bytes": random.Random(5).randbytes(5000),
     "of one byte": b"?",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +23,13 @@ from test_patches import BOMB, raw, sparse, undeclared
 
 from peers.runtime.host import Host
 from swarm import patch_files, wire
-from swarm.blocks import BLOCK, Blocks, cut, digest_of, leaf_list
+from swarm.blocks import BLOCK, Blocks, digest_of, leaf_list
+from swarm.net.shelves import Held
 from swarm.protocol import RELEASE_LIMIT, Role
 from swarm.types import Digest, Patch, Release
 
 GENESIS, HONEST = Blocks.of(BYTES[0]), Blocks.of(BYTES[1])
-GOOD = patch_files.make(cut(BYTES[0]), HONEST)
+GOOD = patch_files.make(GENESIS, HONEST)
 GENESIS_BLOBS = {GENESIS.root, *GENESIS.leaves}
 BLOCKS = len(GENESIS.leaves)
 BUDGET = 4 * SIZE
@@ -73,8 +74,11 @@ class Scene:
         self.forger.releases.blobs.hold(1, HONEST)
         self.tell(self.release(1, HONEST, self.file(data, **changes)))
 
-    def blob(self, digest: Digest, data: bytes) -> None:
-        self.forger.releases.blobs._shelf.add({digest: data})
+    def listed(self, root: Digest, leaves: Sequence[Digest], block: bytes) -> None:
+        """A leaf list of this block, which the forger serves."""
+        shelf = self.forger.releases.blobs._shelf
+        shelf.begin(Held(root, 1, len(leaves) * len(block), tuple(leaves)))
+        shelf.add({digest_of(block): block})
 
 
 def first_block(patch: bytes) -> bytes:
@@ -119,10 +123,9 @@ def leaves(count: int, size: int) -> Forge:
 
     def forge(scene: Scene) -> None:
         zeros = bytes(BLOCK)
-        listed = leaf_list([digest_of(zeros)] * count)
-        root = digest_of(listed)
-        scene.blob(digest_of(zeros), zeros)
-        scene.blob(root, listed)
+        listed = [digest_of(zeros)] * count
+        root = digest_of(leaf_list(listed))
+        scene.listed(root, listed, zeros)
         scene.tell(scene.release(1, HONEST, weights=root, size=size))
 
     return forge
@@ -131,7 +134,7 @@ def leaves(count: int, size: int) -> Forge:
 def older(scene: Scene) -> None:
     """Version 2, made by a patch that leads back to version 0."""
     two = Blocks.of(BYTES[2])
-    back = patch_files.make(cut(BYTES[1]), GENESIS)
+    back = patch_files.make(HONEST, GENESIS)
     scene.forger.releases.blobs.hold(1, HONEST)
     scene.tell(scene.release(1, HONEST, scene.file(GOOD)))
     scene.tell(scene.release(2, two, scene.file(back, base=HONEST.root, version=2)))
@@ -223,7 +226,7 @@ CASES: dict[str, dict[str, Forge]] = {
         "absurd": patch(first_block(sparse(b"\0", count=0xFFFFFFFF, size=BLOCK))),
     },
     "wrong base": {
-        "made for another": patch(patch_files.make(cut(BYTES[2]), HONEST)),
+        "made for another": patch(patch_files.make(Blocks.of(BYTES[2]), HONEST)),
         "each other's": circle,
     },
 }
@@ -304,6 +307,7 @@ def test_a_name_that_is_no_digest_is_not_a_file_of_the_seed(name: str, tmp_path:
     async def promise(swarm: Swarm) -> None:
         scene = scene_of(swarm, shelf, None)
         scene.victim.releases.blobs._disk = None  # virtual time knows no threads
+        scene.victim.releases.patches.files._disk = None
         scene.tell(scene.release(1, Blocks.of(b"small"), weights=Digest(name)))
         scene.tell(scene.release(1, HONEST, Patch(base=GENESIS.root, root=Digest(name), size=9)))
         for sealed in scene.frames:

@@ -20,7 +20,7 @@ from peers.errors import CannotHere, Refusal
 from peers.runtime.frames import Frames
 from peers.runtime.peer_folder import PeerFolder, free_peer_folder, running
 from swarm import wire
-from swarm.blocks import Blocks, digest_of
+from swarm.blocks import Blocks
 from swarm.config import Model, Run, TaskSettings
 from swarm.core.membership import Trust
 from swarm.identity import open_key, verify
@@ -142,7 +142,7 @@ def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
         (seed / "releases").mkdir(exist_ok=True)
         (seed / "releases" / blocks.root).write_bytes(frames.seal(release, RELEASE_LIMIT))
     assert status.newest_weights(run.path, run) == (20, b"weights of version 20")
-    (seed / "blobs" / digest_of(b"weights of version 20")).write_bytes(b"torn")
+    (seed / "blobs" / Blocks.of(b"weights of version 20").root).write_bytes(b"weights of version 2?")
     assert status.newest_weights(run.path, run) == (3, b"weights of version 3")
     assert "release 20" in capsys.readouterr().err
     for word in (seed / "releases").iterdir():

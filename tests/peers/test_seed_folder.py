@@ -4,6 +4,7 @@ best serves."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import time
@@ -125,8 +126,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chunk(folder: Path, version: int) -> Path:
-    return folder / "blobs" / digest_of(weights(version)[:BLOCK])
+def file(folder: Path, version: int) -> Path:
+    return folder / "blobs" / Blocks.of(weights(version)).root
 
 
 def word(folder: Path, version: int) -> Path:
@@ -143,10 +144,8 @@ def test_a_seed_goes_on_from_the_newest_release_on_its_disk(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "deleted"])
-def test_a_release_with_a_damaged_chunk_is_left_out_told_and_the_one_before_serves(
-    folder: Path, damage: str
-) -> None:
-    path, content = chunk(folder, 5), weights(5)[:BLOCK]
+def test_a_damaged_release_is_left_out_told_and_the_one_before_serves(folder: Path, damage: str) -> None:
+    path, content = file(folder, 5), weights(5)
     path.write_bytes(content[:-100] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     if damage == "deleted":
         path.unlink()
@@ -177,19 +176,29 @@ def test_without_any_word_version_0_is_offered_though_newer_bytes_are_there(fold
     assert lived(folder).offers == 0, "and kept"
 
 
-@pytest.mark.parametrize("damage", ["emptied", "gone"])
-def test_a_chunk_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
+@pytest.mark.parametrize("damage", ["emptied", "changed"])
+def test_a_block_that_is_damaged_while_the_seed_runs_costs_its_release_alone(
     folder: Path, damage: str
 ) -> None:
     def look(house: House) -> None:
-        chunk(folder, 5).write_bytes(b"")
-        if damage == "gone":
-            chunk(folder, 5).unlink()
+        if damage == "emptied":
+            os.truncate(file(folder, 5), 0)
+        else:
+            with file(folder, 5).open("r+b") as content:
+                content.write(bytes([weights(5)[0] ^ 1]))
         assert house.host.releases.blobs.get(digest_of(weights(5)[:BLOCK])) is None
         assert house.offers == 4
 
     house = lived(folder, look=look)
-    assert f"{chunk(folder, 5)} is {'gone' if damage == 'gone' else 'damaged'}" in house.texts
+    assert f"{file(folder, 5)} is damaged" in house.texts
+
+
+def test_a_release_that_lost_a_block_is_whole_again_when_that_block_is_fetched(folder: Path) -> None:
+    with file(folder, 5).open("r+b") as content:
+        content.write(bytes([weights(5)[0] ^ 1]))
+    house = lived(folder, 5)
+    assert house.offers == 5 and file(folder, 5).read_bytes() == weights(5)
+    assert lived(folder).offers == 5
 
 
 def test_a_version_0_that_is_not_the_runs_is_believed_by_nobody(tmp_path: Path) -> None:
