@@ -9,11 +9,12 @@ derived from the scenario's seed, so that the same seed gives the same journal.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -32,7 +33,7 @@ from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
-from swarm.protocol import ROLES, Policy
+from swarm.protocol import ROLES, Limit, Policy
 from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
@@ -41,12 +42,16 @@ from swarm.tasks import catalog as tasks
 from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
 from swarm.types import Delegation, Digest, Membership, PeerId
+from swarm.wire import Opened
 
 RUN = Digest("5" * 64)
 """The digest of every simulated run: a simulation has one run only."""
 
 ALPHABET = 8
 """Default number of letters of the table policy and its task."""
+
+FRAMES = 1024
+"""Opened frames that are kept: all readers have one within seconds."""
 
 
 def simulate(path: Path, seed: int | None, out: Path | None) -> int:
@@ -75,6 +80,21 @@ class Letters:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(ord("a") + token) for token in tokens)
+
+
+class OpenedOnce(Frames):
+    """Opens a frame once for all peers: a heartbeat has a thousand readers, and they would all verify the
+    same bytes."""
+
+    _opened: ClassVar[OrderedDict[tuple[bytes, Limit], Opened]] = OrderedDict()
+
+    def open(self, data: bytes, limit: Limit) -> Opened:
+        key = data, limit
+        if (opened := self._opened.get(key)) is None:
+            opened = self._opened[key] = super().open(data, limit)
+            if len(self._opened) > FRAMES:
+                self._opened.popitem(last=False)
+        return opened
 
 
 RoleProgram = Sampler | LearnerPeer | Evaluator | Seed
@@ -114,7 +134,7 @@ def run_peer(
     )
     # In-memory ports know the sender, so every signature is accepted.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
-    frames = Frames(RUN, peer.ports.keyring, who.membership, run.private)
+    frames = OpenedOnce(RUN, peer.ports.keyring, who.membership, run.private)
     host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
     return host.run((role or role_of)(host, parts).run)
 

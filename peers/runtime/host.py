@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from peers.runtime.changes import Changes
 from peers.runtime.frames import Frames
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.status import PeerStatus
@@ -107,7 +108,7 @@ class Host:
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.roster = Roster(config.run.pace.patience, self.rng)
         self.releases = ReleaseExchange(self, shelf)
-        self._moved = asyncio.Event()
+        self._changes = Changes()
         self._beat_now = asyncio.Event()
         self._seq = 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
@@ -129,16 +130,12 @@ class Host:
 
     def move(self) -> None:
         """Wake whoever waits in `changed`."""
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._changes.wake()
 
     async def changed(self, timeout: float) -> None:
         """Wait until roster, releases, an inbox or `stop` changes, at most `timeout` seconds. Any number of
         coroutines may wait."""
-        moved = self._moved
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await moved.wait()
+        await self._changes.wait(timeout)
 
     def leave(self) -> None:
         """Ask the role to finish its current group or step, then to end."""

@@ -134,10 +134,11 @@ class Batcher:
 
     def takers(self, senders: Collection[PeerId], learners: int, now: float) -> int:
         """Number of samplers that share the credit; newcomers count as one where their quota binds."""
-        if self.quotas.at(self.share(learners), now).newcomers is None:
-            return len(senders)
         known = sum(not self.quotas.newcomer(sampler, now) for sampler in senders)
-        return min(len(senders), known + 1)
+        # The quota costs a look at everybody who delivered lately, at each receipt.
+        if known == len(senders) or self.quotas.at(self.share(learners), now).newcomers is None:
+            return len(senders)
+        return known + 1
 
     def due(self, learners: int, now: float) -> float | None:
         """Seconds until the batch closes: 0 when it is full or its time has come, None while there is no

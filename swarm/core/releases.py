@@ -21,6 +21,7 @@ import math
 from bisect import insort_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any
@@ -41,6 +42,7 @@ LONGEST_RETRY = 60.0
 Rank = tuple[int, int, int, tuple[int, ...]]
 
 
+@lru_cache(maxsize=4096)
 def rank(release: Release) -> Rank:
     """Sort key of a release; the greater one counts. The digest is negated letter by letter so that the
     smaller one ranks higher; any text is accepted, since peers wrote it."""

@@ -12,7 +12,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from swarm.core.deliveries import pause
 from swarm.protocol import ROLES, Role
@@ -86,9 +86,10 @@ class Roster:
         if (beat.incarnation, beat.seq) <= newest:
             return False
         credit = share(beat.credit, beat.takers, self._rng)
-        self._known[peer] = (
-            replace(known, beat=beat, heard=now, credit=credit) if known else KnownPeer(beat, now, credit)
-        )
+        if known is None:
+            self._known[peer] = KnownPeer(beat, now, credit)
+        else:
+            known.beat, known.heard, known.credit = beat, now, credit
         return True
 
     def forget(self, peer: PeerId) -> None:
