@@ -5,12 +5,11 @@
     receiver:  fetch    the cheapest way from a version that is here -> its files -> the release's blocks, one
                         by one, into an image of their own (swarm.image)
 
-A file is served by its publisher and by whoever fetched it, for two rungs, and for no more bytes than one
+A file is served by its publisher and by whoever fetched it, for KEPT versions and for no more bytes than one
 release. Invariants: what comes out has the root that was asked for; where a patch cannot be had, or makes
 other bytes, the next way is tried, and where none is left the caller fetches the whole release; a patch that
 makes other bytes is not tried again, and its publisher is named, unless it was damaged here. Not handled
-here: which way is the cheapest
-(swarm.core.ladder), the files (swarm.patch_files).
+here: which way is the cheapest (swarm.core.ladder), the files (swarm.patch_files).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from swarm import events, patch_files
 from swarm.blocks import Blocks, Damaged, file_block
-from swarm.core.ladder import LONGEST, RUNG, Step, cheapest
+from swarm.core.ladder import KEPT, RUNG, Step, cheapest
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
 from swarm.patch_files import UselessFile
@@ -49,7 +48,7 @@ class PatchLadder:
             service=Service.PATCHES,
             folder=folder,
             rule=file_block,
-            keep=LONGEST,
+            keep=KEPT,
             rng=host.rng,
             on_bad=self._bad_holder,
             on_damage=host.disk_damaged,
@@ -95,7 +94,7 @@ class PatchLadder:
     def _remember(self, made: Digest, step: Patch) -> None:
         self._steps.pop(made, None)
         self._steps[made] = step
-        if len(self._steps) > LONGEST:
+        if len(self._steps) > KEPT:
             del self._steps[next(iter(self._steps))]
 
     def _rung(self, top: Digest) -> tuple[Digest, list[Blocks]] | None:

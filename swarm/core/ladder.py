@@ -19,9 +19,12 @@ from swarm.types import Digest, Patch, Release
 RUNG = 8
 """Versions between rungs. At a learning rate of 1e-6 a rung of 8 has half the bytes of 8 steps."""
 
-LONGEST = 2 * RUNG
-"""Patches of one way: up to the first rung, rungs, and down from the last one. Each is a file to fetch, and a
-longer way is rarely smaller than the whole."""
+KEPT = RUNG * RUNG
+"""Versions whose patches are held: over a slow line the whole release takes many versions, and whoever has it
+then needs a way to the newest."""
+
+LONGEST = 3 * RUNG
+"""Patches of one way: up to the first rung, rungs, and down from the last one, over KEPT versions."""
 
 
 class Step(NamedTuple):

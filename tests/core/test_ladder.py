@@ -80,7 +80,7 @@ def test_patches_in_a_circle_end() -> None:
     assert way([made(1, (2, 1)), made(2, (1, 1))], 0) == []
 
 
-def test_a_way_is_no_longer_than_two_rungs() -> None:
+def test_a_way_has_at_most_so_many_patches() -> None:
     steps = [made(v, (v - 1, 1)) for v in range(1, LONGEST + 2)]
     assert len(way(steps, 1)) == LONGEST and way(steps, 0) == []
 
