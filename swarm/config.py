@@ -274,6 +274,18 @@ class Listen(Section):
     """Ask the router for a port mapping."""
 
 
+class Limits(Section):
+    """What this peer gives of its line, in Mbit/s: a million bits a second. Releases, states and rounds of
+    averaging keep to it; groups and all that is small go at once, and these wait for them."""
+
+    upload: Weight = 0.0
+    """Mbit/s that this peer sends; 0: no limit. Below what the line carries, this peer's groups and others of
+    the household find it free."""
+    download: Weight = 0.0
+    """Mbit/s that this peer takes; 0: no limit. The four blocks that are asked for at a time may come
+    faster."""
+
+
 class EngineSettings(Section):
     """The engine of a sampler or an evaluator."""
 
@@ -338,6 +350,7 @@ class Peer(Section):
     """Settings of one peer, its own business."""
 
     listen: Listen = Listen()
+    limits: Limits = Limits()
     engine: EngineSettings = EngineSettings()
     learner: Training = Training()
     rewards: Rewards = Rewards()

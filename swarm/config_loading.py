@@ -77,6 +77,9 @@ RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (
 )
 """(key, other key, predicate on both values, end of the sentence 'the first must ...' with the reason)."""
 
+LEAST_MBIT = 0.5
+"""Mbit/s of a limit at least: a block of 1 MiB takes 17 s, and the four that are asked for together 67 s."""
+
 
 def load(
     path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
@@ -184,6 +187,12 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 for name in (key, other)
             ]
             raise ConfigError(f"{both[0]} against {both[1]}: the first must {must}")
+    for key in (key for key in SCHEMA.keys if key.startswith("peer.limits.")):
+        if 0 < (mbit := value(loaded.config, key)) < LEAST_MBIT:
+            raise ConfigError(
+                f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"
+                f" {LEAST_MBIT:g}; 0 is no limit"
+            )
 
 
 T = TypeVar("T", bound=Section)

@@ -106,7 +106,12 @@ def observe(
     async def program(on_signal: SignalHandler) -> None:
         with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
             async with open_node(
-                local, invite.run, Listen(dial_only=True), invite.addresses, light=True
+                local,
+                invite.run,
+                Listen(dial_only=True),
+                config.peer.limits,
+                invite.addresses,
+                light=True,
             ) as node:
                 run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
                 host = _host(
@@ -216,7 +221,7 @@ def _trust(run: RunFolder) -> Trust:
 
 async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHandler) -> None:
     with open_local_peer(run.peer_folder(Role.SEED)) as local:
-        async with open_node(local, run.digest, config.peer.listen, ()) as node:
+        async with open_node(local, run.digest, config.peer.listen, config.peer.limits, ()) as node:
             host = _host(
                 local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
             )
@@ -285,7 +290,8 @@ async def _join(
 ) -> None:
     """Join as `role`; when `machine` is given, as the role and precision that fit it."""
     with open_local_peer(peer_folder.free_peer_folder(path, role)) as local:
-        async with open_node(local, invite.run, config.peer.listen, invite.addresses) as node:
+        line = config.peer.listen, config.peer.limits
+        async with open_node(local, invite.run, *line, invite.addresses) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
             run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)
             if machine is not None:

@@ -26,7 +26,7 @@ from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
-from swarm.config import Listen
+from swarm.config import Limits, Listen
 from swarm.config_loading import from_run_dict
 from swarm.durable import write_durably
 from swarm.identity import Keyring, open_key
@@ -89,7 +89,12 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
 
 @asynccontextmanager
 async def open_node(
-    local: LocalPeer, run: Digest, listen: Listen, bootstrap: Sequence[str], light: bool = False
+    local: LocalPeer,
+    run: Digest,
+    listen: Listen,
+    limits: Limits,
+    bootstrap: Sequence[str],
+    light: bool = False,
 ) -> AsyncIterator[Node]:
     """Run a node under supervision; a `light` one does not import torch."""
     if light:
@@ -107,6 +112,7 @@ async def open_node(
             listen=listen,
             bootstrap=bootstrap,
             report=local.report,
+            limits=limits,
         )
     except Unreachable:
         raise

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.config import Listen
+from swarm.config import Limits, Listen
 from swarm.identity import Keyring
 from swarm.net import guard
 from swarm.net.board import Dht, DhtBoard
@@ -37,6 +37,7 @@ from swarm.net.mail import StreamMail
 from swarm.net.network import Network, Report, parsed
 from swarm.net.p2pd import Daemon, hang_up
 from swarm.net.ports import NetError
+from swarm.net.rate import RateLimits
 from swarm.net.supervision import Supervisor
 from swarm.protocol import KINDS, Kind, Part, Thread
 from swarm.types import Digest, PeerId
@@ -88,8 +89,10 @@ class Node:
         listen: Listen,
         bootstrap: Sequence[str],
         report: Report,
+        limits: Limits,
     ) -> None:
         self.me, self.run, self.listen = keyring.me, run, listen
+        self.limits = RateLimits.of(limits)
         self.clock = WallClock()
         self.work = ThreadWork()
         self._report = report
@@ -98,7 +101,7 @@ class Node:
         self._children = NodeChildren(keyring, key, run, listen, relays, self._attach)
         self.gossip = PubSub(self.me, self.line)
         self.network = Network(self.me, others, self._children, self.gossip, report)
-        self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug)
+        self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug, self.limits)
         self.board = DhtBoard(self)
         self._supervisor = Supervisor(self._children, self.network, report)
 
@@ -111,11 +114,12 @@ class Node:
         listen: Listen,
         bootstrap: Sequence[str],
         report: Report,
+        limits: Limits = Limits(),  # noqa: B008 (it is frozen)
     ) -> Node:
         """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no
         bootstrap answered)."""
         guard.install()
-        node = cls(keyring, key_path, run, listen, bootstrap, report)
+        node = cls(keyring, key_path, run, listen, bootstrap, report, limits)
         try:
             await node._children.launch_daemon()
             await node.network.enter()

@@ -8,7 +8,8 @@ anything less is Unreachable. A frame's size is checked before it is read. A len
 in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that turns out
 dead is replaced once, so that a message may arrive twice: receivers know repeated messages by their ids
 (ports.Mail says so). swarm.core.stream_slots decides which stream is closed when there are too many, and
-which message is refused as Busy. Not handled: who may send what.
+which message is refused as Busy. Answers that carry blocks keep to the limits of the peer's line
+(swarm.net.rate), all else is counted there. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from typing import Protocol
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
 from swarm.net.mail_pool import Pool, Stream
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
+from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
 from swarm.net.turns import AnswerTurns, no_turn
-from swarm.protocol import FRAME_LIMIT
+from swarm.protocol import FRAME_LIMIT, SERVICES
 from swarm.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ REASON_LIMIT = 500
 PIECE = 1 << 16
 """Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
 calls."""
+
+BULK = frozenset(service for service, row in SERVICES.items() if row.answered in ("weights", "gradients"))
+"""Services whose answers are blocks: these wait where the line is limited."""
 
 OK, REFUSED, BUSY = 0, 1, 2
 _REPLY = struct.Struct(">BI")
@@ -89,9 +94,11 @@ class StreamMail:
         find: Callable[[PeerId, float], Awaitable[None]],
         hang_up: Callable[[asyncio.StreamWriter], None],
         bug: Callable[[str, str], None],
+        limits: RateLimits = UNLIMITED,
     ) -> None:
         """`bug(service, traceback)` hears of a handler that raised anything but Refused."""
         self._prefix = run[:16]
+        self._limits = limits
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
         self._services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
@@ -132,10 +139,10 @@ class StreamMail:
                 self._hang_up(stream[1])
                 continue
             try:
-                return await self._ask(pool, stream, to, data, idle)
+                return await self._ask(pool, stream, to, service, data, idle)
             except Unreachable:
                 break  # it had died while idle
-        return await self._ask(pool, await self._open(to, service, timeout), to, data, idle)
+        return await self._ask(pool, await self._open(to, service, timeout), to, service, data, idle)
 
     async def _open(self, to: PeerId, service: str, timeout: float) -> Stream:
         patience = min(timeout * DIAL_SHARE, DIAL_SECONDS)
@@ -146,7 +153,9 @@ class StreamMail:
         except (Unreachable, Silent) as error:
             raise Unreachable(f"{to} cannot be reached for {service!r}: {error}") from error
 
-    async def _ask(self, pool: Pool, stream: Stream, to: PeerId, data: bytes, idle: float | None) -> bytes:
+    async def _ask(
+        self, pool: Pool, stream: Stream, to: PeerId, service: str, data: bytes, idle: float | None
+    ) -> bytes:
         reader, writer = stream
         whole = False
         silent = asyncio.timeout(idle)
@@ -154,12 +163,13 @@ class StreamMail:
             async with silent:
                 if idle is not None:
                     pool.patient[silent] = idle
+                self._limits.up.count(_SIZE.size + len(data))
                 writer.write(_SIZE.pack(len(data)) + data)
                 await writer.drain()
                 status, size = _REPLY.unpack(await reader.readexactly(_REPLY.size))
                 if size > FRAME_LIMIT or status not in (OK, REFUSED, BUSY):
                     raise ConnectionError(f"a reply of {size} bytes with status {status}")
-                answer = await _receive(pool, reader, size)
+                answer = await _receive(pool, reader, size, self._limits.down, service in BULK)
                 whole = True
         except BROKEN as error:
             if silent.expired():
@@ -250,11 +260,13 @@ class StreamMail:
         step.begin(IDLE_SECONDS)
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > (most := largest(seat.service)):
-            await _reply(writer, REFUSED, f"a message of {size} bytes, limit {most}".encode(), step)
+            why = f"a message of {size} bytes, limit {most}".encode()
+            await _reply(writer, REFUSED, why, step, self._limits.up, bulk=False)
             return False
         status, answer, end = BUSY, CROWDED, no_turn
         gone = self._slots.announce(seat, size, _now())
         step.begin(deadline(size))
+        self._limits.down.count(_SIZE.size + size)
         if gone is None:
             await _discard(reader, size)
         else:
@@ -265,7 +277,8 @@ class StreamMail:
             status, answer, end = await self._handle(seat.service, seat.peer, message)
         self._slots.answer(seat, _now())
         try:
-            await _reply(writer, status, answer, step)
+            bulk = status == OK and seat.service in BULK
+            await _reply(writer, status, answer, step, self._limits.up, bulk)
         finally:
             end()
         self._slots.rest(seat, _now())
@@ -326,28 +339,44 @@ class StreamMail:
         }
 
 
-async def _receive(pool: Pool, reader: asyncio.StreamReader, size: int) -> bytes:
+async def _receive(
+    pool: Pool, reader: asyncio.StreamReader, size: int, limit: RateLimit, bulk: bool
+) -> bytes:
     pieces, missing = list[bytes](), size
     pool.moved()
     while missing:
-        piece = await reader.read(missing)
+        piece = await reader.read(min(missing, limit.piece) if bulk else missing)
         if not piece:
             raise EOFError(f"ended after {size - missing} of {size} bytes")
         pieces.append(piece)
         missing -= len(piece)
+        await _take(limit, len(piece), bulk)
         pool.moved()
     return b"".join(pieces)
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, answer: bytes, step: StepDeadline) -> None:
-    rest = memoryview(answer)
-    writer.write(_REPLY.pack(status, len(answer)) + rest[:PIECE])
+async def _reply(
+    writer: asyncio.StreamWriter, status: int, answer: bytes, step: StepDeadline, limit: RateLimit, bulk: bool
+) -> None:
+    rest, piece = memoryview(answer), min(PIECE, limit.piece)
+    data = _REPLY.pack(status, len(answer)) + rest[:piece]
     while True:
+        await _take(limit, len(data), bulk)
         step.begin(REPLY_SECONDS)
+        writer.write(data)
         await writer.drain()
-        if not (rest := rest[PIECE:]):
+        step.begin(math.inf)
+        if not (rest := rest[piece:]):
             return
-        writer.write(rest[:PIECE])
+        data = rest[:piece]
+
+
+async def _take(limit: RateLimit, size: int, bulk: bool) -> None:
+    """Pass `size` bytes of a message, at once unless they are bulk."""
+    if bulk:
+        await limit.wait(size)
+    else:
+        limit.count(size)
 
 
 async def _discard(reader: asyncio.StreamReader, size: int) -> None:
