@@ -282,8 +282,8 @@ class Limits(Section):
     """Mbit/s that this peer sends; 0: no limit. Below what the line carries, this peer's groups and others of
     the household find it free."""
     download: Weight = 0.0
-    """Mbit/s that this peer takes; 0: no limit. The four blocks that are asked for at a time may come
-    faster."""
+    """Mbit/s that this peer takes, on average over some seconds: a block of 1 MiB that was asked for comes as
+    fast as it can. 0: no limit."""
 
 
 class EngineSettings(Section):

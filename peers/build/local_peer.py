@@ -160,6 +160,7 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
         groups=settings.batch.groups,
         settings=settings.averaging,
         report=local.report,
+        limits=node.limits,
     )
     await averager.start()
     try:

@@ -48,6 +48,7 @@ from swarm.net.averaging import (
 from swarm.net.codec import ENCODINGS
 from swarm.net.matching import MAX_WEIGHT
 from swarm.net.ports import Average, RoundLost
+from swarm.net.rate import UNLIMITED, RateLimits
 from swarm.protocol import Part
 from swarm.types import PeerId
 
@@ -149,6 +150,7 @@ class HiveAverager:
         settings: Averaging,
         report: Callable[[str, str, float | None], None],
         uplink: Callable[[], int] = int,
+        limits: RateLimits = UNLIMITED,
     ) -> None:
         """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next
         round.
@@ -159,6 +161,7 @@ class HiveAverager:
         bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
         `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
         next one ready. `uplink()`: bytes per second that this peer's line carries, 0 while that is not known.
+        `limits` are those of the line, to which the peer's mail keeps as well.
         """
         if settings.compression not in ENCODINGS:
             raise ValueError(
@@ -171,7 +174,8 @@ class HiveAverager:
             settings,
             report,
         )
-        self._groups, self._usual, self._uplink = groups, Usual(), uplink
+        self._groups, self._usual = groups, Usual()
+        self._uplink, self._limits = uplink, limits
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
         self._stale: tuple[str, ...] = ()
@@ -293,7 +297,14 @@ class HiveAverager:
         async with asyncio.timeout(START):
             daemon = await self._daemon()
         setup = Setup(
-            self._prefix, self._settings, self._groups, self._buffer, daemon, self._dial_only, self._stale
+            self._prefix,
+            self._settings,
+            self._groups,
+            self._buffer,
+            daemon,
+            self._dial_only,
+            self._stale,
+            self._limits.in_averager(),
         )
         child = Child(setup, self._on_gone)
         try:

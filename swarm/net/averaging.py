@@ -30,7 +30,7 @@ import torch
 import uvloop
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.group_info import GroupInfo
-from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
+from hivemind.p2p import P2PContext, PeerID, ServicerBase
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import achain, as_aiter
@@ -43,6 +43,8 @@ from swarm.net.allreduce import Runner
 from swarm.net.codec import Codec
 from swarm.net.matching import MatchError, Matching, read_announcement
 from swarm.net.norm import LARGEST, norm
+from swarm.net.paced import PacedP2P
+from swarm.net.rate import RateLimits
 from swarm.process import Pipe
 
 MARGIN = 0.3
@@ -125,6 +127,8 @@ class Setup:
     dial_only: bool
     stale: tuple[str, ...]
     """Addresses of dead averager processes at this p2pd."""
+    limits: RateLimits
+    """Of the peer's line, shared with its mail."""
 
 
 # -- rounds --------------------------------------------------------------------------------------------------
@@ -146,7 +150,8 @@ class Rounds(ServicerBase):  # type: ignore[misc]
 
     async def open(self) -> None:
         setup, settings = self._setup, self._setup.settings
-        self._p2p = await P2P.replicate(Multiaddr(setup.daemon))
+        self._p2p = await PacedP2P.replicate(Multiaddr(setup.daemon))
+        self._p2p.limits = setup.limits
         self._send(Listening(str(self._p2p._client.control.listen_maddr)))
         schema = hashlib.sha256(
             f"scale, float32 {setup.buffer.numel()} {settings.compression}".encode()

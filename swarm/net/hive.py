@@ -45,6 +45,8 @@ from swarm.types import Digest, PeerId
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+UNLIMITED = Limits()
+
 TIDY_SECONDS = 2.0
 """Seconds between two looks for streams that have been idle too long."""
 
@@ -114,7 +116,7 @@ class Node:
         listen: Listen,
         bootstrap: Sequence[str],
         report: Report,
-        limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+        limits: Limits = UNLIMITED,
     ) -> Node:
         """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no
         bootstrap answered)."""

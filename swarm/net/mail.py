@@ -8,8 +8,8 @@ anything less is Unreachable. A frame's size is checked before it is read. A len
 in one write: two would be two packets, and p2pd would wake twice at both ends. An idle stream that turns out
 dead is replaced once, so that a message may arrive twice: receivers know repeated messages by their ids
 (ports.Mail says so). swarm.core.stream_slots decides which stream is closed when there are too many, and
-which message is refused as Busy. Answers that carry blocks keep to the limits of the peer's line
-(swarm.net.rate), all else is counted there. Not handled: who may send what.
+which message is refused as Busy. Answers that carry blocks, and questions for them, keep to the
+limits of the peer's line (swarm.net.rate), all else is counted there. Not handled: who may send what.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ class StreamMail:
         """`bug(service, traceback)` hears of a handler that raised anything but Refused."""
         self._prefix = run[:16]
         self._limits = limits
+        self._usual = 1
+        """Bytes of the last block that came. A question for another waits until the line has taken as many:
+        what is on its way cannot be held back, since the buffers between two peers hold a block."""
         self._line, self._find, self._hang_up, self._bug = line, find, hang_up, bug
         self._services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self._pools: dict[tuple[PeerId, str], Pool] = {}
@@ -158,18 +161,25 @@ class StreamMail:
     ) -> bytes:
         reader, writer = stream
         whole = False
+        limits, due = self._limits, self._usual if service in BULK else 0
+        if due:
+            await limits.down.wait(due)
         silent = asyncio.timeout(idle)
         try:
             async with silent:
                 if idle is not None:
                     pool.patient[silent] = idle
-                self._limits.up.count(_SIZE.size + len(data))
+                limits.up.count(_SIZE.size + len(data))
                 writer.write(_SIZE.pack(len(data)) + data)
                 await writer.drain()
                 status, size = _REPLY.unpack(await reader.readexactly(_REPLY.size))
                 if size > FRAME_LIMIT or status not in (OK, REFUSED, BUSY):
                     raise ConnectionError(f"a reply of {size} bytes with status {status}")
-                answer = await _receive(pool, reader, size, self._limits.down, service in BULK)
+                if due and status == OK:
+                    self._usual = max(size, 1)
+                limits.down.count(size - due)
+                due = 0
+                answer = await _receive(pool, reader, size)
                 whole = True
         except BROKEN as error:
             if silent.expired():
@@ -178,6 +188,7 @@ class StreamMail:
                 f"the stream to {to} broke before the answer ({error or type(error).__name__})"
             ) from error
         finally:
+            limits.down.count(-due)
             pool.patient.pop(silent, None)
             if whole:
                 pool.idle.append((asyncio.get_running_loop().time(), stream))
@@ -339,18 +350,15 @@ class StreamMail:
         }
 
 
-async def _receive(
-    pool: Pool, reader: asyncio.StreamReader, size: int, limit: RateLimit, bulk: bool
-) -> bytes:
+async def _receive(pool: Pool, reader: asyncio.StreamReader, size: int) -> bytes:
     pieces, missing = list[bytes](), size
     pool.moved()
     while missing:
-        piece = await reader.read(min(missing, limit.piece) if bulk else missing)
+        piece = await reader.read(missing)
         if not piece:
             raise EOFError(f"ended after {size - missing} of {size} bytes")
         pieces.append(piece)
         missing -= len(piece)
-        await _take(limit, len(piece), bulk)
         pool.moved()
     return b"".join(pieces)
 
@@ -359,9 +367,12 @@ async def _reply(
     writer: asyncio.StreamWriter, status: int, answer: bytes, step: StepDeadline, limit: RateLimit, bulk: bool
 ) -> None:
     rest, piece = memoryview(answer), min(PIECE, limit.piece)
-    data = _REPLY.pack(status, len(answer)) + rest[:piece]
+    data: bytes | memoryview = _REPLY.pack(status, len(answer)) + rest[:piece]
     while True:
-        await _take(limit, len(data), bulk)
+        if bulk:
+            await limit.wait(len(data))
+        else:
+            limit.count(len(data))
         step.begin(REPLY_SECONDS)
         writer.write(data)
         await writer.drain()
@@ -369,14 +380,6 @@ async def _reply(
         if not (rest := rest[piece:]):
             return
         data = rest[:piece]
-
-
-async def _take(limit: RateLimit, size: int, bulk: bool) -> None:
-    """Pass `size` bytes of a message, at once unless they are bulk."""
-    if bulk:
-        await limit.wait(size)
-    else:
-        limit.count(size)
 
 
 async def _discard(reader: asyncio.StreamReader, size: int) -> None:

@@ -5,12 +5,12 @@
     all else (groups, receipts, questions)     -- count(size) -+
 
 What is counted goes at once and makes bulk wait, so that both together keep to the rate; what neither mail
-nor averaging sends (gossip, the DHT, headers) is not known here. The averager is a process of its own: each of
-the two writes what it has passed into memory that both map, and charges its bucket with what the other one has
-passed since. Neither takes a lock, so that one which is frozen or killed costs the other nothing. Invariants:
-bulk goes in the order of the calls, piece by piece, so that its streams share alike, and mail and averaging by
-halves where both have something (a round has a deadline, and samplers wait for a release); either has all of the
-rate where the other has nothing. Bulk is never starved: see PATIENCE.
+nor averaging sends (gossip, the DHT, headers) is not known here. The averager is a process of its own: both
+read and write one number, until when the line is taken, in memory that both map. Neither takes a lock, so
+that one which is frozen or killed costs the other nothing; where both write in the same microsecond, a piece
+is not counted. Invariants: bulk goes in the order of the calls, piece by piece, so that its streams share
+alike, and mail and averaging by halves where both have something (a round has a deadline, and samplers wait
+for a release); either has all of the rate where the other has nothing. Bulk is never starved: see PATIENCE.
 """
 
 from __future__ import annotations
@@ -33,64 +33,45 @@ LEAST, MOST = 4 << 10, 64 << 10
 """Bytes of a piece: smaller ones cost more in calls."""
 
 PATIENCE = 10
-"""Times of a piece that bulk waits at most: where what must not wait has all of the rate, a tenth as much of bulk
-goes beyond it, and whoever fetches from here does not take this peer for a silent one."""
-
-MAIL, AVERAGER = 0, 1
-"""Places in the memory that the two processes share."""
+"""Times of its own time that bulk waits at most: where what must not wait has all of the rate, a tenth as
+much of bulk goes beyond it, and whoever fetches from here does not take this peer for a silent one."""
 
 
 class RateLimit:
-    """One direction of a peer's line. Times are loop seconds."""
+    """One direction of a peer's line. Times are loop seconds, of one clock in all loops of a machine."""
 
     def __init__(self, rate: float = math.inf) -> None:
         """`rate` in bytes per second; infinite: nothing waits."""
         self.rate = rate
         self.piece = FRAME_LIMIT if rate == math.inf else int(min(max(rate * TICK, LEAST), MOST))
         """Bytes to wait for at a time."""
-        self._passed = memoryview(mmap.mmap(-1, 16)).cast("q")
-        """Bytes that each process has passed; each writes its own number alone, in one store."""
-        self._begin(MAIL)
-
-    def _begin(self, place: int) -> None:
-        self._place, self._seen = place, self._passed[1 - place]
-        self._room, self._at = BURST * self.rate, -math.inf
-        """Bytes that may go, less than 0 while what went before has to be waited for; and when that was so."""
+        self._taken_until = memoryview(mmap.mmap(-1, 8)).cast("d")
+        """One number: when all that has passed is over the line."""
+        self._taken_until[0] = -math.inf
         self._order = asyncio.Lock()
 
     def in_averager(self) -> RateLimit:
-        """The same limit for the averager's process, which is forked next and is the only one."""
+        """The same limit for the averager's process, which is forked next."""
         other = RateLimit(self.rate)
-        other._passed = self._passed
-        other._begin(AVERAGER)
+        other._taken_until = self._taken_until
         return other
 
     def count(self, size: int) -> None:
-        """`size` bytes go now: they are not held back, and bulk waits for them."""
+        """`size` bytes go now: they are not held back, and bulk waits for them. Negative: so many that
+        somebody waited for did not come."""
         if self.rate < math.inf:
-            self._refill()
-            self._pass(size)
+            begins = max(self._taken_until[0], asyncio.get_running_loop().time() - BURST)
+            self._taken_until[0] = begins + size / self.rate
 
     async def wait(self, size: int) -> None:
-        """Return when `size` bytes, a piece at most, may go. Who is cancelled has sent nothing."""
+        """Return when `size` bytes may go. Who is cancelled has sent nothing."""
         if self.rate == math.inf:
             return
         async with self._order:
-            self._refill()
-            short = min(-self._room, PATIENCE * self.piece)
-            if short > 0:
-                await asyncio.sleep(short / self.rate)
-            self._pass(size)
-
-    def _refill(self) -> None:
-        now, seen = asyncio.get_running_loop().time(), self._passed[1 - self._place]
-        grown = self.rate * (now - self._at) - (seen - self._seen)
-        self._room = min(BURST * self.rate, self._room + grown)
-        self._at, self._seen = now, seen
-
-    def _pass(self, size: int) -> None:
-        self._room -= size
-        self._passed[self._place] += size
+            taken = self._taken_until[0] - asyncio.get_running_loop().time()
+            if taken > 0:
+                await asyncio.sleep(min(taken, PATIENCE * max(size, self.piece) / self.rate))
+            self.count(size)
 
 
 class RateLimits(NamedTuple):

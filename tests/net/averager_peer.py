@@ -2,7 +2,7 @@
 JSON answers.
 
     python averager_peer.py '{"bootstrap": [...], "numel": 1000, "settings": {...}, "hostile": false,
-                             "dial_only": false}'
+                             "dial_only": false, "limits": {"upload": 4.0}}'
 
 `hostile` announces the norm of ordinary tensors, and packs parts without a look at them.
 """
@@ -18,9 +18,10 @@ import time
 import hivemind
 import torch
 
-from swarm.config import Averaging
+from swarm.config import Averaging, Limits
 from swarm.net import averager, averaging, codec
 from swarm.net.ports import RoundLost
+from swarm.net.rate import RateLimits
 
 
 def say(**answer):
@@ -92,6 +93,7 @@ async def main(setup):
         Averaging(**setup["settings"]),
         lambda *args: reports.append(args),
         lambda: uplink[0],
+        RateLimits.of(Limits(**setup["limits"])),
     )
     await mine.start()
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.config import Listen
+from swarm.config import Limits, Listen
 from swarm.identity import Keyring, open_key
 from swarm.net.board import DhtBoard
 from swarm.net.gossip import PubSub
@@ -18,6 +18,7 @@ from swarm.net.mail import StreamMail
 from swarm.types import Digest, PeerId
 
 LOOPBACK = Listen(host="127.0.0.1")
+UNLIMITED = Limits()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,13 @@ class HiveWorld:
         self.reports: list[tuple[PeerId, str, str, float | None]] = []
         self.watching: list[asyncio.Task[None]] = []
 
-    async def start(self, name: str, bootstrap: tuple[str, ...] = (), listen: Listen = LOOPBACK) -> HivePorts:
+    async def start(
+        self,
+        name: str,
+        bootstrap: tuple[str, ...] = (),
+        listen: Listen = LOOPBACK,
+        limits: Limits = UNLIMITED,
+    ) -> HivePorts:
         """A Node under supervision; `name` names its key."""
         key = self.folder / name
         keyring = open_key(key)
@@ -73,7 +80,7 @@ class HiveWorld:
         def report(part: str, detail: str, seconds: float | None) -> None:
             self.reports.append((keyring.me, part, detail, seconds))
 
-        node = await Node.start(keyring, key, self.run, listen, bootstrap, report)
+        node = await Node.start(keyring, key, self.run, listen, bootstrap, report, limits)
         self.nodes.append(node)
         self.watching.append(asyncio.create_task(node.supervise()))
         return HivePorts(node, keyring)

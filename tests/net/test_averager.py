@@ -25,7 +25,7 @@ NUMEL = 300_000
 class Peer:
     """A process of averager_peer.py in a group of its own, so that all of it can be killed at once."""
 
-    def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False, log=None):
+    def __init__(self, bootstrap, numel=NUMEL, hostile=False, dial_only=False, log=None, limits=None):
         setup = json.dumps(
             {
                 "bootstrap": bootstrap,
@@ -33,6 +33,7 @@ class Peer:
                 "settings": SETTINGS,
                 "hostile": hostile,
                 "dial_only": dial_only,
+                "limits": limits or {},
             }
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}
@@ -132,6 +133,18 @@ def test_a_member_on_a_slow_line_reduces_nothing_for_the_others(trio):
     finally:
         for peer in trio:
             peer.ask(do="announce", uplink=0)
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_a_round_keeps_to_a_members_limit_and_ends_with_the_same_bytes(trio, direction):
+    limited, mbit = Peer(trio[0].addresses, limits={direction: 4.0}).meet(), 4.0
+    try:
+        answers = round_of([trio[0], limited], fills=(1.0, 3.0), weights=(1.0, 1.0))
+        assert_averaged(answers, [trio[0], limited], 2.0)
+        passed = sum(answers[1]["exchanged"].values())
+        assert passed * 8 / answers[1]["seconds"] <= 1.1 * mbit * 1e6
+    finally:
+        limited.crash()
 
 
 def test_a_lone_peer_gets_none_after_the_matching_time(trio):

@@ -110,6 +110,12 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run.model]\nrevision = 3\n", 2, "wants a text, found 3"),
         ("[run.task]\nweights = 3\n", 2, "wants a list of numbers, found 3"),
         ("[run.task]\nrewards = 3\n", 2, "wants a list of texts, found 3"),
+        ("[peer.limits]\nupload = -1\n", 2, "peer.limits.upload wants a number of at least 0, found -1"),
+        (
+            "[limits]\ndownload = 0.1\n",
+            2,
+            "peer.limits.download is 0.1 Mbit/s, and no release passes in time below 0.5; 0 is no limit",
+        ),
         ("extends = 3\n", 1, "extends is the name of one file, found 3"),
     ],
 )
