@@ -160,8 +160,8 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
         groups=settings.batch.groups,
         settings=settings.averaging,
         report=local.report,
-        limits=node.limits,
     )
+    averager.limits = node.limits
     await averager.start()
     try:
         yield averager

@@ -150,7 +150,6 @@ class HiveAverager:
         settings: Averaging,
         report: Callable[[str, str, float | None], None],
         uplink: Callable[[], int] = int,
-        limits: RateLimits = UNLIMITED,
     ) -> None:
         """`daemon()` is p2pd's control address: when that changed, the process is replaced before the next
         round.
@@ -161,7 +160,6 @@ class HiveAverager:
         bounded by /dev/shm); `groups` make the run's whole batch, which bounds the weights.
         `report("averager", why, None)` tells of a process given up, `report("averager", "", seconds)` of the
         next one ready. `uplink()`: bytes per second that this peer's line carries, 0 while that is not known.
-        `limits` are those of the line, to which the peer's mail keeps as well.
         """
         if settings.compression not in ENCODINGS:
             raise ValueError(
@@ -175,7 +173,9 @@ class HiveAverager:
             report,
         )
         self._groups, self._usual = groups, Usual()
-        self._uplink, self._limits = uplink, limits
+        self._uplink = uplink
+        self.limits: RateLimits = UNLIMITED
+        """Of the peer's line, to which its mail keeps as well; they may be set before `start`."""
         self._buffer = torch.frombuffer(mmap.mmap(-1, 4 * max(numel, 1)), dtype=torch.float32)[:numel]
         self._one_round = asyncio.Lock()
         self._stale: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ class HiveAverager:
             daemon,
             self._dial_only,
             self._stale,
-            self._limits.in_averager(),
+            self.limits.in_averager(),
         )
         child = Child(setup, self._on_gone)
         try:

@@ -93,8 +93,8 @@ async def main(setup):
         Averaging(**setup["settings"]),
         lambda *args: reports.append(args),
         lambda: uplink[0],
-        RateLimits.of(Limits(**setup["limits"])),
     )
+    mine.limits = RateLimits.of(Limits(**setup["limits"]))
     await mine.start()
     sizes = [setup["numel"] // 3, setup["numel"] - setup["numel"] // 3]
     tensors = [torch.zeros(size) for size in sizes]
