@@ -72,6 +72,7 @@ class Service(StrEnum):
     SPEC = "spec"
     NEWEST = "newest"
     RELEASE = "release"
+    WAY = "way"
     STATE = "state"
     HISTORY = "history"
     RENEW = "renew"
@@ -103,6 +104,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
+    Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(16, FRAME_LIMIT, "who has the owner's key", "Membership", "Membership"),

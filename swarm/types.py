@@ -14,7 +14,7 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
-from swarm.protocol import MAIL_LIMIT, Phase, Role
+from swarm.protocol import MAIL_LIMIT, RELEASE_LIMIT, Phase, Role
 
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
@@ -187,6 +187,23 @@ class ReleaseQuery(Struct, tag="sought"):
     version: int
     weights: Digest
     released: Finite
+
+
+class WayQuery(Struct, tag="way-query"):
+    """Asks a holder for the releases that lead by patches to the release with the weights `to`."""
+
+    to: Digest
+    held: Annotated[tuple[Digest, ...], Meta(max_length=8)]
+    """Weights that the asker holds."""
+
+
+class Way(Struct, tag="way"):
+    """Releases as their publishers signed them, each a patch after the one before; none where no way is
+    known."""
+
+    releases: Annotated[
+        tuple[Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)], ...], Meta(max_length=16)
+    ]
 
 
 class Lag(Struct):

@@ -49,6 +49,8 @@ from swarm.types import (
     ReleaseQuery,
     Spec,
     Times,
+    Way,
+    WayQuery,
 )
 
 DECODED = {
@@ -64,6 +66,8 @@ DECODED = {
     "Offer": Offer,
     "Past": Past,
     "ReleaseQuery": ReleaseQuery,
+    "Way": Way,
+    "WayQuery": WayQuery,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
 }

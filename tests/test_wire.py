@@ -33,6 +33,8 @@ from swarm.types import (
     Struct,
     Times,
     Verdict,
+    Way,
+    WayQuery,
 )
 from swarm.wire import Envelope, WireError, check_array, decode, encode, seal, unseal
 
@@ -84,6 +86,8 @@ NOUNS = [
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
     ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
+    WayQuery(to=Digest("a" * 64), held=(Digest("b" * 64),)),
+    Way(releases=(b"sealed",)),
     Spec(
         protocol=1,
         run={"name": "demo", "seed": 1},

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
 from swarm.core.releases import Releases
@@ -71,6 +72,7 @@ class ReleaseExchange:
         )
         self.blobs.lasting = lasting
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
+        self._missed = MissedReleases(host, self.candidates, self.blobs, self.remember)
         self._lacks = False
         """A release that I wait for could not be had at once."""
 
@@ -212,6 +214,7 @@ class ReleaseExchange:
         if release.publisher != me and release.publisher not in holders:
             holders.append(release.publisher)
         if not self.blobs.is_whole(release.weights):
+            await self._missed.ask(release, holders)
             blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
         else:
             blocks = self.blobs.blocks(release.weights)
@@ -330,6 +333,7 @@ class ReleaseExchange:
     async def serve(self) -> None:
         await self.blobs.serve()
         await self.patches.serve()
+        await self._missed.serve()
         await self._host.ports.mail.serve(Service.NEWEST, self._answer_newest)
         await self._host.ports.mail.serve(Service.RELEASE, self._answer_release)
 

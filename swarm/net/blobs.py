@@ -136,6 +136,10 @@ class Blobs:
         """Whether all blocks below `root` are here, as far as is known."""
         return root in self._whole and self._shelf.is_whole(root)
 
+    def wholes(self) -> list[Digest]:
+        """Roots of what is here as a whole, the newest version first."""
+        return [held.root for held in sorted(self._whole.values(), key=lambda held: -held.version)]
+
     def holds(self, root: Digest, size: int) -> bool:
         """Whether `size` bytes below `root` are here, as far as is known."""
         return self.is_whole(root) and self._whole[root].size == size

@@ -18,10 +18,10 @@ from swarm.blocks import BLOCK, Blocks, file_block
 from swarm.config import DelayLaw
 from swarm.core.ladder import RUNG
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.protocol import RELEASE_LIMIT, Role, Service
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest, Patch, PeerId, Release
+from swarm.types import Digest, Patch, PeerId, Release, Way
 from swarm.weights import Weights
 
 SIZE = 3 * BLOCK + 5
@@ -71,6 +71,10 @@ class Swarm:
         """Fetch a release as one that has heard of all -> the bytes of weights that `host` received."""
         for known in self.released:
             host.releases.candidates.hear(known)
+        return await self.fetch(host, release)
+
+    async def fetch(self, host: Host, release: Release) -> int:
+        """Fetch a release as one that has heard of this one alone -> the bytes of weights that came."""
         host.releases.candidates.hear(release)
         host.traffic.drain(host.now(), ())
         weights = await host.releases.fetch(release)
@@ -123,6 +127,41 @@ def test_who_skipped_versions_takes_the_steps_or_the_rung() -> None:
         assert rung < 0.9 * steps
         assert await swarm.take(far_behind, last) < 1.1 * rung
         assert await swarm.take(two_behind, last) < 3 * last.patches[0].size
+
+    among(promise)
+
+
+def test_who_was_away_asks_a_holder_for_the_way() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler = swarm.host("sampler")
+        await swarm.release(BYTES[0])
+        await swarm.take(sampler, swarm.released[0])
+        await swarm.release(*BYTES[1:4])
+        heard_of_the_last = swarm.released[-1]
+        assert await swarm.fetch(sampler, heard_of_the_last) < SIZE / 30
+        assert sampler.releases.named(2, swarm.released[2].weights) == swarm.released[2]
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_a_way_of_forged_releases_costs_the_whole() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler, stranger = swarm.host("sampler"), swarm.host("stranger")
+        await swarm.release(BYTES[0])
+        await swarm.take(sampler, swarm.released[0])
+        await swarm.release(*BYTES[1:4])
+        forged = [
+            stranger.seal(msgspec.structs.replace(release, publisher=stranger.ports.me), RELEASE_LIMIT)
+            for release in swarm.released[1:]
+        ]
+
+        async def lie(sender: PeerId, question: bytes) -> bytes:
+            return wire.encode(Way(releases=tuple(forged)))
+
+        await swarm.learner.ports.mail.serve(Service.WAY, lie)
+        assert await swarm.fetch(sampler, swarm.released[-1]) > SIZE
+        assert [sender for sender, _ in swarm.blamed] == [sampler.ports.me] * 3
 
     among(promise)
 
