@@ -22,6 +22,8 @@ from msgspec import Meta
 
 from swarm.blocks import (
     LARGEST,
+    LEAF,
+    MOST,
     Blocks,
     Buffer,
     Damaged,
@@ -55,7 +57,7 @@ class Mark(Struct):
 
     version: int
     size: Annotated[int, Meta(gt=0, le=LARGEST)]
-    leaves: bytes
+    leaves: Annotated[bytes, Meta(max_length=LEAF * MOST)]
 
 
 class Shelved:
