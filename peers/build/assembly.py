@@ -25,7 +25,8 @@ import msgspec
 
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
-from peers.build.local_peer import LocalPeer, one_thread, open_averager, open_local_peer, open_node
+from peers.build.learner_averager import open_averager
+from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage

@@ -1,7 +1,7 @@
 """Opens what a peer runs on: its folder with key and journal, its network node, and its averager.
 
     PeerFolder --open_local_peer--> LocalPeer (folder, keyring, bus)
-    LocalPeer, run --open_node--> Node            LocalPeer, Node --open_averager--> HiveAverager
+    LocalPeer, run --open_node--> Node
 
 Invariant: everything opened here is closed when the peer leaves, in reverse order. Not handled here: what the
 peer does (peers.build.assembly).
@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peers.build.run_folder import RunFolder
 from peers.errors import CannotHere
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Limits, Listen
-from swarm.config_loading import from_run_dict
 from swarm.durable import write_durably
 from swarm.identity import Keyring, open_key
 from swarm.journal import Journal
@@ -37,7 +35,6 @@ from swarm.protocol import Part
 from swarm.types import Digest
 
 if TYPE_CHECKING:
-    from swarm.net.averager import HiveAverager
     from swarm.net.hive import Node
 
 HIGHEST_PORT = 65535
@@ -143,28 +140,3 @@ def last_port(listen: Listen, path: Path) -> Listen:
     if said.isascii() and said.isdigit() and int(said) <= HIGHEST_PORT:
         return msgspec.structs.replace(listen, port=int(said))
     return listen
-
-
-@asynccontextmanager
-async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
-    from peers.build import factory
-    from swarm.net.averager import HiveAverager
-    from swarm.net.guard import averaging_prefix
-
-    settings = from_run_dict(run.spec.run)
-    averager = HiveAverager(
-        daemon=node.control,
-        dial_only=node.listen.dial_only,
-        prefix=averaging_prefix(run.digest),
-        numel=factory.size(run.model, settings),
-        groups=settings.batch.groups,
-        settings=settings.averaging,
-        report=local.report,
-    )
-    averager.limits = node.limits
-    await averager.start()
-    try:
-        yield averager
-    finally:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(averager.close(), CLOSE_TIMEOUT)

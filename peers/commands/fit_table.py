@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from peers.fit import estimates, rounds
 from peers.fit.estimates import ExpectedPace, Speed
 from peers.fit.fits import GB, LEARNER, Case, FitRow
+from swarm.core.shares import UNKNOWN
 
 
 def heading(case: Case, name: str, speed: Callable[[str], Speed]) -> list[str]:
@@ -104,6 +106,15 @@ def hints(case: Case, found: list[FitRow], before: int) -> Iterator[str]:
             f"no learner fits: this machine can be a {can.role} ({can.kind}) of a run whose learners are"
             " elsewhere"
         )
+    if any(row.fits != "no" for row in found if row.role == LEARNER):
+        yield f"with other learners {round_hint(case)}"
+
+
+def round_hint(case: Case) -> str:
+    """What a round of averaging asks of the line of a learner, and what to change where that is too long."""
+    values = estimates.trained(case.model_shape, case.run_shape)
+    uplink, run = case.config.peer.limits.upload * rounds.MBIT or UNKNOWN, case.config.run
+    return rounds.objection(run, values, uplink) or rounds.needs(run, values, uplink)
 
 
 def as_data(case: Case, name: str, found: list[FitRow]) -> dict[str, object]:

@@ -7,8 +7,8 @@ takes.
 Predictions need neither weights nor noticeable time. Measurements run in a process of their own, and only for
 rows that fit; the factors between measured and predicted figures are kept by device and kind, and correct
 later predictions. Invariant: a measurement cannot end the command. Not handled: vLLM, which takes the share
-of a GPU that its settings name and is faster than what is measured here; averaging and transfers, which
-depend on other machines.
+of a GPU that its settings name and is faster than what is measured here; averaging (peers.fit.rounds) and
+transfers, which depend on other machines.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ sent once, whatever the shares.
 
 All members compute the same from the same announcements, so what a member says of its line is believed within
 limits only: one that claims much gets much to reduce and slows the round. Its claim counts as at most CLAIM
-times the median; one that knows nothing of its line counts as the median.
+times the median. One that knows nothing of its line was never held up by it (swarm.net.uplink): it counts as
+faster than those that know, until a round shows what it carries.
 
 Not handled: downlinks (those of home lines are the faster side), and what else a line carries meanwhile.
 """
@@ -25,6 +26,10 @@ from typing import NamedTuple
 CLAIM = 4
 """Times the low median of all claims that one counts as at most: the shares of a line of 20 Mbit/s beside 5
 are then nearly the best ones, and a liar gets no more than them."""
+
+FASTER = 2
+"""Times the fastest claim that a line counts as which no round has filled. As the median, the others of a
+round that one slow line holds up would count as slow as it is, and go on with equal shares."""
 
 LEAST, MOST = 16_000, 32_000_000
 """Bytes per second. No line counts as slower, so that what is expected has an end; none as faster, since
@@ -82,8 +87,9 @@ def shares(lines: Sequence[Uplink]) -> list[int]:
 def believed(lines: Sequence[Uplink]) -> list[int]:
     """Each member's uplink as it counts here, in bytes per second."""
     known = [line.rate for line in lines if line.rate > 0]
-    usual = median_low(known) if known else UNKNOWN
-    return [min(max(min(line.rate or usual, CLAIM * usual), LEAST), MOST) for line in lines]
+    limit = CLAIM * median_low(known) if known else UNKNOWN
+    unknown = FASTER * min(max(known), limit) if known else UNKNOWN
+    return [min(max(min(line.rate or unknown, limit), LEAST), MOST) for line in lines]
 
 
 def seconds(lines: Sequence[Uplink], size: float) -> float:

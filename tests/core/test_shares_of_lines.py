@@ -101,9 +101,15 @@ def test_a_faster_line_reduces_more_and_all_end_at_the_same_time() -> None:
     assert ends == pytest.approx([ends[0]] * 3)
 
 
-def test_one_that_knows_nothing_of_its_line_counts_as_the_median() -> None:
-    assert believed([*lines_of(5, 20, 30), Uplink()])[-1] == 20 * MBIT
+def test_one_that_knows_nothing_of_its_line_counts_as_faster_than_those_that_do() -> None:
+    assert believed([*lines_of(5, 20, 30), Uplink()])[-1] == 60 * MBIT
+    assert believed([*lines_of(5, 5, 10_000), Uplink()])[-1] == CLAIM * 5 * MBIT
     assert len(set(weights([Uplink()] * 4))) == 1
+
+
+@given(st.integers(2, 16))
+def test_one_slow_line_that_knows_itself_is_enough_to_spare_it(others: int) -> None:
+    assert weights([*lines_of(5), *[Uplink()] * others])[0] == 0 or others == 1
 
 
 def test_a_claim_beyond_four_times_the_median_is_cut_to_it() -> None:

@@ -16,7 +16,7 @@ from peers import cli
 from peers.build import assembly, factory
 from peers.build.run_folder import RunFolder
 from peers.commands import fit as measure
-from peers.commands import fit_probe
+from peers.commands import fit_probe, fit_table
 from peers.errors import CannotHere
 from peers.fit import estimates, hardware
 from peers.fit import fits as fit
@@ -365,6 +365,26 @@ def test_a_configs_own_settings_are_what_is_asked(
     assert (said["ask"]["tokens"], said["ask"]["groups"], said["ask"]["training"]) == (77, 5, "qlora")
     assert {row["kind"] for row in said["rows"] if row["role"] == "sampler"} == {"nf4"}
     assert all(row["least_computing"] <= row["easy_computing"] for row in said["rows"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "a round needs 7.9 min on a line of 20 Mbit/s (1.19 GB in float16)"),
+        (
+            ("run.averaging.deadline=180",),
+            "and may take 3 min (run.averaging.deadline): use run.model.training = lora or"
+            " run.averaging.compression = int8 or a faster line",
+        ),
+        (("run.model.training=lora", "run.averaging.compression=int8"), "(0.0107 GB in int8)"),
+        (("peer.limits.upload=5",), "needs 32 min on a line of 5 Mbit/s (1.19 GB in float16), and may take"),
+    ],
+)
+def test_what_a_round_asks_of_a_line_is_said(
+    qwen3: dict[str, Path], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    case = Case.of(qwen3["0.6B"], settings(*words), CPU)
+    assert said in list(fit_table.hints(case, fit.rows(case), 0))[-1]
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,0 +1,112 @@
+"""Opens what a learner averages through: its line and its averager.
+
+    limit, what the last start measured --> LearnerLine: refusal, warning, or nothing said
+    LearnerLine --rate()--> HiveAverager: announced to the others of a round
+
+The line is measured while the learner runs and remembered for its next start. Not handled here: what the
+others make of it (swarm.core.shares), and how it is measured (swarm.net.uplink).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from peers.build.local_peer import CLOSE_TIMEOUT, LocalPeer
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere
+from peers.fit import rounds
+from swarm import events
+from swarm.config import Run
+from swarm.config_loading import from_run_dict
+from swarm.net.uplink import Uplink
+
+if TYPE_CHECKING:
+    from swarm.net.averager import HiveAverager
+    from swarm.net.hive import Node
+
+FASTEST = 1 << 40
+"""Bytes per second: what is remembered beyond it is no rate of a line."""
+
+
+class LearnerLine:
+    def __init__(
+        self,
+        local: LocalPeer,
+        run: Run,
+        values: int,
+        pid: Callable[[], int | None],
+        limit: float = math.inf,
+    ) -> None:
+        """A round averages `values`; `pid()` is p2pd's of the moment; the peer sends `limit` bytes per second
+        at most. Raises CannotHere when a round is too long at that limit."""
+        if limit < math.inf and (why := rounds.objection(run, values, limit)):
+            raise CannotHere(f"this peer's peer.limits.upload is too low to learn: {why}")
+        self._local, self._run, self._values = local, run, values
+        self._file = local.folder / "uplink"
+        self._uplink = Uplink(pid, self._remembered(), limit)
+        self._warned = False
+
+    def rate(self) -> int:
+        """Bytes per second; 0 while it is not known. Warns once where a round is too long for it."""
+        rate = self._uplink.rate()
+        if rate and not self._warned and (why := rounds.objection(self._run, self._values, rate)):
+            self._warned = True
+            self._local.bus.emit(
+                events.Noted(at=time.time(), peer=self._local.keyring.me, level="warning", text=why)
+            )
+        return rate
+
+    @asynccontextmanager
+    async def measured(self) -> AsyncIterator[None]:
+        """Measure while the block runs, and remember what was found."""
+        self.rate()
+        watching = asyncio.create_task(self._uplink.watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+            if rate := self._uplink.rate():
+                self._local.keep(self._file, str(rate), "this line is measured anew")
+            if not watching.cancelled():
+                watching.result()
+
+    def _remembered(self) -> int:
+        said = self._file.read_text(errors="replace") if self._file.exists() else ""
+        rate = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
+        return rate if rate <= FASTEST else 0
+
+
+@asynccontextmanager
+async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIterator[HiveAverager]:
+    from peers.build import factory
+    from swarm.net.averager import HiveAverager
+    from swarm.net.guard import averaging_prefix
+
+    settings = from_run_dict(run.spec.run)
+    numel = factory.size(run.model, settings)
+    line = LearnerLine(local, settings, numel, lambda: node.pids().get("p2pd"), node.limits.up.rate)
+    averager = HiveAverager(
+        daemon=node.control,
+        dial_only=node.listen.dial_only,
+        prefix=averaging_prefix(run.digest),
+        numel=numel,
+        groups=settings.batch.groups,
+        settings=settings.averaging,
+        report=local.report,
+        uplink=line.rate,
+    )
+    averager.limits = node.limits
+    await averager.start()
+    try:
+        async with line.measured():
+            yield averager
+    finally:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(averager.close(), CLOSE_TIMEOUT)
