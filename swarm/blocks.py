@@ -11,6 +11,7 @@ once is cut smaller (`file_block`): whoever has a block gives it on. Not handled
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Protocol, TypeAlias
 
 from blake3 import blake3
 
+from swarm.durable import write_durably
 from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest
 
@@ -124,6 +126,19 @@ class Blocks:
         if not self.source.is_checked and digest_of(data) != self.leaves[number]:
             raise Damaged(f"{self.source.path} is damaged: block {number} is not {self.leaves[number]}")
         return data
+
+    def put(self, path: Path) -> None:
+        """The bytes as a file at `path`: the one that has them under another name, or else a copy. Raises
+        OSError, and Damaged."""
+        here = self.source.path
+        if here is None:
+            write_durably(path, self.whole)
+            return
+        path.unlink(missing_ok=True)
+        try:
+            os.link(here, path)
+        except OSError:  # another file system
+            path.symlink_to(here.resolve())
 
     def is_intact(self) -> bool:
         """Whether all blocks are what their leaves say."""

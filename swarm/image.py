@@ -18,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from swarm.blocks import Blocks, Buffer, Damaged, block_size, digest_of, root_of
 from swarm.types import Digest
@@ -129,10 +131,25 @@ class _File:
 
 
 class Draft:
-    """A version in the making, written from its first block to its last."""
+    """A version in the making, written from its first byte to its last."""
 
     def __init__(self, image: Image) -> None:
         self.image, self._leaves = image, list[Digest]()
+        self._part = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes."""
+        left = memoryview(data)
+        while len(left):
+            room = self.image.step - len(self._part)
+            self._part += left[:room]
+            left = left[room:]
+            if len(self._part) == self.image.step:
+                self._flush()
+
+    def _flush(self) -> None:
+        self.add(bytes(self._part))
+        self._part.clear()
 
     def add(self, block: Buffer, leaf: Digest | None = None) -> None:
         """Append a block, whose `leaf` is computed where it is not known."""
@@ -140,5 +157,26 @@ class Draft:
         self._leaves.append(leaf or digest_of(block))
 
     def done(self) -> Blocks:
-        """The version, after its last block."""
+        """The version, after its last byte."""
+        if self._part:
+            self._flush()
         return Blocks(self.image, tuple(self._leaves), root_of(self._leaves), self.image.step)
+
+
+class Leaves(Draft):
+    """A draft of which only the leaves are kept: what they identify cannot be read."""
+
+    def add(self, block: Buffer, leaf: Digest | None = None) -> None:
+        self._leaves.append(leaf or digest_of(block))
+
+
+MakeDraft: TypeAlias = Callable[[int], Draft]
+"""Bytes of a version -> where it is written."""
+
+
+def in_memory(size: int) -> Draft:
+    return Draft(Image(size))
+
+
+def only_leaves(size: int) -> Draft:
+    return Leaves(Image(size))

@@ -16,13 +16,13 @@ from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
 from swarm.config import Config, Run
-from swarm.learn import adapters, quantized, tokenization, weights
+from swarm.learn import adapters, tokenization
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
 from swarm.learn.learner import Learner
 from swarm.learn.microbatch import ran_out
-from swarm.learn.model import load_policy
+from swarm.learn.model import load_policy, loader
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import config_of
 from swarm.learn.tokenization import Tokenization
@@ -180,9 +180,9 @@ def hf(model: Path, config: Config) -> HfEngine:
     run, asked = config.run, config.peer.engine
     quantize = quantization(config)
     policy = _policy(model, run, _device(asked.device), asked.dtype, quantize)
-    put = quantized.load_into if quantize != "none" and run.model.training == "full" else weights.load_into
+    load = loader(quantize != "none" and run.model.training == "full")
     return HfEngine(
-        policy, load_tokenization(model, run), put, run.sampling.max_tokens, run.sampling.temperature
+        policy, load_tokenization(model, run), load, run.sampling.max_tokens, run.sampling.temperature
     )
 
 

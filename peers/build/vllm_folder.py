@@ -1,6 +1,6 @@
 """Writes a release as the folder of files that vLLM loads.
 
-    whole weights -> the model's own files (links) + model.safetensors, which is the release's bytes
+    whole weights -> the model's own files (links) + model.safetensors, a link to the release's file
     an adapter    -> adapter_config.json + adapter_model.safetensors
 
 A release whose shapes are not those of the run's model raises ValueError and is not written. `score` computes
@@ -10,15 +10,17 @@ log-probabilities with such a folder's weights in transformers; a server's answe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, weights
 from swarm.learn.model import load_policy
 from swarm.learn.pretrained import config_of
+from swarm.learn.release_file import ReleaseFile
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 REFERENCE = 1_000_000_000
@@ -26,30 +28,37 @@ REFERENCE = 1_000_000_000
 CPU."""
 
 
-def whole(model: Path) -> Callable[[bytes, Path], None]:
+def whole(model: Path) -> Callable[[Blocks, Path], None]:
     """A function that writes (a release of all weights, folder)."""
     shapes = _shapes(model, None)
 
-    def write(data: bytes, folder: Path) -> None:
-        weights.check(weights.from_bytes(data), shapes)
+    def write(blocks: Blocks, folder: Path) -> None:
+        _check(blocks, shapes)
         folder.mkdir(parents=True)
         for path in model.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in WEIGHTS):
                 (folder / path.name).symlink_to(path.resolve())
-        (folder / "model.safetensors").write_bytes(data)
+        blocks.put(folder / "model.safetensors")
 
     return write
 
 
-def adapter(model: Path, lora: Lora) -> Callable[[bytes, Path], None]:
+def adapter(model: Path, lora: Lora) -> Callable[[Blocks, Path], None]:
     """A function that writes (a release of an adapter, folder)."""
     shapes = _shapes(model, lora)
 
-    def write(data: bytes, folder: Path) -> None:
-        weights.check(weights.from_bytes(data), shapes)
-        adapters.write_folder(folder, data, lora, str(model))
+    def write(blocks: Blocks, folder: Path) -> None:
+        _check(blocks, shapes)
+        adapters.write_folder(folder, blocks, lora, str(model))
 
     return write
+
+
+def _check(blocks: Blocks, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError for a release of another model, Damaged for one that cannot be read."""
+    release = ReleaseFile(blocks)
+    weights.check(release.shapes, shapes)
+    release.check(release.places)
 
 
 def size(model: Path) -> int:
@@ -65,7 +74,7 @@ def score(folder: Path, ids: Sequence[int]) -> list[float]:
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
-def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
+def _shapes(model: Path, lora: Lora | None) -> dict[str, tuple[int, ...]]:
     """Name -> shape of a release of this model, from its config alone: no memory is allocated."""
     from transformers import AutoModelForCausalLM
 
@@ -73,10 +82,10 @@ def _shapes(model: Path, lora: Lora | None) -> dict[str, list[int]]:
         empty = AutoModelForCausalLM.from_config(config_of(model), trust_remote_code=False)
         if lora is not None:
             return {
-                name: [*tensor.shape]
+                name: tuple(tensor.shape)
                 for name, tensor in weights.state(adapters.wrap(empty, lora, seed=0)).items()
             }
     # A release has tied tensors once, under the last of their names.
     own = {id(tensor): name for name, tensor in sorted(empty.named_parameters(remove_duplicate=False))}
     tied = {name for name, _ in empty.named_parameters(remove_duplicate=False)} - set(own.values())
-    return {name: [*tensor.shape] for name, tensor in empty.state_dict().items() if name not in tied}
+    return {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items() if name not in tied}

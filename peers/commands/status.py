@@ -170,7 +170,7 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
     base = base_model.base(model, run)
     _write_policy(model, base, adapters.merged(load_policy(base), run.lora, weights), target)
     name = run.model.name if base_model.from_hub(run) else str(base.resolve())
-    adapters.write_folder(target / "adapter", weights, run.lora, name)
+    adapters.write_folder(target / "adapter", Blocks.of(weights), run.lora, name)
     print(f"the adapter alone, for {name}: {target / 'adapter'}", file=sys.stderr)
 
 

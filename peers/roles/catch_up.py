@@ -14,6 +14,7 @@ from peers.roles.own_release import OwnRelease
 from peers.roles.state_transfer import StateTransfer
 from peers.runtime.host import Host
 from swarm import events
+from swarm.blocks import Damaged
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind
@@ -63,13 +64,15 @@ class CatchUp:
         release, weights = arrived
         try:
             await host.ports.work.run(Kind.LOAD, self._learner.load, weights)
-        except (ValueError, RankLost) as error:
+        except (ValueError, RankLost, Damaged) as error:
             host.emit(
                 events.Noted, level="warning", text=f"release {release.version} could not be taken: {error}"
             )
-            # a ValueError is a defect of the bytes; a lost rank process is not
+            # a ValueError is a defect of the bytes; a lost rank process is not, and a damaged file is ours
             if isinstance(error, ValueError):
                 host.releases.refuse(release)
+            if isinstance(error, Damaged):
+                await host.releases.lose(release.weights)
             await host.ports.clock.sleep(RETRY)
             return None
         return release

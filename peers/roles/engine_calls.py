@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from peers.runtime.faults import FaultReport
 from peers.runtime.host import Host
 from swarm import events
+from swarm.blocks import Damaged
 from swarm.protocol import Kind, Part, Phase
-from swarm.sample.base import EngineError
+from swarm.sample.base import Engine, EngineError
 from swarm.types import Release
+from swarm.weights import Weights
 
 T = TypeVar("T")
 
@@ -47,6 +49,15 @@ class EngineCalls:
             self._fault.recovered()
             self._kind, self._wait = None, WAIT
         return result
+
+    async def load(self, engine: Engine, weights: Weights) -> None:
+        """Load a release. Raises ValueError, EngineError, and Damaged where its file was: then it is not here
+        any more, until it is fetched again."""
+        try:
+            await self.run(Kind.LOAD, engine.load, weights)
+        except Damaged:
+            await self.host.releases.lose(weights.digest)
+            raise
 
     def adopted(self, release: Release, fetched: float, began: float) -> None:
         """Tell that the engine has a release: it was here at `fetched`, and its load began at `began`."""

@@ -14,6 +14,7 @@ from peers.roles.engine_calls import EngineCalls
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events
+from swarm.blocks import Damaged
 from swarm.protocol import Kind, Phase
 from swarm.sample.base import Engine, EngineError
 from swarm.tasks.base import RewardError, TaskSource
@@ -55,7 +56,9 @@ class Evaluator:
         fetched = host.now()
         with host.status.computing(host.now):
             try:
-                await self.engine_calls.run(Kind.LOAD, self.engine.load, weights)
+                await self.engine_calls.load(self.engine, weights)
+            except Damaged:
+                return True
             except ValueError as error:
                 self._note("error", f"release {newest.version} cannot be evaluated: {error}")
                 host.releases.refuse(newest)

@@ -24,6 +24,7 @@ from peers.roles.engine_calls import EngineCalls
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
+from swarm.blocks import Damaged
 from swarm.core import deliveries
 from swarm.core.admission import group_id, staleness
 from swarm.core.curriculum import Curriculum
@@ -132,14 +133,16 @@ class Sampler:
         ready, start = self._ready, self.host.now()
         release, weights, fetched = ready
         try:
-            await self.engine_calls.run(Kind.LOAD, self.engine.load, weights)
+            await self.engine_calls.load(self.engine, weights)
+        except Damaged:
+            return self._clear_ready(ready)
         except ValueError as error:
             self._clear_ready(ready)
             self.host.releases.refuse(release)
             self.host.emit(
                 events.Noted, level="error", text=f"release {release.version} cannot be sampled from: {error}"
             )
-            return
+            return None
         self._clear_ready(ready)
         self._policy = (release, fetched)
         self.host.status.version, self.host.status.weights = release.version, release.weights

@@ -113,7 +113,7 @@ class StateTransfer:
         return Offer(root=blocks.root, size=blocks.size)
 
     def _snapshot(self, wanted: str) -> tuple[int, bytes | None]:
-        right = self._learner.weights().digest == wanted
+        right = self._learner.digest() == wanted
         return self._learner.version, self._learner.state() if right else None
 
     def _expire(self) -> None:
@@ -152,6 +152,6 @@ class StateTransfer:
         """Load a state. Raises ValueError, with the old state restored, when it is not the release's."""
         before = self._learner.state()
         self._learner.load_state(state)
-        if self._learner.version != release.version or self._learner.weights().digest != release.weights:
+        if self._learner.version != release.version or self._learner.digest() != release.weights:
             self._learner.load_state(before)
             raise ValueError(f"the state is not that of release {release.version}")

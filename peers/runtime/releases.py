@@ -28,6 +28,7 @@ from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
 from swarm.core.releases import Releases
+from swarm.image import MakeDraft
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Role, Service, Topic
@@ -79,11 +80,11 @@ class ReleaseExchange:
     # --- out ------------------------------------------------------------------------------------------------
 
     async def prepare(
-        self, weights: Callable[[], Weights], *, parent: Digest, learners: int, groups: int
+        self, weights: Callable[[MakeDraft], Weights], *, parent: Digest, learners: int, groups: int
     ) -> Release:
         """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
         that I would announce."""
-        packed = await self._host.ports.work.run(Kind.PACK, weights)
+        packed = await self._host.ports.work.run(Kind.PACK, weights, self.blobs.draft)
         blocks = await self.blobs.take(packed.version, packed.blocks, made_here=True)
         packed = Weights(packed.version, blocks)
         patches = await self.patches.make(packed, parent)
@@ -265,6 +266,13 @@ class ReleaseExchange:
     def hold(self, release: Release) -> None:
         """Its bytes are here."""
         self.candidates.hold(release)
+
+    async def lose(self, weights: Digest) -> None:
+        """Reading these weights has failed: what is damaged of them is fetched when they are wanted again."""
+        await self.blobs.check(weights)
+        for release in self.candidates.by_weights().get(weights, ()):
+            if not self._is_here(release):
+                self.candidates.lose(release)
 
     def refuse(self, release: Release) -> None:
         """Its bytes are of no use: it is not held, and not wanted again."""

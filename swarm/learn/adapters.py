@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from swarm import config
-from swarm.durable import write_durably
+from swarm.blocks import Blocks
 from swarm.learn import weights
 from swarm.learn.pretrained import config_of
+from swarm.learn.release_file import ReleaseFile
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -89,14 +90,14 @@ def initial_value(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     )
 
 
-def write_folder(target: Path, data: bytes, lora: config.Lora, base: str) -> None:
+def write_folder(target: Path, blocks: Blocks, lora: config.Lora, base: str) -> None:
     """Write a release to `target` as peft's own files; `base` is what they call the model below: a folder or
     a Hub id.
 
     The layers are named one by one ("all-linear" is known to peft alone). Raises ValueError for bytes that
     are no adapter.
     """
-    names = weights.from_bytes(data)
+    names = ReleaseFile(blocks).places
     if not names or not all(".lora_A." in name or ".lora_B." in name for name in names):
         raise ValueError(
             "these weights are no adapter: they were released by a run that trains a whole model"
@@ -106,7 +107,7 @@ def write_folder(target: Path, data: bytes, lora: config.Lora, base: str) -> Non
     settings = _settings(lora, layers)
     settings.base_model_name_or_path, settings.inference_mode = base, True
     settings.save_pretrained(str(target))
-    write_durably(target / "adapter_model.safetensors", data)
+    blocks.put(target / "adapter_model.safetensors")
 
 
 def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
@@ -121,7 +122,7 @@ def merged(base: PreTrainedModel, lora: config.Lora, data: bytes) -> bytes:
             "an adapter cannot be added to quantized weights without loss: load the base as it is"
         )
     wrapped = wrap(base, lora, seed=0)
-    weights.load_into(wrapped, data)
+    weights.load_into(wrapped, Blocks.of(data))
     whole: Any = wrapped
     return weights.release_bytes(whole.merge_and_unload())
 

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
+from swarm.image import MakeDraft, in_memory, only_leaves
 from swarm.learn import checkpoint, objectives
-from swarm.types import BatchRewards, Group
+from swarm.types import BatchRewards, Digest, Group
 from swarm.weights import Weights
 
 
@@ -152,8 +153,12 @@ class BaseLearner(ABC):
         return {"grad_norm": norm, "lr": rate}
 
     @abstractmethod
-    def weights(self) -> Weights:
-        """The policy as it is released: bf16 safetensors."""
+    def weights(self, draft: MakeDraft = in_memory) -> Weights:
+        """The policy as it is released: bf16 safetensors, written to a draft piece by piece."""
+
+    def digest(self) -> Digest:
+        """Of the policy as it is released."""
+        return self.weights(only_leaves).digest
 
     @abstractmethod
     def load(self, released: Weights, fresh: bool = False) -> None:

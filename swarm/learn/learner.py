@@ -20,6 +20,7 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
+from swarm.image import MakeDraft, in_memory
 from swarm.learn import microbatch, objectives, weights
 from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
 from swarm.learn.claim_checks import bound_logq, check_claims
@@ -61,12 +62,12 @@ class Learner(BaseLearner):
                 " 'off'"
             )
 
-    def weights(self) -> Weights:
-        return Weights.of(weights.release_bytes(self.policy.module), self.version)
+    def weights(self, draft: MakeDraft = in_memory) -> Weights:
+        return Weights(self.version, weights.write(weights.state(self.policy.module), draft))
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         exact = fresh or self.version < 0
-        weights.load_into(self.policy.module, released.data, masters=not exact)
+        weights.load_into(self.policy.module, released.blocks, masters=not exact)
         self._optimizer.refresh(exact)
         self.version = released.version
         if fresh:

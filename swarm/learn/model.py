@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, initialization
 from transformers.utils import logging as transformers_logging
 
+from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.durable import sync
 from swarm.learn import adapters, quantized, weights
@@ -64,8 +65,13 @@ def load_policy(
     if lora is not None:
         model = adapters.wrap(model, lora, seed=0)
     if data is not None:
-        (quantized.load_into if quantize != "none" and lora is None else weights.load_into)(model, data)
+        loader(quantize != "none" and lora is None)(model, Blocks.of(data))
     return model.eval()
+
+
+def loader(quantized_policy: bool) -> weights.Loader:
+    """Loads releases into a model, of which the policy itself is quantized or not."""
+    return weights.Loader(quantized.put if quantized_policy else weights.copy)
 
 
 def dtype_of(name: str, device: str) -> torch.dtype:

@@ -3,8 +3,8 @@
     int8    LLM.int8() without its mixed decomposition: one scale a row, activations in 8 bits, too
     nf4     4-bit normal float in blocks of 64 with scales in 8 bits, as QLoRA does it
 
-The head and the embeddings stay as they are. A release travels in bfloat16; `load_into` quantizes it layer by
-layer straight from its bytes, so that no second copy of the weights is kept. Decomposition of outliers is off
+The head and the embeddings stay as they are. A release travels in bfloat16; `put` quantizes it layer by layer
+straight from its bytes, so that no second copy of the weights is kept. Decomposition of outliers is off
 because it looks at the whole batch: a group would depend on its neighbours. Not handled here: training
 quantized weights.
 """
@@ -12,12 +12,14 @@ quantized weights.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from swarm.learn import weights
+from swarm.learn.release_file import ReleaseFile
 
 
 def settings(kind: str, dtype: torch.dtype) -> Any:
@@ -36,7 +38,7 @@ def settings(kind: str, dtype: torch.dtype) -> Any:
 
 
 def replace_linears(model: nn.Module, kind: str, dtype: torch.dtype) -> None:
-    """Replace all linear layers but the head by quantized ones without weights; `load_into` sets these."""
+    """Replace all linear layers but the head by quantized ones without weights; `put` sets these."""
     bnb = _bitsandbytes()
     head = model.get_output_embeddings()  # type: ignore[operator]
     for name, linear in list(model.named_modules()):
@@ -68,13 +70,12 @@ def keep_one_forward(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def load_into(model: nn.Module, data: bytes) -> None:
-    """Set the weights of a quantized model to those of a full policy's release.
+def put(model: nn.Module, release: ReleaseFile, names: Collection[str]) -> None:
+    """Set these weights of a quantized model to those of a full policy's release.
 
-    Raises ValueError (nothing changed) unless names and shapes are its own.
+    Raises ValueError or Damaged, with nothing changed, as swarm.learn.weights.copy does.
     """
     bnb = _bitsandbytes()
-    tensors = weights.from_bytes(data)
     linears = {
         f"{name}.weight": module
         for name, module in model.named_modules()
@@ -83,15 +84,17 @@ def load_into(model: nn.Module, data: bytes) -> None:
     state = model.state_dict()
     owners = {name.removesuffix("weight") for name in linears}
     whole = {name: state[name] for name in state if not _inside(name, owners)}
-    mine: dict[str, list[int]] = {name: [*whole[name].shape] for name in weights.own_names(whole)}
-    mine |= {name: [linear.out_features, linear.in_features] for name, linear in linears.items()}
-    weights.check(tensors, mine)
+    mine = {name: tuple(whole[name].shape) for name in weights.own_names(whole)}
+    mine |= {name: (linear.out_features, linear.in_features) for name, linear in linears.items()}
+    weights.check(release.shapes, mine)
+    release.check(names)
     device = next(tensor.device for tensor in whole.values())
-    for name, tensor in tensors.items():
+    for name in names:
         if name in linears:
-            linears[name].weight = _quantized(linears[name], tensor).to(device)
+            linears[name].weight = _quantized(linears[name], release.tensor(name)).to(device)
         else:
-            whole[name].copy_(tensor)
+            for rows, piece in release.pieces(name):
+                torch.atleast_1d(whole[name])[rows] = piece
 
 
 def _quantized(linear: Any, tensor: Tensor) -> Any:

@@ -3,9 +3,10 @@
 Names are sorted, tied weights are written once (under their last name, which is the embedding's and not the
 head's, as in the files that transformers and vLLM read), every float becomes bfloat16. The release of a
 module with an adapter (peft's) is the adapter alone, under the names that peft uses in files. Everything that
-is read is checked: the header by safetensors, then names, types and shapes against the module.
+is read is checked: the header, then names, types, shapes and values, before anything of the module changes.
+Bytes are read and written in pieces (swarm.learn.release_file): a release takes no second copy of the model.
 
-    module --release_bytes--> bytes --from_bytes--> name -> tensor            bytes --load_into--> module
+    module --write--> a draft --> Blocks                Blocks --Loader, load_into--> module
 
 A learner's float32 master holds 16 bits more than a release, and at a real learning rate the steps of many
 versions change only these. So a master whose bf16 rounding is the released value keeps its own value
@@ -15,18 +16,23 @@ between versions, compression.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
+
+from swarm.blocks import Blocks, Damaged
+from swarm.image import MakeDraft
+from swarm.learn.release_file import Contents, ReleaseFile, header, values
 
 ADAPTER = "default"
 """peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
 
-PIECE = 1 << 24
-"""Values that `follow` compares at a time: their intermediate results take about 80 MB."""
+Shape: TypeAlias = tuple[int, ...]
+
+Put: TypeAlias = Callable[[nn.Module, ReleaseFile, Collection[str]], None]
+"""Sets these tensors of a module to a release's, or raises ValueError with nothing changed."""
 
 
 def release_bytes(module: nn.Module) -> bytes:
@@ -49,70 +55,109 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 def to_bytes(state: Mapping[str, Tensor]) -> bytes:
     """The bytes of a release: bf16 safetensors, names sorted, tied tensors once. `state`: name -> tensor of
     any shape and float dtype."""
-    unique = {name: _portable(state[name]) for name in sorted(own_names(state))}
-    return save(unique, metadata={"format": "pt"})  # from_pretrained refuses a file without this entry
+    return b"".join(_parts(state))
+
+
+def write(state: Mapping[str, Tensor], draft: MakeDraft) -> Blocks:
+    """The same, written to a draft piece by piece."""
+    parts = _parts(state)
+    first = next(parts)
+    out = draft(len(first) + sum(2 * state[name].numel() for name in own_names(state)))
+    out.write(first)
+    for part in parts:
+        out.write(part)
+    return out.done()
+
+
+def _parts(state: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The header of a release, then its values."""
+    names = sorted(own_names(state))
+    yield header({name: tuple(state[name].shape) for name in names})
+    for name in names:
+        yield from values(state[name])
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
     """Name -> bfloat16 tensor of a release, all values finite. Raises ValueError with the reason."""
-    try:
-        tensors = load(data)
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise ValueError(f"these weights cannot be read: {error}") from error
-    for name, tensor in tensors.items():
-        if tensor.dtype is not torch.bfloat16:
-            raise ValueError(
-                f"these weights cannot be used: {name} is {tensor.dtype}, a policy travels as bfloat16"
-            )
-        if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"these weights cannot be used: {name} holds values that are not finite")
-    return tensors
+    if not data:
+        raise ValueError("these weights cannot be read: there are none")
+    release = ReleaseFile(Blocks.of(data))
+    release.check({*release.places})
+    return {name: release.tensor(name) for name in release.places}
 
 
 @torch.no_grad()
-def load_into(module: nn.Module, data: bytes, masters: bool = False) -> None:
-    """Set the module's weights, or its adapter's, to those of a release; with `masters`, trained weights
-    `follow` it.
+def copy(module: nn.Module, release: ReleaseFile, names: Collection[str], masters: bool = False) -> None:
+    """Set these of the module's weights, or of its adapter's, to those of a release; with `masters`, trained
+    weights `follow` it.
 
-    Raises ValueError (nothing changed) unless names and shapes are its own.
+    Raises ValueError or Damaged, with nothing changed, unless the release's names and shapes are the module's
+    own and its values can be had.
     """
-    tensors = from_bytes(data)
     mine = state(module)
-    check(tensors, {name: [*mine[name].shape] for name in own_names(mine)})
+    check(release.shapes, {name: tuple(mine[name].shape) for name in own_names(mine)})
+    release.check(names)
     trained = (
         {parameter.data_ptr() for parameter in module.parameters() if parameter.requires_grad}
         if masters
         else set()
     )
-    for name, tensor in tensors.items():
-        if mine[name].data_ptr() in trained:
-            follow(mine[name], tensor)
-        else:
-            mine[name].copy_(tensor)
+    for name in names:
+        put = follow if mine[name].data_ptr() in trained else Tensor.copy_
+        tensor = torch.atleast_1d(mine[name].detach())
+        for rows, piece in release.pieces(name):
+            put(tensor[rows], piece)
+
+
+def load_into(module: nn.Module, blocks: Blocks, masters: bool = False) -> None:
+    """`copy` of all weights of a release."""
+    release = ReleaseFile(blocks)
+    copy(module, release, release.places, masters)
+
+
+class Loader:
+    """Loads one release after the other into one module: of each, what changed since the one before."""
+
+    def __init__(self, put: Put = copy) -> None:
+        self._put = put
+        self._before: Contents | None = None
+        """Of what the module has; None where that is of no release."""
+
+    def __call__(self, module: nn.Module, blocks: Blocks) -> None:
+        """Raises ValueError and Damaged, with nothing changed."""
+        release = ReleaseFile(blocks)
+        names = release.changed(self._before)
+        try:
+            self._put(module, release, names)
+        except (ValueError, Damaged):
+            raise
+        except BaseException:
+            self._before = None
+            raise
+        self._before = release.contents
 
 
 @torch.no_grad()
 def follow(master: Tensor, released: Tensor) -> None:
     """Set `master` (any shape, float32) to `released` (the same shape), but keep values whose bf16 rounding
     already has the released bits."""
-    master, released = torch.atleast_1d(master.detach(), released.detach())
-    rows = max(1, PIECE * len(master) // max(1, master.numel()))
-    for mine, value in zip(master.split(rows), released.split(rows), strict=True):
-        here = value.to(mine.device, torch.bfloat16)
-        # Compared as bits: 0 and -0 are equal numbers, but different releases.
-        agrees = mine.to(torch.bfloat16).view(torch.int16) == here.view(torch.int16)
-        torch.where(agrees, mine, here.to(mine.dtype), out=mine)
+    here = released.to(master.device, torch.bfloat16)
+    # Compared as bits: 0 and -0 are equal numbers, but different releases.
+    agrees = torch.atleast_1d(master.to(torch.bfloat16)).view(torch.int16) == torch.atleast_1d(here).view(
+        torch.int16
+    )
+    torch.where(agrees.view(master.shape), master, here.to(master.dtype), out=master)
 
 
-def check(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
-    """Raise ValueError unless the tensors have these names and shapes."""
-    if shapes.keys() != tensors.keys():
-        strange, missing = sorted(tensors.keys() - shapes.keys()), sorted(shapes.keys() - tensors.keys())
+def check(told: Mapping[str, Shape], mine: Mapping[str, Shape]) -> None:
+    """Raise ValueError unless a release has my names and shapes."""
+    if told.keys() != mine.keys():
+        strange, missing = sorted(told.keys() - mine.keys()), sorted(mine.keys() - told.keys())
         raise ValueError(f"these weights are of another model: unknown {strange[:3]}, missing {missing[:3]}")
-    for name, tensor in tensors.items():
-        if [*tensor.shape] != shapes[name]:
+    for name, shape in told.items():
+        if shape != mine[name]:
             raise ValueError(
-                f"these weights are of another model: {name} is {[*tensor.shape]}, here {shapes[name]}"
+                f"these weights are of another model: {name} is {[*shape]}, here {[*mine[name]]}"
             )
 
 
@@ -122,7 +167,3 @@ def own_names(state: Mapping[str, Tensor]) -> list[str]:
     for name in sorted(state, reverse=True):
         seen.setdefault((state[name].data_ptr(), tuple(state[name].shape)), name)
     return list(seen.values())
-
-
-def _portable(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.bfloat16).contiguous().clone()

@@ -74,7 +74,8 @@ class Engine(Protocol):
     def load(self, weights: Weights) -> None:
         """Sample from these weights (already checked against their digest) from now on.
 
-        Raises ValueError for weights of another model, keeping the old policy, and EngineError.
+        Raises ValueError for weights of another model, and Damaged where their file is, keeping the old
+        policy; and EngineError.
         """
         ...
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from swarm.blocks import Blocks
 from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
 from swarm.weights import Weights
 
@@ -37,8 +38,8 @@ T = TypeVar("T")
 
 
 class HfEngine:
-    """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize. It
-    raises ValueError, with nothing changed, when they do not fit.
+    """`load_weights` loads a release into the model: all weights, an adapter, or weights to quantize; of
+    these, what changed since its last call. It raises ValueError, with nothing changed, when they do not fit.
     """
 
     name = "hf"
@@ -47,7 +48,7 @@ class HfEngine:
         self,
         model: PreTrainedModel | PeftModel,
         tokenizer: Tokenizer,
-        load_weights: Callable[[nn.Module, bytes], None],
+        load_weights: Callable[[nn.Module, Blocks], None],
         max_tokens: int,
         temperature: float = 1.0,
     ) -> None:
@@ -67,7 +68,7 @@ class HfEngine:
 
     def load(self, weights: Weights) -> None:
         try:
-            self._load_weights(self._policy, weights.data)
+            self._load_weights(self._policy, weights.blocks)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

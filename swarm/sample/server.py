@@ -1,6 +1,6 @@
 """Samples with an OpenAI-compatible vLLM server on this machine, which this peer alone uses.
 
-    load    release -> folder -> the server loads it in place:
+    load    release's file, linked into a folder -> the server loads it in place:
             all weights by its development endpoints, adapters by those for LoRA
     sample  one /v1/completions request a group, all groups of a call at once
             token ids in, tokens and log-probabilities out
@@ -78,9 +78,9 @@ class ServerEngine:
     def load(self, weights: Weights) -> None:
         """See Engine."""
         folder, old = self._scratch / f"v{weights.version}", self._held
-        release = LoadedRelease(folder, weights.version, weights.digest)
+        release = LoadedRelease(folder, weights)
         shutil.rmtree(release.folder, ignore_errors=True)
-        self._recipe.write(weights.data, release.folder)
+        self._recipe.write(weights.blocks, release.folder)
         try:
             self._take(release)
         except BaseException:

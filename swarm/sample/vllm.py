@@ -1,6 +1,6 @@
 """Samples with vLLM in a child process (vllm_process.py), which is restarted when it dies or hangs.
 
-    load    release -> folder in memory or on the disk -> vLLM loads it in place (starts with the first one)
+    load    release's file, linked into a folder -> vLLM loads it in place (starts with the first one)
     sample  prompts -> ids -> vLLM -> tokens, log-probabilities of softmax(logits / temperature), untruncated
 
 A call that fails or takes too long ends the process if it may be at fault, and raises EngineError; the next
@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from swarm.blocks import Blocks
 from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
@@ -38,10 +39,6 @@ from swarm.weights import Weights
 COMMAND = (sys.executable, "-m", "swarm.sample.vllm_process")
 START = 1200.0
 """Seconds for vLLM to start: a large model from a slow disk, and graphs that are captured the first time."""
-
-SHARE = 0.25
-"""Share of the free memory of /dev/shm that a release may take: two are there while one replaces the
-other."""
 
 _answers = msgspec.msgpack.Decoder(vllm_process.Answer)
 
@@ -55,9 +52,8 @@ class Recipe:
     tokenizer: Tokenizer
     vocabulary: int
     """Rows of the model's embedding."""
-    write: Callable[[bytes, Path], None]
-    """(a release's bytes, a new folder): writes what vLLM loads. Raises ValueError for weights of another
-    model."""
+    write: Callable[[Blocks, Path], None]
+    """(a release, a new folder): makes what vLLM loads. Raises ValueError for weights of another model."""
     base: Path | None = None
     """Folder of the base model with its weights, where releases are adapters; else None."""
     rank: int = 0
@@ -73,7 +69,7 @@ class VllmEngine:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._scratch: Path | None = None
+        self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-"))
         self._child: Child | None = None
         self._held: LoadedRelease | None = None
         self._closed = False
@@ -87,12 +83,11 @@ class VllmEngine:
 
     def load(self, weights: Weights) -> None:
         """See Engine. When it fails, the release before stays loaded."""
-        scratch = self._place(len(weights.data))
-        release = LoadedRelease(scratch / f"v{weights.version}", weights.version, weights.digest)
+        release = LoadedRelease(self._scratch / f"v{weights.version}", weights)
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
-            self._recipe.write(weights.data, release.folder)
+            self._recipe.write(weights.blocks, release.folder)
             self._take(release)
         except BaseException:
             if old is None or old.folder != release.folder:
@@ -122,8 +117,7 @@ class VllmEngine:
         self._closed = True
         if self._child is not None:
             self._child.kill()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _sampled(self, prompts: Sequence[str], group: int, seeds: list[int]) -> vllm_process.Sampled:
         if self._held is None:
@@ -153,7 +147,6 @@ class VllmEngine:
         """Start a new process with these weights."""
         if self._closed:
             raise EngineError("the engine is closed")
-        assert self._scratch is not None
         recipe = self._recipe
         self._child = start_process(recipe.settings, self._scratch)
         self._starts += 1
@@ -196,18 +189,6 @@ class VllmEngine:
             self._child.end()
             self._child = None
 
-    def _place(self, size: int) -> Path:
-        """The folder for weights, created for the first ones: in memory if `size` bytes fit there."""
-        if self._scratch is None:
-            memory = Path("/dev/shm")
-            fits = (
-                memory.is_dir()
-                and os.access(memory, os.W_OK)
-                and size < SHARE * shutil.disk_usage(memory).free
-            )
-            self._scratch = Path(tempfile.mkdtemp(prefix="swarm-vllm-", dir=memory if fits else None))
-        return self._scratch
-
 
 class StaleWeights(EngineError):
     """vLLM reported a release as loaded and kept other weights."""
@@ -218,8 +199,16 @@ class LoadedRelease:
     """A release as vLLM loads it."""
 
     folder: Path
-    version: int
-    digest: Digest
+    weights: Weights
+    """Held, since a file is there for as long as somebody holds it."""
+
+    @property
+    def version(self) -> int:
+        return self.weights.version
+
+    @property
+    def digest(self) -> Digest:
+        return self.weights.digest
 
 
 def start_process(settings: Settings, scratch: Path) -> Child:

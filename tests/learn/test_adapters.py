@@ -11,6 +11,7 @@ from learner_batches import batch, gradient, learner, model, policy, settings
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, weights
 from swarm.learn.model import load_policy
@@ -87,7 +88,7 @@ def test_what_is_written_for_peft_is_the_policy(
 ) -> None:
     from peft import PeftModel
 
-    adapters.write_folder(tmp_path / "adapter", trained, LORA, str(folders["qwen3"]))
+    adapters.write_folder(tmp_path / "adapter", Blocks.of(trained), LORA, str(folders["qwen3"]))
     plain = AutoModelForCausalLM.from_pretrained(folders["qwen3"], dtype=torch.float32)
     loaded = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
     ours = load_policy(folders["qwen3"], data=trained, lora=LORA)
@@ -127,12 +128,16 @@ def test_adapters_of_another_rank_or_of_a_whole_model_are_refused(
     wider = policy(folders["qwen3"], settings("lora", rank=8)).module
     before = weights.release_bytes(wider)
     with pytest.raises(ValueError, match="another model"):
-        weights.load_into(wider, trained)
+        weights.load_into(wider, Blocks.of(trained))
     with pytest.raises(ValueError, match="another model"):
-        weights.load_into(wider, weights.to_bytes(load_file(folders["qwen3"] / "model.safetensors")))
+        weights.load_into(
+            wider, Blocks.of(weights.to_bytes(load_file(folders["qwen3"] / "model.safetensors")))
+        )
     assert weights.release_bytes(wider) == before
     with pytest.raises(ValueError, match="no adapter"):
-        adapters.write_folder(folders["qwen3"] / "x", weights.to_bytes({"a": torch.zeros(2)}), LORA, "base")
+        adapters.write_folder(
+            folders["qwen3"] / "x", Blocks.of(weights.to_bytes({"a": torch.zeros(2)})), LORA, "base"
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.learn import adapters, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
@@ -51,7 +52,7 @@ def test_a_joiner_without_weights_has_the_policy_once_a_release_is_loaded(whole:
         "tied as in the config"
     )
     empty = LanguageModel(model.load_policy(bare), tokenization.load(whole))
-    weights.load_into(empty.module, data)
+    weights.load_into(empty.module, Blocks.of(data))
     of_whole = LanguageModel(model.load_policy(whole), tokenization.load(whole))
     ours, theirs = (policy.logprobs(["12", "345"], [[5, 6], [7]], 1.0).logp for policy in (empty, of_whole))
     torch.testing.assert_close(ours, theirs)
@@ -70,7 +71,7 @@ def test_an_adapter_trains_alone_and_travels_alone(whole: Path, quantize: str) -
     trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
     assert trained and all(".lora_" in name for name in trained)
     data = adapters.genesis(whole, LORA, 1)
-    weights.load_into(policy, data)
+    weights.load_into(policy, Blocks.of(data))
     assert weights.release_bytes(policy) == data and len(data) < (whole / "model.safetensors").stat().st_size
 
 

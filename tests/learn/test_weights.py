@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import nn
 
-from swarm.learn import weights
+from swarm.blocks import Blocks
+from swarm.learn import release_file, weights
 
 
 class Tied(nn.Module):
@@ -37,7 +38,7 @@ def test_tied_weights_travel_once_and_load_into_both_names() -> None:
     one, two = Tied(), Tied()
     data = weights.to_bytes(one.state_dict())
     assert list(weights.from_bytes(data)) == ["last.weight"]
-    weights.load_into(two, data)
+    weights.load_into(two, Blocks.of(data))
     assert two.last.weight is two.first.weight
     assert torch.equal(two.last.weight, one.first.weight.bfloat16().float())
 
@@ -63,7 +64,7 @@ def test_weights_of_another_model_are_refused_and_change_nothing() -> None:
     before = module.first.weight.clone()
     for state in ({"first.weight": torch.zeros(3, 4)}, {"second.weight": torch.zeros(3, 3)}, {}):
         with pytest.raises(ValueError, match="another model"):
-            weights.load_into(module, weights.to_bytes(state))
+            weights.load_into(module, Blocks.of(weights.to_bytes(state)))
     assert torch.equal(module.first.weight, before)
 
 
@@ -102,10 +103,10 @@ def test_a_zero_follows_its_sign_or_its_release_would_be_another() -> None:
 def test_masters_of_every_shape_follow_piece_by_piece(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "PIECE", 4)
-    master, released = torch.zeros(shape), torch.ones(shape, dtype=torch.bfloat16)
-    weights.follow(master, released)
-    assert torch.equal(master, torch.ones(shape))
+    monkeypatch.setattr(release_file, "PIECE", 4)
+    module = torch.nn.ParameterDict({"a": torch.zeros(shape)})
+    weights.load_into(module, Blocks.of(weights.to_bytes({"a": torch.ones(shape)})), masters=True)
+    assert torch.equal(module["a"], torch.ones(shape))
 
 
 @settings(max_examples=200, deadline=None)

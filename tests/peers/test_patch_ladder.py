@@ -59,7 +59,7 @@ class Swarm:
             parent = self.released[-1].weights if self.released else Digest("")
             weights = Weights.of(data, len(self.released))
             release = await self.learner.releases.prepare(
-                weights=lambda weights=weights: weights,  # type: ignore[misc]
+                weights=lambda draft, weights=weights: weights,  # type: ignore[misc]
                 parent=parent,
                 learners=1,
                 groups=1,

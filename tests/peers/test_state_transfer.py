@@ -36,6 +36,9 @@ class Model:
     def weights(self) -> Weights:
         return Weights.of(b"%d" % self.version * (1 << 18), self.version)
 
+    def digest(self) -> Digest:
+        return self.weights().digest
+
     def state(self) -> bytes:
         return b"%9d" % self.version + STATE
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from swarm.config import Lora, TaskSettings
-from swarm.learn import adapters, embedded, model, quantized, tiny, tokenization, weights
+from swarm.learn import adapters, embedded, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
@@ -237,7 +237,7 @@ def test_a_release_loaded_into_quantized_layers_is_the_model_that_transformers_q
         tokenization.load(whole),
         model.load_policy(tiny.make(tmp_path / "other", family, seed=9)),
     )
-    engine = HfEngine(model.load_policy(bare, quantize=quantize), tokenizer, quantized.load_into, 12)
+    engine = HfEngine(model.load_policy(bare, quantize=quantize), tokenizer, model.loader(True), 12)
     prompts = asked(tokenizer)
     for policy, folder in ((model.load_policy(whole), whole), (other, tmp_path / "other")):
         engine.load(Weights.of(weights.release_bytes(policy), 1))

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import objection
+from swarm.image import MakeDraft, in_memory
 from swarm.learn import objectives, weights
 from swarm.learn.base_learner import BaseLearner, GradientResult, GradientWork, GroupResult
 from swarm.learn.fsdp.driver import RankLost, Ranks
@@ -46,6 +47,7 @@ from swarm.learn.fsdp.messages import (
 )
 from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.model import dtype_of
+from swarm.learn.release_file import ReleaseFile
 from swarm.weights import Weights
 
 PATIENCE = 600.0
@@ -99,19 +101,21 @@ class ShardedLearner(BaseLearner):
         self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
         self._total = sum(map(_numel, self._entries))
 
-    def weights(self) -> Weights:
+    def weights(self, draft: MakeDraft = in_memory) -> Weights:
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
             self._ask(Write(what=("weight",), dtype="bfloat16"))
-            data = weights.to_bytes({entry.released: view for entry, view in self._views(slab)})
-        return Weights.of(data, self.version)
+            released = {entry.released: view for entry, view in self._views(slab)}
+            return Weights(self.version, weights.write(released, draft))
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         """As `BaseLearner.load`; new ranks are always fresh."""
-        tensors = weights.from_bytes(released.data)
-        weights.check(tensors, {entry.released: [*entry.shape] for entry in self._entries})
+        release = ReleaseFile(released.blocks)
+        weights.check(release.shapes, {entry.released: tuple(entry.shape) for entry in self._entries})
+        release.check(release.places)
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
             for entry, view in self._views(slab):
-                view.copy_(tensors[entry.released])
+                for rows, piece in release.pieces(entry.released):
+                    torch.atleast_1d(view)[rows] = piece
             self._ask(Read(what=("weight",), dtype="bfloat16", exact=fresh or self.version < 0))
         if fresh:
             self._ask(Fresh())
