@@ -32,6 +32,10 @@ ANNOUNCEMENTS = 4
 """Announcements remembered for each version that is kept: each part of a split swarm has one, and so have a
 publisher and its stand-in."""
 
+PUBLISHERS = 64
+"""Publishers whose announcements are candidates. A run has fewer learners; whoever has an invite for one can
+have any number of names."""
+
 FIRST_RETRY = 0.5
 """Seconds before an unavailable release is tried again, doubled up to LONGEST_RETRY: a holder that
 restarts is back soon."""
@@ -93,6 +97,8 @@ class Releases:
         self._ranked: list[Candidate] = []
         """The candidates, the best one last: a peer asks often for those above its own release, and mostly
         there is none."""
+        self._of: dict[PeerId, list[Candidate]] = {}
+        """Publisher -> its candidates; whose last one is longest ago comes first."""
         self._unavailable: dict[PeerId, float] = {}
         """Publisher -> when one of its releases was first unavailable since its last one that was fetched."""
 
@@ -138,13 +144,11 @@ class Releases:
             one.not_before = -math.inf
             return False
         if one is None:
-            one = self._candidates[_key(release)] = Candidate(release, rank(release), sealed)
+            one = Candidate(release, rank(release), sealed)
         else:
-            self._ranked.remove(one)
+            self._forget(one)
             one.release, one.rank, one.sealed = release, rank(release), sealed
-        # Of equal ones the first announced is the better one.
-        insort_left(self._ranked, one, key=attrgetter("rank"))
-        self._trim(release.publisher)
+        self._add(one)
         return _key(release) in self._candidates
 
     def found(self, version: int, weights: Digest) -> None:
@@ -221,6 +225,8 @@ class Releases:
         one.not_before = now + min(FIRST_RETRY * 2**one.failures, LONGEST_RETRY)
         one.failures = min(one.failures + 1, 32)  # beyond it the pause does not grow
         self._unavailable.setdefault(one.release.publisher, now)
+        if len(self._unavailable) > PUBLISHERS:
+            self._unavailable = {peer: at for peer, at in self._unavailable.items() if peer in self._of}
 
     def _awaited(self, above: tuple[Any, ...], now: float) -> Candidate | None:
         return next((one for one in self._above(above) if one.held or self._is_awaited(one, now)), None)
@@ -235,19 +241,41 @@ class Releases:
             one for one in takewhile(lambda one: one.rank > above, reversed(self._ranked)) if not one.unusable
         )
 
+    # --- bounds ---------------------------------------------------------------------------------------------
+
+    def _add(self, one: Candidate) -> None:
+        publisher = one.release.publisher
+        if publisher not in self._of and len(self._of) == PUBLISHERS:
+            self._forget(*self._least())
+        self._candidates[_key(one.release)] = one
+        # Of equal ones the first announced is the better one.
+        insort_left(self._ranked, one, key=attrgetter("rank"))
+        self._of[publisher] = [*self._of.pop(publisher, ()), one]
+        self._trim(publisher)
+
+    def _least(self) -> list[Candidate]:
+        """The candidates of the publisher that announced something longest ago: of those of whom nothing is
+        held, or else of all but the best held one's."""
+        best = self.held
+        others = (mine for peer, mine in self._of.items() if best is None or peer != best.publisher)
+        return min(others, key=lambda mine: any(one.held for one in mine))
+
     def _trim(self, publisher: PeerId) -> None:
         """Drop candidates of a publisher beyond its limits: its unavailable ones first, then the lowest; held
         ones stay."""
         for held in (False, True):
-            mine = [
-                one
-                for one in self._candidates.values()
-                if (one.release.publisher, one.held) == (publisher, held)
-            ]
+            mine = [one for one in self._of[publisher] if one.held is held]
             mine.sort(key=lambda one: (-one.failures, one.rank))
-            for one in mine[: max(0, len(mine) - self._keep)]:
-                del self._candidates[_key(one.release)]
-                self._ranked.remove(one)
+            self._forget(*mine[: max(0, len(mine) - self._keep)])
+
+    def _forget(self, *gone: Candidate) -> None:
+        for one in gone:
+            publisher = one.release.publisher
+            del self._candidates[_key(one.release)]
+            self._ranked.remove(one)
+            self._of[publisher].remove(one)
+            if not self._of[publisher]:
+                del self._of[publisher]
 
 
 def _key(release: Release) -> tuple[int, Digest, int]:

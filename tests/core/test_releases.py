@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import release
 
-from swarm.core.releases import ANNOUNCEMENTS, FIRST_RETRY, LONGEST_RETRY, Releases, publishers, rank
+from swarm.core.releases import (
+    ANNOUNCEMENTS,
+    FIRST_RETRY,
+    LONGEST_RETRY,
+    PUBLISHERS,
+    Releases,
+    publishers,
+    rank,
+)
 from swarm.types import Digest, PeerId, Release
 
 A, B = Digest("a" * 64), Digest("b" * 64)
@@ -372,3 +380,42 @@ def test_a_better_announcement_of_the_same_bytes_has_a_rank_and_a_seal_of_its_ow
     for version in range(100, 100 + 2 * ANNOUNCEMENTS):
         heard.hear(release(version=version, publisher=PeerId("other")))
     assert heard.known(1, A) == [] and heard.sealed(better) == b"better"
+
+
+def publisher_of(heard: Releases, version: int) -> str | None:
+    found = heard.named(version, A)
+    return found.publisher if found is not None else None
+
+
+def test_any_number_of_publishers_displaces_none_whose_release_was_fetched() -> None:
+    heard = Releases(keep=3)
+    for k in range(3):
+        heard.hear(release(version=k, publisher=PeerId(f"learner-{k}")))
+        heard.hold(release(version=k, publisher=PeerId(f"learner-{k}")))
+    for k in range(10 * PUBLISHERS):
+        heard.hear(release(version=1000 + k, publisher=PeerId(f"name-{k}")))
+        heard.failed(release(version=1000 + k, publisher=PeerId(f"name-{k}")), 0.0)
+    known = [version for version in range(2000) if publisher_of(heard, version)]
+    assert known == [0, 1, 2, *range(1000 + 9 * PUBLISHERS + 3, 1000 + 10 * PUBLISHERS)]
+    assert len(heard._unavailable) <= PUBLISHERS and heard.held == release(
+        version=2, publisher=PeerId("learner-2")
+    )
+
+
+def test_of_publishers_who_came_and_went_the_best_held_ones_stays() -> None:
+    heard = Releases(keep=3)
+    for k in range(3 * PUBLISHERS):
+        made = release(version=3 * PUBLISHERS - k, publisher=PeerId(f"learner-{k}"))
+        heard.hear(made)
+        heard.hold(made)
+    known = [version for version in range(4 * PUBLISHERS) if publisher_of(heard, version)]
+    assert known == [*range(1, PUBLISHERS), 3 * PUBLISHERS]
+
+
+def test_one_that_announces_the_same_bytes_better_and_better_is_waited_for_once() -> None:
+    heard = Releases(patience=10.0)
+    for second in range(30):
+        made = release(groups=second)
+        heard.hear(made)
+        assert (heard.awaited((), float(second)) is not None) == (second < 10)
+        heard.failed(made, float(second))

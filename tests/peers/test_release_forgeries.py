@@ -12,21 +12,27 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load, save
 from still_host import membership, still_host
+from test_missing_releases import Liar, steps, told_with
 from test_patch_ladder import BYTES, SIZE, Swarm, among
 from test_patches import BOMB, raw, sparse, undeclared
 
 from peers.runtime.host import Host
 from swarm import patch_files, wire
 from swarm.blocks import BLOCK, Blocks, digest_of, leaf_list
+from swarm.events import Adopted, Noted
 from swarm.net.shelves import Held
 from swarm.protocol import RELEASE_LIMIT, Role
-from swarm.types import Digest, Patch, Release
+from swarm.types import Digest, Patch, PeerId, Release
 
 GENESIS, HONEST = Blocks.of(BYTES[0]), Blocks.of(BYTES[1])
 GOOD = patch_files.make(GENESIS, HONEST)
@@ -317,3 +323,61 @@ def test_a_name_that_is_no_digest_is_not_a_file_of_the_seed(name: str, tmp_path:
 
     among(promise)
     assert not files()
+
+
+def forms(data: bytes) -> dict[str, bytes]:
+    """Weights that are not those of the run's Spec: name -> bytes."""
+    honest = load(data)
+    named = dict(honest)
+    (name, table), *_ = honest.items()
+    nan = table.clone()
+    nan.view(-1)[0] = float("nan")
+    return {
+        "float16": save({**named, name: table.half()}),
+        "float32": save({**named, name: table.float()}),
+        "bits as int16": save({**named, name: table.view(torch.int16)}),
+        "another shape": save({**named, name: table.reshape(-1)}),
+        "another number of values": save({**named, name: table[:-1].clone()}),
+        "a tensor too many": save({**named, "more": table.clone()}),
+        "another name": save({"other": table}),
+        "no finite values": save({**named, name: nan}),
+        "cut off": data[:-1],
+        "a header of 2 EiB": struct.pack("<Q", 1 << 61) + data[8:],
+    }
+
+
+def test_releases_of_another_type_or_shape_are_left_aside_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each outranks the run's own releases, has the root that its publisher signed, and can be had."""
+    told_forms: list[str] = []
+
+    async def lies(liar: Liar) -> None:
+        for k, (name, data) in enumerate(forms(liar.learner.weights().data).items()):
+            told_forms.append(name)
+            await liar.tell(20.0 + 3 * k, partial(liar.release, 1000 + k, data))
+
+    told = told_with(monkeypatch, lies)
+    assert len(told_forms) == 10
+    refused = [event for event in told.of(Noted, "sampler-0") if "cannot be sampled from" in event.text]
+    assert len(refused) == len(told_forms)
+    assert max(event.version for event in told.of(Adopted)) < 1000
+    assert len(steps(told, since=55.0)) > 5 and max(event.version for event in steps(told, since=0.0)) < 1000
+
+
+def test_a_ladder_of_twenty_thousand_releases_is_remembered_within_a_bound() -> None:
+    async def promise(swarm: Swarm) -> None:
+        scene = scene_of(swarm)
+        candidates = scene.victim.releases.candidates
+        chain = [Digest(f"{version:064x}") for version in range(20_000)]
+        for version, (base, weights) in enumerate(pairwise(chain), 1):
+            step = Patch(base=base, root=weights, size=1)
+            changes = {"weights": weights, "publisher": PeerId(f"member-{version % 1000}")}
+            candidates.hear(scene.release(version, GENESIS, step, **changes))
+        known = candidates.by_weights()
+        assert (
+            len(known) < 300
+            and sum(candidates.named(made.version, key) is not None for key, (made, *_) in known.items())
+            < 300
+        )
+        assert await scene.victim.releases.obtain((0,)) is None
+
+    among(promise)
