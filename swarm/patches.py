@@ -98,14 +98,13 @@ def encode(old: Block, new: Block) -> bytes:
     return patch
 
 
-def apply(old: Block, patch: Block) -> bytes:
-    """The block that `patch` makes of `old`, of the same length. Raises PatchError."""
-    if not _length(patch):
-        return bytes(old)
+def apply(old: Block, patch: Block) -> memoryview:
+    """The block that `patch` makes of `old`, of the same length, in memory of its own. Raises PatchError."""
     size = _length(old)
     values = _values(old).copy()
-    _change(values, patch, size)
-    return values.tobytes()[:size]
+    if _length(patch):
+        _change(values, patch, size)
+    return _bytes(values)[:size].data
 
 
 def compose(patches: Iterable[Block], size: int) -> bytes:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,8 +38,8 @@ SPREAD = 0.02
 TURNS = 3
 """Each time is the middle one of so many."""
 
-Blocks = list[bytes]
-Coder = Callable[[bytes, bytes], bytes]
+Blocks = Sequence[patches.Block]
+Coder = Callable[[patches.Block, patches.Block], patches.Block]
 
 
 class Steps:
@@ -86,7 +86,9 @@ def main() -> int:
 
 
 def _answers(setup: Answer, steps: Steps) -> Iterator[Answer]:
-    rates, first, last = setup["rates"], [], []
+    rates = setup["rates"]
+    first: Blocks = []
+    last: Blocks = []
     parts: list[list[bytes]] = []
     for step in range(setup["steps"]):
         if step == setup["steps"] - setup["versions"]:
@@ -161,7 +163,7 @@ def _middle(turns: list[Answer]) -> Answer:
 
 
 def _same(out: Blocks, wanted: Blocks) -> None:
-    if out != wanted:
+    if list(out) != list(wanted):
         raise AssertionError("a patch gave other bytes than those that it was made of")
 
 
@@ -172,20 +174,20 @@ def _size(blocks: Blocks) -> int:
 _zstd, _unzstd = zstandard.ZstdCompressor(1), zstandard.ZstdDecompressor()
 
 
-def _xor(old: bytes, new: bytes) -> Any:
+def _xor(old: patches.Block, new: patches.Block) -> Any:
     return np.frombuffer(old, np.uint16) ^ np.frombuffer(new, np.uint16)
 
 
-def _compressed_xor(old: bytes, new: bytes) -> bytes:
+def _compressed_xor(old: patches.Block, new: patches.Block) -> bytes:
     return _zstd.compress(_xor(old, new).data)
 
 
-def _apply_xor(old: bytes, patch: bytes) -> bytes:
-    new: bytes = _xor(old, _unzstd.decompress(patch)).tobytes()
+def _apply_xor(old: patches.Block, patch: patches.Block) -> patches.Block:
+    new: memoryview = _xor(old, _unzstd.decompress(patch)).view(np.uint8).data
     return new
 
 
-def _gaps_and_values(positions: Any, new: bytes) -> bytes:
+def _gaps_and_values(positions: Any, new: patches.Block) -> bytes:
     """Where values changed, a byte a gap as in our own format, and what they are now."""
     more, last = np.divmod(np.diff(positions, prepend=-1) - 1, 255)
     gaps = np.insert(last, np.repeat(np.arange(len(last)), more), 255).astype(np.uint8)
