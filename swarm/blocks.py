@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from blake3 import blake3
 
@@ -163,14 +165,37 @@ def cut(data: bytes, step: int = 0) -> list[memoryview]:
     return [whole[at : at + step] for at in range(0, len(data), step)]
 
 
+class Grain(NamedTuple):
+    """How large blocks are."""
+
+    block: int = BLOCK
+    least: int = LEAST
+
+
+_grain: ContextVar[Grain | None] = ContextVar("grain", default=None)
+
+
+@contextmanager
+def grain(block: int, least: int) -> Iterator[None]:
+    """Cut into blocks of other sizes than BLOCK and LEAST meanwhile: in a simulation, where small bytes stand
+    in for large ones. Peers that cut differently do not understand each other."""
+    before = _grain.set(Grain(block, least))
+    try:
+        yield
+    finally:
+        _grain.reset(before)
+
+
 def block_size(size: int) -> int:
     """Bytes of a block, but for the last one, of a release of `size` bytes."""
-    return BLOCK * max(1, -(-size // (MOST * BLOCK)))
+    block = (_grain.get() or Grain()).block
+    return block * max(1, -(-size // (MOST * block)))
 
 
 def file_block(size: int) -> int:
     """The same of a file of `size` bytes that many fetch at once: a hundredth, within bounds."""
-    return max(size // PIECES, LEAST) if size < PIECES * BLOCK else block_size(size)
+    block, least = _grain.get() or Grain()
+    return max(size // PIECES, least) if size < PIECES * block else block_size(size)
 
 
 def block_sizes(size: int, step: int = 0) -> list[int]:

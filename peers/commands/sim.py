@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
-from swarm.config import Config
+from swarm.config import Config, Run
 from swarm.core.membership import Trust
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
@@ -43,6 +43,11 @@ from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
 from swarm.types import Delegation, Digest, Membership, PeerId
 from swarm.wire import Opened
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from swarm.sim.stand_in import StandIn
 
 RUN = Digest("5" * 64)
 """The digest of every simulated run: a simulation has one run only."""
@@ -115,7 +120,7 @@ def spawn(peer: SimPeer) -> Coroutine[Any, Any, None]:
     except UnknownRate as error:
         raise scenario.ScenarioError(str(error)) from error
     peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
-    return run_peer(peer, policy_parts(peer.config))
+    return run_peer(peer, policy_parts(peer.config, peer.stand_in))
 
 
 def run_peer(
@@ -157,19 +162,41 @@ def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) ->
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 
-def policy_parts(config: Config) -> PolicyParts:
+def policy_parts(config: Config, stand_in: StandIn | None = None) -> PolicyParts:
     """The parts of a table policy for the task `toy`, of a language model for every other task."""
-    return _table(config) if config.run.task.name == Toy.environment else _model(config)
+    return _table(config, stand_in) if config.run.task.name == Toy.environment else _model(config)
 
 
-def _table(config: Config) -> PolicyParts:
+def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
     run = config.run
     options = {name: int(size) for name, size in run.task.options.items()}
     decoder = Letters(options.get("alphabet", ALPHABET))
+
+    def learner() -> BaseLearner:
+        return LargeLearner(stand_in, run) if stand_in is not None else Learner(Tabular(**options), run)
+
     return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
-        learner=lambda: (Learner(Tabular(**options), run), decoder),
+        learner=lambda: (learner(), decoder),
     )
+
+
+class LargeLearner(Learner):
+    """Trains a table whose releases stand in for those of a large model."""
+
+    def __init__(self, stand_in: StandIn, run: Run) -> None:
+        super().__init__(stand_in.table(), run)
+        self._stand_in = stand_in
+
+    def step(self, vector: Tensor) -> dict[str, float]:
+        metrics = super().step(vector)
+        self._stand_in.fill(self.policy, self.version)
+        return metrics
+
+    def load_state(self, state: bytes) -> dict[str, Any]:
+        extra = super().load_state(state)
+        self._stand_in.fill(self.policy, self.version)
+        return extra
 
 
 def _model(config: Config) -> PolicyParts:

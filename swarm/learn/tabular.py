@@ -15,18 +15,21 @@ from swarm.learn.policy import TokenScores
 
 
 class Table(nn.Module):
-    """Logits (buckets, letters, alphabet), all 0 at the start."""
+    """Logits (buckets, letters, alphabet), all 0 at the start, and `filler` values that are released and not
+    trained: a simulated model may be larger than what it learns."""
 
-    def __init__(self, buckets: int, letters: int, alphabet: int) -> None:
+    def __init__(self, buckets: int, letters: int, alphabet: int, filler: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(buckets, letters, alphabet))
+        if filler:
+            self.register_buffer("filler", torch.zeros(filler, dtype=torch.bfloat16))
 
 
 class Tabular:
     """A Policy over a Table: (buckets, positions, tokens), uniform at the start."""
 
-    def __init__(self, buckets: int = 16, letters: int = 4, alphabet: int = 8) -> None:
-        self._table = Table(buckets, letters, alphabet)
+    def __init__(self, buckets: int = 16, letters: int = 4, alphabet: int = 8, filler: int = 0) -> None:
+        self._table = Table(buckets, letters, alphabet, filler)
         self.module: nn.Module = self._table
 
     def logprobs(

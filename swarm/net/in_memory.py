@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from random import Random
@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import Averaging, BatchSize
 from swarm.core.standing import Usual
-from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer
+from swarm.net.in_memory_board import MemoryBoard
+from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
 from swarm.net.in_memory_rounds import Meetings
 from swarm.net.ports import Average, Ports
 from swarm.net.turns import no_turn
-from swarm.protocol import EVENT_LIMIT, KINDS, RECORD_LIMIT, Kind, Thread
+from swarm.protocol import EVENT_LIMIT, KINDS, Kind, Thread
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ T = TypeVar("T")
 
 EPOCH = 1_750_000_000.0
 """Unix seconds of loop time 0: fixed, so that a journal is the same bytes whenever it is made."""
-
-TTL_LIMIT = 120.0
-"""Seconds; the board's contract, so that the dead disappear."""
-
 
 QUEUE = 256
 """Gossip messages that wait for a slow reader: a few heartbeats of a whole swarm."""
@@ -164,7 +161,8 @@ class MemoryNetwork:
     with a traceback.
 
     `averaging` are the run's settings of a round, `groups` its whole batch; `epoch` is the unix time of loop
-    second 0.
+    second 0. Where small bytes stand in for large ones, `weigh` says as what they count on the links, and
+    `values` how many a gradient has.
     """
 
     def __init__(
@@ -175,6 +173,8 @@ class MemoryNetwork:
         averaging: Averaging | None = None,
         groups: int = BatchSize().groups,
         epoch: float = EPOCH,
+        weigh: Weigh = as_it_is,
+        values: int = 0,
     ) -> None:
         self.rng = rng
         self.links = links
@@ -182,7 +182,8 @@ class MemoryNetwork:
         self.hosts: dict[PeerId, MemoryPeer] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
-        self.rounds = Meetings(links, averaging or Averaging(), groups)
+        self.rounds = Meetings(links, averaging or Averaging(), groups, values)
+        self.weigh = weigh
         self.tasks = asyncio.TaskGroup()
         self.dials = Dials()
 
@@ -332,36 +333,6 @@ class MemoryGossip:
             yield reader
         finally:
             readers.pop(reader, None)
-
-
-class MemoryBoard:
-    def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
-        self._network = network
-        self._me = me
-
-    async def put(self, key: str, value: bytes, ttl: float) -> bool:
-        """True when another peer can be reached, or there is no other. Raises ValueError beyond 1 KiB or 120
-        s."""
-        if len(value) > RECORD_LIMIT or not 0 < ttl <= TTL_LIMIT:
-            raise ValueError(
-                f"a record of {len(value)} bytes for {ttl:g} s: at most {RECORD_LIMIT} bytes and"
-                f" {TTL_LIMIT:g} s"
-            )
-        network, me = self._network, self._me
-        await asyncio.sleep(network.links.seconds(me, me, len(value)))
-        network.records.setdefault(key, {})[me] = (value, network.clock.now() + ttl)
-        return len(network.hosts) == 1 or any(
-            network.links.open(me, peer) for peer in network.hosts if peer != me
-        )
-
-    async def get(self, key: str) -> Mapping[PeerId, bytes]:
-        """A reader on one side of a partition does not see the records of the other side."""
-        network, me = self._network, self._me
-        await asyncio.sleep(network.links.seconds(me, me, 0))
-        now = network.clock.now()
-        records = {peer: record for peer, record in network.records.get(key, {}).items() if record[1] > now}
-        network.records[key] = records
-        return {peer: value for peer, (value, _) in records.items() if network.links.open(peer, me)}
 
 
 class MemoryAverager:

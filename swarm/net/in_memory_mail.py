@@ -50,6 +50,14 @@ class Dials:
             called.pop(peer, None)
 
 
+Weigh = Callable[[str, bytes, bool], int]
+"""(service, message, whether it is an answer) -> bytes that cross the link."""
+
+
+def as_it_is(service: str, message: bytes, is_answer: bool) -> int:
+    return len(message)
+
+
 class Coming:
     """Answers of one service that are on their way from one peer to another."""
 
@@ -112,7 +120,8 @@ class PendingCall:
         if not self.network.dials.connect(self.sender, self.to):
             self._fail(f"{self.to} cannot be dialled, and has not dialled")
         elif self.network.links.open(self.sender, self.to):
-            self.passage = self.network.carry(self.sender, self.to, len(self.message), self.land, self._lost)
+            size = self.network.weigh(self.service, self.message, False)
+            self.passage = self.network.carry(self.sender, self.to, size, self.land, self._lost)
         else:
             self._fail(f"no way to {self.to}: the link is cut")
 
@@ -145,7 +154,7 @@ class PendingCall:
         self.reply(outcome, end)
 
     def reply(self, outcome: bytes | NetError, end: Callable[[], None] = no_turn) -> None:
-        size = len(outcome) if isinstance(outcome, bytes) else 0
+        size = self.network.weigh(self.service, outcome, True) if isinstance(outcome, bytes) else 0
 
         def lost(broke: bool) -> None:
             end()

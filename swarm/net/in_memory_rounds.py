@@ -61,9 +61,10 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: Links, settings: Averaging, groups: int) -> None:
+    def __init__(self, links: Links, settings: Averaging, groups: int, values: int) -> None:
         self._links = links
         self._settings = settings
+        self._values = values
         self._groups = groups
         self.seats: dict[PeerId, Seat] = {}
         self.exchanging = False
@@ -120,7 +121,8 @@ class Meeting:
 
     def _size(self) -> int:
         """Bytes of a member's tensors on the wire."""
-        values = sum(tensor.numel() for tensor in next(iter(self.seats.values())).tensors)
+        mine = next(iter(self.seats.values())).tensors
+        values = self._values or sum(tensor.numel() for tensor in mine)
         return int(values * shares.WIRE_BYTES[self._settings.compression])
 
     def _lines(self) -> list[shares.Uplink]:
@@ -188,10 +190,11 @@ class Meeting:
 class Meetings:
     """All meetings of a network."""
 
-    def __init__(self, links: Links, settings: Averaging, groups: int) -> None:
-        """`groups` make the run's whole batch."""
+    def __init__(self, links: Links, settings: Averaging, groups: int, values: int = 0) -> None:
+        """`groups` make the run's whole batch. A vector counts as `values` on the links; 0: as those it
+        has."""
         self._links = links
-        self._settings, self._groups = settings, groups
+        self._settings, self._groups, self._values = settings, groups, values
         self._meetings: dict[int, list[Meeting]] = {}
 
     async def average(
@@ -232,7 +235,7 @@ class Meetings:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(self._links, self._settings, self._groups)
+            meeting = Meeting(self._links, self._settings, self._groups, self._values)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting

@@ -19,7 +19,7 @@ import msgspec
 
 from swarm.config import Delay, DelayLaw, Run
 from swarm.protocol import Role
-from swarm.sections import Positive, Section
+from swarm.sections import Count, Number, Part, Positive, Section
 from swarm.sim.flows import Line
 
 FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
@@ -69,6 +69,22 @@ class LineLaw(Section, frozen=True):
         return Line(up, down)
 
 
+class Bytes(Section, frozen=True):
+    """What the messages of a large model weigh. The peers hold small ones that stand in for them
+    (swarm.sim.stand_in)."""
+
+    release: Positive
+    """Bytes of a release, 2 for each trained value: a gradient has as many values."""
+    patch: Part = 0.01
+    """Share of a release that a patch from the version before has."""
+    group: Number = 0
+    """Bytes of a group; 0: those that the simulated one has."""
+    blocks: Count = 64
+    """Blocks of a release."""
+    patch_blocks: Count = 16
+    """Blocks of a patch."""
+
+
 class Fault(Section, frozen=True):
     at: float
     """Virtual seconds after the start."""
@@ -96,6 +112,8 @@ class Scenario(Section, frozen=True):
     lines: dict[str, LineLaw] = {}
     """Role -> its peers' lines. Messages above 4 KiB share them: those of a release, of groups, of an
     averaging round."""
+    bytes: Bytes | None = None
+    """Without it messages weigh what the simulated policy makes them."""
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
     run: Run = Run()

@@ -15,16 +15,18 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swarm.config import Config, EngineSettings, Peer
 from swarm.core.delays import draw
 from swarm.events import Bus, Event
 from swarm.journal import Journal, to_line
 from swarm.net.in_memory import MemoryNetwork
+from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.sim.clock import run
@@ -32,6 +34,9 @@ from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario, role_of, select
 from swarm.types import PeerId
+
+if TYPE_CHECKING:
+    from swarm.sim.stand_in import StandIn
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class SimPeer:
     bus: Bus
     life: int
     """Number of the peer's life: 0 at first, one more after each bounce."""
+    stand_in: StandIn | None = None
+    """Where small bytes stand in for a large model's."""
 
 
 Spawn = Callable[[SimPeer], Coroutine[Any, Any, None]]
@@ -81,6 +88,7 @@ class World:
         self._config = Config(
             run=scenario.run, peer=Peer(engine=EngineSettings(name="toy", tasks=1), delay=scenario.delay)
         )
+        self._stand_in = _stand_in(scenario)
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
@@ -93,7 +101,8 @@ class World:
         if file is not None:
             self._sinks.append(file)
         try:
-            virtual = run(self._live())
+            with self._stand_in.cut() if self._stand_in is not None else nullcontext():
+                virtual = run(self._live())
         finally:
             if file is not None:
                 self._sinks.remove(file)
@@ -104,13 +113,15 @@ class World:
         scenario = self._scenario
         links = scenario.links
         self._links = SimLinks(links.latency, links.bandwidth, self._rng("links"), self._lines())
-        settings = scenario.run
+        settings, stand_in = scenario.run, self._stand_in
         async with (
             MemoryNetwork(
                 self._rng("gossip"),
                 self._links,
                 averaging=settings.averaging,
                 groups=settings.batch.groups,
+                weigh=stand_in.weigh if stand_in is not None else as_it_is,
+                values=stand_in.values if stand_in is not None else 0,
             ) as self._network,
             asyncio.TaskGroup() as self._group,
         ):
@@ -145,6 +156,7 @@ class World:
             config=self._config,
             bus=bus,
             life=life,
+            stand_in=self._stand_in,
         )
         self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
 
@@ -208,3 +220,11 @@ class World:
     def _rng(self, stream: str) -> Random:
         """Streams are independent: one more peer does not change what another one draws."""
         return Random(f"{self._scenario.seed}/{stream}")
+
+
+def _stand_in(scenario: Scenario) -> StandIn | None:
+    if scenario.bytes is None:
+        return None
+    from swarm.sim.stand_in import StandIn  # with torch, which a world of other roles does not need
+
+    return StandIn(scenario)
