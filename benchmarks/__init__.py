@@ -7,6 +7,7 @@
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
+    rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
@@ -37,6 +38,7 @@ ROWS = {
     "tokens": "benchmarks.rows.tokens",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
+    "rounds": "benchmarks.rows.rounds",
     "lines": "benchmarks.rows.lines",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",

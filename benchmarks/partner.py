@@ -38,9 +38,10 @@ def environment() -> dict[str, str]:
 class Partner:
     """Use as a context manager."""
 
-    def __init__(self, module: str, setup: Mapping[str, Any]) -> None:
+    def __init__(self, module: str, setup: Mapping[str, Any], words: Sequence[str] = ()) -> None:
+        """`words` run the command that follows them."""
         self.module = module
-        self._child = process.Child([sys.executable, "-m", module, json.dumps(setup)], environment())
+        self._child = process.Child([*words, sys.executable, "-m", module, json.dumps(setup)], environment())
 
     def __enter__(self) -> Partner:
         return self

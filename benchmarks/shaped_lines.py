@@ -49,8 +49,8 @@ class ShapedLines:
     def __exit__(self, *exit: object) -> None:
         self._delete()
 
-    def line(self) -> tuple[list[str], str]:
-        """A new line -> the words that run a command at its end, and its address."""
+    def line(self, up: float | None = None) -> tuple[list[str], str]:
+        """A new line -> the words that run a command at its end, and its address. `up`: its own uplink."""
         number = len(self._namespaces)
         space, device = f"{self._hub}-{number}", f"line{number}"
         self._add(space)
@@ -72,7 +72,7 @@ class ShapedLines:
         _run("ip", "-n", self._hub, "link", "set", device, "master", "br0", "up")
         _run("ip", "-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
         _run("ip", "-n", space, "link", "set", "eth0", "up")
-        for where, end, rate in ((space, "eth0", self._up), (self._hub, device, self._down)):
+        for where, end, rate in ((space, "eth0", up or self._up), (self._hub, device, self._down)):
             bucket = ["tbf", "rate", f"{rate:g}mbit", "burst", BURST, "latency", LATENCY]
             _run("tc", "-n", where, "qdisc", "add", "dev", end, "root", *bucket)
         return ["ip", "netns", "exec", space], f"{NETWORK}.{number}"

@@ -1,7 +1,10 @@
-"""A learner that only averages, for the row `averaging`: real node, real HiveAverager.
+"""A learner that only averages, for the rows `averaging` and `rounds`: real node, real HiveAverager.
 
-python -m benchmarks.processes.member '{"folder": ..., "bootstrap": [...]}'     -> {"me", "addresses"}
-{"do": "open", "numel": N}   {"do": "average", "version": v, "peers": [...], "fill": x}   {"do": "close"}
+python -m benchmarks.processes.member '{"folder": ..., "bootstrap": [...], "host": ...}'
+    -> {"me", "addresses"}
+{"do": "open", "numel": N, "deadline": s}
+{"do": "average", "version": v, "peers": [...], "fill": x}
+{"do": "close"}
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ from typing import Any
 from benchmarks.partner import Answer, answer_all, opened, say
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Averaging, Listen
+from swarm.net.uplink import Uplink
 from swarm.types import Digest, PeerId
 
 RUN = Digest(hashlib.sha256(b"swarm bench averaging").hexdigest())
 DEADLINE = 60.0
-"""Seconds for a round: 25M parameters among four on a busy machine."""
+"""Seconds for a round where none is asked for: 25M parameters among four on a busy machine."""
+
+LONGEST = 600.0
+"""Seconds for a round whose deadline is by its lines."""
 
 
 class Member:
@@ -28,32 +35,35 @@ class Member:
         self.node = node
         self.averager: Any = None
         self.tensor: Any = None
+        self.longest = LONGEST
+        self.uplink = Uplink(lambda: node.pids().get("p2pd"))
 
     async def answer(self, asked: Answer) -> Answer:
         match asked["do"]:
             case "open":
-                return await self._open(asked["numel"])
+                return await self._open(asked["numel"], asked.get("deadline", DEADLINE))
             case "average":
                 return await self._average(asked)
             case _:
                 await self.close()
                 return {}
 
-    async def _open(self, numel: int) -> Answer:
+    async def _open(self, numel: int, deadline: float) -> Answer:
         import torch
 
         from swarm.net.averager import HiveAverager
         from swarm.net.guard import averaging_prefix
 
-        node = self.node
+        node, self.longest = self.node, deadline or LONGEST
         self.averager = HiveAverager(
             daemon=node.control,
             dial_only=False,
             prefix=averaging_prefix(RUN),
             numel=numel,
             groups=1,
-            settings=Averaging(deadline=DEADLINE),
+            settings=Averaging(deadline=deadline),
             report=lambda *_: None,
+            uplink=self.uplink.rate,
         )
         await self.averager.start()
         self.tensor = torch.zeros(numel)
@@ -66,7 +76,7 @@ class Member:
         began = time.perf_counter()
         try:
             peers = [PeerId(peer) for peer in asked["peers"]]
-            outcome = await self.averager.average(asked["version"], [self.tensor], 1.0, peers, DEADLINE)
+            outcome = await self.averager.average(asked["version"], [self.tensor], 1.0, peers, self.longest)
         except RoundLost as error:
             return {"lost": str(error)}
         seconds = time.perf_counter() - began
@@ -74,6 +84,7 @@ class Member:
             "seconds": seconds,
             "members": len(outcome.members) if outcome else 1,
             "mean": float(self.tensor.mean()),
+            "uplink": self.uplink.rate(),
         }
 
     async def close(self) -> None:
@@ -94,17 +105,19 @@ async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
         keyring=open_key(key),
         key_path=key,
         run=RUN,
-        listen=Listen(host="127.0.0.1"),
+        listen=Listen(host=setup.get("host", "127.0.0.1")),
         bootstrap=setup["bootstrap"],
         report=lambda *_: None,
     )
     supervision = asyncio.create_task(node.supervise())
     member = Member(node)
+    measuring = asyncio.create_task(member.uplink.watch())
     try:
         say(me=node.me, addresses=node.addresses())
         await answer_all(member.answer)
     finally:
         await member.close()
+        measuring.cancel()
         supervision.cancel()
         await node.close()
 

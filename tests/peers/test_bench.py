@@ -10,7 +10,7 @@ from rich.console import Console
 import benchmarks
 from benchmarks import table
 from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import averaging, groups, joining, lines, memory, patches, scoring, tokens
+from benchmarks.rows import averaging, groups, joining, lines, memory, patches, rounds, scoring, tokens
 from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
@@ -165,6 +165,22 @@ def test_a_patch_is_about_half_of_what_others_send() -> None:
     assert all(line.ratio is not None and line.ratio < 0.55 for line in sizes)
     assert composed.ratio is not None and composed.ratio < 0.8
     assert encoding.value > 0 and applying.value > 0
+
+
+def test_a_round_with_a_slow_line_is_over_sooner_than_with_equal_shares() -> None:
+    four, two = (rounds._simulated([5.0, *[20.0] * others], 250_000) for others in (3, 1))
+    assert four.ratio == pytest.approx(2 / 3, rel=0.01)
+    assert two.ratio == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_real_learners_find_out_whose_line_is_slow() -> None:
+    try:
+        figure = rounds._real(quiet, [5.0, 20.0, 20.0], 2_000_000, 3)
+    except Unmeasured as why:
+        pytest.skip(str(why))
+    assert figure.ratio is not None and figure.ratio < 0.95
 
 
 @pytest.mark.slow
