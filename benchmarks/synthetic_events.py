@@ -247,7 +247,7 @@ class _Play:
                 at + 0.7 * length,
                 lambda at: happened.RoundBroke(at=at, peer=broke, version=version, reason=reason),
             )
-        self._move(learners[0], at + 0.9 * length, version, Phase.RELEASING, Cause.STEPPED_AS_PUBLISHER)
+        self._move(learners[0], at + 0.9 * length, version, Phase.RELEASING, Cause.GRADIENT_EARLY)
         self.at(at + 0.92 * length, lambda at: self._step(at, version, learners))
         return iter(())
 

@@ -246,6 +246,8 @@ class Phase(StrEnum):
     MATCHING = "matching"
     STEPPING = "stepping"
     RELEASING = "releasing"
+    EARLY = "early"
+    """A learner has closed a batch for a version of its own that is not released yet."""
     CATCHING_UP = "catching up"
     STOPPED = "stopped"
     EVALUATING = "evaluating"
@@ -279,6 +281,7 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.MATCHING: PhaseRow("matching"),
     Phase.STEPPING: PhaseRow("stepping"),
     Phase.RELEASING: PhaseRow("releasing"),
+    Phase.EARLY: PhaseRow("learning, releasing"),
     Phase.CATCHING_UP: PhaseRow("catching up", "the swarm has a newer policy"),
     Phase.STOPPED: PhaseRow("stopped"),
     Phase.EVALUATING: PhaseRow("evaluating"),
@@ -310,8 +313,9 @@ class Thread(StrEnum):
     """Rewards wait for other programs and are computed while the model computes."""
     CUT = "cut"
     """Bytes for other peers are hashed and cut into blocks while the model computes."""
-    PATCH = "patch"
-    """A release does not wait for a learner's state to be cut."""
+    RELEASE = "release"
+    """A version becomes a release, and a release a version, while the model computes. It does not wait for a
+    learner's state to be cut."""
 
 
 class Kind(StrEnum):
@@ -322,6 +326,7 @@ class Kind(StrEnum):
     LEARN = "learn"
     STEP = "step"
     LOAD = "load"
+    COPY = "copy"
     PACK = "pack"
     SAVE = "save"
     HISTORY = "history"
@@ -342,13 +347,14 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.LEARN: KindRow(Thread.MODEL, "the gradient of a batch"),
     Kind.STEP: KindRow(Thread.MODEL, "an optimizer step"),
     Kind.LOAD: KindRow(Thread.MODEL, "weights into a model, or a model from the disk"),
-    Kind.PACK: KindRow(Thread.MODEL, "a model's weights or a learner's state into bytes"),
+    Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, for what comes after the step"),
+    Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes, and their digest"),
     Kind.SAVE: KindRow(Thread.MODEL, "a file that must last"),
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),
     Kind.CUT: KindRow(Thread.CUT, "a learner's state into blocks"),
-    Kind.PATCH: KindRow(Thread.PATCH, "a release into what changed in it, and back"),
+    Kind.PATCH: KindRow(Thread.RELEASE, "a release into what changed in it, and back"),
 }
 
 

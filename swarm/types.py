@@ -289,6 +289,9 @@ class Beat(Struct, tag="beat"):
     whole round."""
     phase: Phase = Phase.UNKNOWN
     """What the peer is doing, for other programs."""
+    early: bool = False
+    """Of a learner that can learn on its own version before that is released: the last one was the release
+    as it was."""
 
 
 class Record(Struct):

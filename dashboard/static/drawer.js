@@ -27,6 +27,7 @@ const MEANINGS = {
   [Phase.MATCHING]: "It averages its gradient with the other learners.",
   [Phase.STEPPING]: "It applies the averaged gradient.",
   [Phase.RELEASING]: "It publishes the new policy, or waits for the one that does.",
+  [Phase.EARLY]: "It computes its next gradient while its new policy is packed and published.",
   [Phase.CATCHING_UP]: "It missed versions and fetches the newest policy; it trains on after that.",
   [Phase.STOPPED]: "It trains no more.",
   [Phase.EVALUATING]: "It judges a release on held-out tasks.",

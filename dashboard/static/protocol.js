@@ -25,6 +25,7 @@ export const Phase = {
   MATCHING: "matching",
   STEPPING: "stepping",
   RELEASING: "releasing",
+  EARLY: "early",
   CATCHING_UP: "catching up",
   STOPPED: "stopped",
   EVALUATING: "evaluating",

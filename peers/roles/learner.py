@@ -2,15 +2,16 @@
 
     peers.roles.learner_inbox: stream "groups" -> batches                         beside the loop
     peers.roles.next_release: a better release than mine -> its bytes, here       beside the loop
+    peers.roles.own_release: a step's snapshot -> packed, published, compared     beside the loop
     loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
-        gather -> learn -> average -> step -> (publish) -> gather ...
+        gather -> learn -> (await my release) -> average -> step -> gather ...
         fetch: the swarm is ahead, take its release
 
-Invariants: the released weights are the truth: after every version this learner's digest is the release's, or
-it loads the release ("snaps"). When a release overtakes a batch, its groups go back to the batcher: no group
-is lost, and none is trained twice. Not handled here: what the gradient is (swarm.learn), how members find
-each other (the Averager port).
+Invariants: the released weights are the truth: before a gradient is averaged, the digest of the version that
+it is of is the release's, or this learner loads the release ("snaps"). When a release overtakes a batch, its
+groups go back to the batcher: no group is lost, and none is trained twice. Not handled here: what the
+gradient is (swarm.learn), how members find each other (the Averager port).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from swarm.learn.microbatch import OutOfMemory
 from swarm.net.ports import RoundLost
 from swarm.protocol import Kind, Part
 from swarm.tasks.base import TaskSource
-from swarm.types import PeerId
+from swarm.types import Digest, PeerId
 
 BREAKS = 3
 """Rounds of one version that may break before a learner steps alone: each costs at most the round's
@@ -90,10 +91,11 @@ class LearnerPeer:
         await self.inbox.serve()
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
-            refresh = tasks.create_task(self.own_release.next.run())
+            beside = [tasks.create_task(run()) for run in (self.own_release.next.run, self.own_release.run)]
             await self._begin()
             await self._run_rounds()
-            refresh.cancel()
+            for task in beside:
+                task.cancel()
         await self.checkpoints.save(self.own_release.parent)
         self.inbox.report()
 
@@ -117,14 +119,12 @@ class LearnerPeer:
             Command.AVERAGE: self.average,
             Command.STEP: self.step,
             Command.AWAIT: self.wait,
-            Command.PUBLISH: self.publish,
             Command.FETCH: self.fetch,
         }
 
     async def _begin(self) -> None:
         if (parent := self.checkpoints.resume()) is not None:
-            self.own_release.parent = parent
-            await self.own_release.prepare(len(self._members))
+            await self._hold_loaded(parent)
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
@@ -137,48 +137,54 @@ class LearnerPeer:
     # --- the round ------------------------------------------------------------------------------------------
 
     async def gather(self) -> Cause:
-        """Wait for a batch, a turn to publish, a release that is ahead or different, or the end."""
+        """Wait for a batch, a release that is ahead or different, or the end."""
         start = self.host.now()
         while True:
             now, settled = self.host.now(), self.own_release.is_settled()
-            if (cause := self._interrupted(settled, now)) is not None:
+            if (cause := self._interrupted(settled)) is not None:
                 return cause
-            if settled and self._fill(now):
+            may_learn = settled or self._learns_early()
+            if may_learn and self._fill(now):
                 self._report.seconds = {"gather": self.host.now() - start}
                 return Cause.BATCH_READY
             self.inbox.credit()
             # a step reports, too, but a learner that refuses all groups takes no step
             self.inbox.report(after=2 * self.host.config.run.pace.beat)
-            await self.host.changed(self._idle_time(settled, now))
+            await self.host.changed(self._idle_time(may_learn, now))
 
     async def wait(self) -> Cause:
-        """Wait until the member whose turn it is has released my version, or until it is my turn."""
-        while True:
-            now, settled = self.host.now(), self.own_release.is_settled()
-            if (cause := self._interrupted(settled, now)) is not None:
+        """Wait until my version, whose gradient I have, is released by me or by another member."""
+        while not self.own_release.is_settled():
+            if (cause := self._interrupted(settled=False)) is not None:
                 return cause
-            if settled:
-                return Cause.PUBLISHED
             self.inbox.credit()
-            await self.host.changed(self._idle_time(settled, now))
+            await self.host.changed(self.host.config.run.pace.beat)
+        return Cause.PUBLISHED
 
-    def _interrupted(self, settled: bool, now: float) -> Cause | None:
+    def _interrupted(self, settled: bool) -> Cause | None:
         """The cause that ends any wait, if there is one now."""
-        if self.host.stop.is_set() or (settled and self._complete()):
+        if self.host.stop.is_set():
+            # what it stepped to is released first: the others would wait for that
+            return None if self.own_release.is_publishing() else Cause.STOP
+        if settled and self._complete():
             return Cause.STOP
-        if self.own_release.is_overtaken():
-            return Cause.AHEAD_SEEN
-        due = self.own_release.due
-        return Cause.PUBLISHER_SILENT if due is not None and now >= due else None
+        return Cause.AHEAD_SEEN if self.own_release.is_overtaken() else None
 
-    def _idle_time(self, settled: bool, now: float) -> float:
+    def _learns_early(self) -> bool:
+        """Learn before my version is released? A gradient that takes in the others' batches waits for their
+        heartbeats of this version."""
+        return (
+            not (self.host.stop.is_set() or self._complete() or self.round_totals.of_round)
+            and self.own_release.is_expected()
+            and self.other_learners.all_early()
+        )
+
+    def _idle_time(self, may_learn: bool, now: float) -> float:
         """Seconds until something is due by the clock alone; changes in the host end the wait earlier."""
         waits = [self.host.config.run.pace.beat]
-        if self.own_release.due is not None:
-            waits.append(self.own_release.due - now)
         if self._batch:
             waits.append(self.other_learners.turns.wait(now))
-        elif settled and (closes := self.inbox.closes(now)):
+        elif may_learn and (closes := self.inbox.closes(now)):
             waits.append(closes)
         return min(waits)
 
@@ -196,6 +202,7 @@ class LearnerPeer:
         if closes is None or (closes > 0.0 and not self._closes_early()):
             return False
         self._batch = self.inbox.take(now)
+        self.inbox.credit()  # the next batch is sampled while this one is learnt on
         return bool(self._batch)
 
     def _closes_early(self) -> bool:
@@ -237,7 +244,7 @@ class LearnerPeer:
                 host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
         self._report.seconds["learn"] = host.now() - start
         self._breaks = 0
-        return Cause.GRADIENT_READY
+        return Cause.GRADIENT_READY if self.own_release.is_settled() else Cause.GRADIENT_EARLY
 
     def _drop_unbelieved(self) -> bool:
         """Remove groups that are not believed from the batch; the gradient leaves them out already. False
@@ -323,9 +330,8 @@ class LearnerPeer:
                 return self._out_of_memory(error)
         groups = len(self._batch) * len(self._members)
         self._record_step(gradient, metrics, start)
-        await self.own_release.prepare(len(self._members), groups)
-        if self.own_release.take_turn(self._members) == 0:
-            return Cause.STEPPED_AS_PUBLISHER
+        snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
+        self.own_release.begin(snapshot, self._members, groups)
         await self._save_in_turn()
         return Cause.STEPPED
 
@@ -365,12 +371,6 @@ class LearnerPeer:
         self.other_learners.turns.forget()
         self.round_totals.clear()
 
-    async def publish(self) -> Cause:
-        cause = await self.own_release.publish()
-        if cause is Cause.PUBLISHED:
-            await self._save_in_turn()
-        return cause
-
     async def _save_in_turn(self) -> None:
         """Write a checkpoint at every `release.checkpoint_every`-th version."""
         if self.learner.version % self.host.config.run.release.checkpoint_every == 0:
@@ -384,12 +384,16 @@ class LearnerPeer:
         self._forget_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        self.own_release.parent = behind.parent
-        await self.own_release.prepare(len(self._members))
-        self.own_release.due = None
+        await self._hold_loaded(behind.parent)
         if behind.version == had:
             host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
         else:
             host.emit(events.CaughtUp, version=behind.version, behind=behind.version - had)
         host.beat_now()
         return Cause.LOADED
+
+    async def _hold_loaded(self, parent: Digest) -> None:
+        """Hold and compare the version that I loaded, which was made from `parent`."""
+        self.own_release.parent = parent
+        self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot))
+        await self.own_release.packed()

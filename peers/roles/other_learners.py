@@ -16,9 +16,12 @@ from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
-ANNOUNCED = (State.LEARNING, State.MATCHING)
-"""States that are announced by a heartbeat at once: the other learners close their batches too, and know who
+ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING)
+"""Phases that are announced by a heartbeat at once: the other learners close their batches too, and know who
 may step alone."""
+
+UNRELEASED = {State.GATHERING: Phase.RELEASING, State.LEARNING: Phase.EARLY, State.RELEASING: Phase.EARLY}
+"""State of a round whose version is not released yet -> its phase, in which others wait for the release."""
 
 LONG_STEP = 0.2
 """Seconds after which a step is announced, too. Most steps end earlier, and the release announces them."""
@@ -35,6 +38,7 @@ class OtherLearners:
         self.turns = SoloTurns(me, run.release.timeout, run.pace.beat, keep=run.averaging.alone == "keep")
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
+        self._state, self._releasing = State.GATHERING, False
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
@@ -57,7 +61,20 @@ class OtherLearners:
     def batch_closed_elsewhere(self) -> bool:
         """Another learner at my version has closed its batch: then a smaller batch in the common round is
         better than a whole one alone."""
-        return any(beat.phase in IN_ROUND for beat in self.at_my_version().values())
+        version = self._version()
+        return any(
+            beat.phase in IN_ROUND if beat.version == version else beat.phase is Phase.EARLY
+            for beat in self._beats()
+            if version - 1 <= beat.version <= version
+        )
+
+    def all_early(self) -> bool:
+        """The others can learn before a release as I can. One that cannot would be too late for our round."""
+        return all(beat.early for beat in self._beats())
+
+    def _beats(self) -> list[Beat]:
+        beats = (self._host.roster.beat(peer) for peer in self.ready())
+        return [beat for beat in beats if beat is not None]
 
     def with_unheard_release(self, version: int) -> set[PeerId]:
         """Learners whose heartbeat names a release of `version` or later that has not been announced here."""
@@ -79,16 +96,29 @@ class OtherLearners:
 
     def set_state(self, state: State) -> None:
         """Publish my round's state as my phase."""
-        phase = Phase(state.value)
-        news = phase is not self._host.status.phase
-        self._host.status.phase = phase
+        self._state = state
         if self._long_step is not None:
             self._long_step.cancel()
             self._long_step = None
-        if news and state in ANNOUNCED:
-            self._host.beat_now()
-        elif news and state is State.STEPPING:
+        if self._set_phase() and state is State.STEPPING:
             self._long_step = asyncio.get_running_loop().call_later(LONG_STEP, self._host.beat_now)
+
+    def set_releasing(self, releasing: bool) -> None:
+        """Whether a version that I stepped to is to be released: others wait for that, whatever my round does
+        meanwhile."""
+        self._releasing = releasing
+        self._set_phase()
+
+    def _set_phase(self) -> bool:
+        """Whether the phase changed."""
+        phase = Phase(self._state.value)
+        if self._releasing:
+            phase = UNRELEASED.get(self._state, phase)
+        news = phase is not self._host.status.phase
+        self._host.status.phase = phase
+        if news and phase in ANNOUNCED:
+            self._host.beat_now()
+        return news
 
     async def my_turn(self) -> bool:
         """Whether I step alone after a round failed. If not, `turns` says when to ask again."""

@@ -1,16 +1,21 @@
-"""Publishes a learner's own version as a release, and compares it with the releases of others.
+"""Packs and publishes a learner's own version beside its round, and compares it with the releases of others.
 
-    a step or a load -> prepare: bytes held, Release not yet signed
-                        publish: announced           is_settled: it is the release of its version
-                        is_overtaken: a better release is here or worth waiting for
+    a step, a load -> begin: the snapshot of my version                                 in the round
+    run            -> packed: its digest, blocks held                                   beside it
+                      my turn: patches made, announced       is_settled: it is the release of its version
+                                                             is_overtaken: a better release is here or
+                                                             worth waiting for
 
-Invariant: the released weights are the truth. A learner reports a version in its heartbeat, and learns on it,
-only once that version is released with its own digest. Not handled here: how a better release is taken
-(peers.roles.catch_up), how releases travel (peers.runtime.releases).
+Invariant: the released weights are the truth. A learner reports a version in its heartbeat, and averages a
+gradient of it, only once that version is released with its own digest. It computes that gradient earlier
+where the version that it stepped to before was the release as it was. Only who publishes makes patches. Not
+handled here: how a better release is taken (peers.roles.catch_up), how releases travel
+(peers.runtime.releases).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -19,10 +24,11 @@ from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.releases import publishers, rank
-from swarm.core.rounds import Cause
 from swarm.learn.base_learner import BaseLearner
+from swarm.learn.weights import Snapshot
 from swarm.net.ports import NetError
 from swarm.types import Digest, PeerId, Release
+from swarm.weights import Weights
 
 
 class OwnRelease:
@@ -32,20 +38,34 @@ class OwnRelease:
         """`idle()` is whether the round has nothing to do."""
         self.host, self.learner, self._other_learners = host, learner, other_learners
         self.next = NextRelease(host, self.above, idle)
-        self.weights = Digest("")
-        """Digest of my version's weights, as they would be released."""
         self.parent = Digest("")
         """Digest of the weights that my version was made from."""
-        self.prepared: Release | None = None
-        """My version as the release that I would publish."""
         self.due: float | None = None
         """When it is my turn to publish my version; None while it is not."""
+        self._members: Collection[PeerId] = ()
+        """Of the round that made my version; nobody where it was loaded."""
+        self._groups = 0
+        self._snapshot: Snapshot | None = None
+        """My version, until it is packed."""
+        self._packed: Weights | None = None
+        self._prepared: Release | None = None
+        """My version as the release that I would publish."""
+        self._first = False
+        """I publish my version before anybody else does, and have not tried yet."""
+        self._news = asyncio.Event()
+
+    @property
+    def weights(self) -> Digest:
+        """Digest of my version's weights, as they would be released; empty until they are packed."""
+        return self._packed.digest if self._packed is not None else Digest("")
 
     # --- mine and others' -----------------------------------------------------------------------------------
 
     def above(self) -> tuple[Any, ...]:
         """The rank that a better release must exceed: that of my version once it is released; until then
-        every release of my version is better."""
+        every release of my version is better, and only those of later ones while mine cannot be compared."""
+        if self._packed is None:
+            return (self.learner.version + 1,)
         mine = self._released()
         return rank(mine) if mine is not None else (self.learner.version,)
 
@@ -77,54 +97,109 @@ class OwnRelease:
         return release.publisher in others and release.learners == len(members)
 
     def is_settled(self) -> bool:
-        """The release of my version has my digest. Only then the heartbeat reports it and I learn on it."""
-        mine = self._released()
+        """The release of my version has my digest. Only then the heartbeat reports it."""
+        mine = self._released() if self._packed is not None else None
         if mine is None or self._differs():
             return False
         self.host.releases.hold(mine)
-        self.due = None
+        self.due, self._first = None, False
+        self.host.status.early = self.host.status.early or bool(self._members)
         self.host.status.version, self.host.status.weights = mine.version, mine.weights
+        self._other_learners.set_releasing(False)
         return True
+
+    def is_expected(self) -> bool:
+        """My version is not released yet, and will be as it is if this step is like the one before."""
+        return self.host.status.early and not self.is_overtaken()
 
     # --- publishing -----------------------------------------------------------------------------------------
 
-    async def prepare(self, members: int, groups: int = 0) -> None:
-        """Hold my weights for others to fetch, as the release that I would announce."""
-        self.prepared = await self.host.releases.prepare(
-            self.learner.weights,
-            parent=self.parent,
-            learners=members,
-            groups=groups,
-        )
-        self.weights = self.prepared.weights
+    def begin(self, snapshot: Snapshot, members: Collection[PeerId] = (), groups: int = 0) -> None:
+        """My version is a new one, which a round of `members` made of so many groups; or nobody: it was
+        loaded."""
+        self._snapshot, self._packed, self._prepared, self.due = snapshot, None, None, None
+        self._members, self._groups = members, groups
+        self._first = bool(members) and self._turn() == 0
+        self.host.status.early = self.host.status.early and bool(members)
+        self._other_learners.set_releasing(bool(members))
+        self._wake()
 
-    def take_turn(self, members: Collection[PeerId]) -> int:
+    def is_publishing(self) -> bool:
+        """I am about to publish my version, before it is anybody else's turn."""
+        return self._first
+
+    async def packed(self) -> None:
+        """Wait until my version is packed."""
+        while self._snapshot is not None:
+            await self.host.changed(self.host.config.run.pace.beat)
+
+    async def run(self) -> None:
+        """Pack my versions, and publish them when it is my turn, until cancelled."""
+        host, beat = self.host, self.host.config.run.pace.beat
+        while True:
+            self._news.clear()
+            if self._snapshot is not None:
+                await self._pack(self._snapshot)
+            elif self.is_settled() or self.due is None:
+                await self._news.wait()
+            elif host.now() >= self.due:
+                await self._publish()
+            else:
+                await host.changed(min(beat, self.due - host.now()))
+
+    async def _pack(self, snapshot: Snapshot) -> None:
+        packed = await self.host.releases.pack(snapshot.packed)
+        if self._snapshot is not snapshot:
+            return  # another version took its place
+        self._snapshot, self._packed = None, packed
+        if self._members:
+            self.wait_turns(self._turn())
+        self.host.move()
+
+    def _turn(self) -> int:
         """My position in the order of publishers of our round's version; each waits for the ones before."""
-        order = publishers([(self._other_learners.incarnation(peer), peer) for peer in members])
-        turn = order.index(self.host.ports.me)
-        if turn > 0:
-            self.wait_turns(turn)
-        return turn
+        order = publishers([(self._other_learners.incarnation(peer), peer) for peer in self._members])
+        return order.index(self.host.ports.me)
 
     def wait_turns(self, turns: int = 1) -> None:
         """Make it my turn after `turns` time-outs, unless a release of my version is heard by then."""
         self.due = self.host.now() + turns * self.host.config.run.release.timeout
+        self._wake()
 
-    async def publish(self) -> Cause:
+    def _wake(self) -> None:
+        """`run` has something to do, wherever it waits."""
+        self._news.set()
+        self.host.move()
+
+    async def _publish(self) -> None:
         """Announce my version, unless there is a better release or another one is about to be announced."""
-        assert self.prepared is not None
         # the next try, if neither this one succeeds nor a better release comes
         self.wait_turns()
-        if self.is_overtaken():
-            return Cause.AHEAD_SEEN
-        # a heartbeat names another release, whose announcement is on its way
-        if self._other_learners.turns.fresh(self._other_learners.with_unheard_release(self.learner.version)):
-            return Cause.TIMEOUT
+        packed = self._packed
+        assert packed is not None
         try:
-            await self.host.releases.announce(self.prepared)
+            if not self.is_overtaken() and not self._is_awaited() and await self._prepare(packed):
+                assert self._prepared is not None
+                await self.host.releases.announce(self._prepared)
         except NetError as error:
-            text = f"release {self.prepared.version} is not announced yet: {error}"
+            text = f"release {packed.version} is not announced yet: {error}"
             self.host.emit(events.Noted, level="warning", text=text)
-            return Cause.TIMEOUT
-        self.due = None
-        return Cause.PUBLISHED
+        if self._packed is packed:
+            self._first = False
+        self.host.move()
+
+    def _is_awaited(self) -> bool:
+        """A heartbeat names another release of my version, whose announcement is on its way."""
+        unheard = self._other_learners.with_unheard_release(self.learner.version)
+        return bool(self._other_learners.turns.fresh(unheard))
+
+    async def _prepare(self, packed: Weights) -> bool:
+        """Make the release of my version. False when nobody needs it any more: a release came meanwhile."""
+        if self._prepared is None:
+            prepared = await self.host.releases.prepare(
+                packed, parent=self.parent, learners=len(self._members), groups=self._groups
+            )
+            if self._packed is not packed:
+                return False
+            self._prepared = prepared
+        return self._released() is None and not self.is_overtaken()

@@ -28,19 +28,20 @@ class RoundTotals:
         """`others()` are the learners that can take part in a round now."""
         objective = host.config.run.objective
         self.host, self._others = host, others
-        self._of_round = objectives.trainable(objective.name, objective.options).of_round
+        self.of_round = objectives.trainable(objective.name, objective.options).of_round
+        """Gradients take in the batches of the others."""
         self.collected: dict[PeerId, BatchRewards] = {}
         """Learner -> totals of its batch, as the gradient uses them."""
 
     def announce(self, groups: Sequence[Group], rewards: Sequence[tuple[float, ...]]) -> None:
         """Put my closed batch's totals into the next heartbeats."""
-        if self._of_round:
+        if self.of_round:
             self.host.status.closed = objectives.Total.of([group.lengths for group in groups], rewards).closed
 
     async def collect(self, version: int) -> bool:
         """Wait for the totals of the others' batches of `version`. True when they differ from those collected
         before: a gradient that was computed with those is useless."""
-        if not self._of_round:
+        if not self.of_round:
             return False
         host, run, before = self.host, self.host.config.run, self.collected
         until = host.now() + run.averaging.match
@@ -67,7 +68,7 @@ class RoundTotals:
 
     def report_mismatch(self, version: int, members: Collection[PeerId]) -> None:
         """Emit a note when a version's members are not the learners whose totals its gradient used."""
-        if self._of_round and self.collected.keys() != {*members} - {self.host.ports.me}:
+        if self.of_round and self.collected.keys() != {*members} - {self.host.ports.me}:
             text = (
                 f"version {version} was averaged over {len(members)} learners, and its advantages were scaled"
                 f" by the batches of {1 + len(self.collected)}: a heartbeat was late, or a learner came or"

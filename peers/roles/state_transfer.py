@@ -102,7 +102,7 @@ class StateTransfer:
         """Put the current state into the store, in place of the last one."""
         work = self._host.ports.work
         try:
-            version, state = await work.run(Kind.PACK, self._snapshot, wanted)
+            version, state = await work.run(Kind.COPY, self._snapshot, wanted)
         except RankLost as error:
             raise Refused(f"this learner has no state now: {error}") from error
         if state is None:

@@ -346,6 +346,7 @@ class Host:
             hardware=self.who.hardware,
             at=now,
             closed=status.closed,
+            early=status.early,
         )
 
     async def _send_beat(self) -> None:

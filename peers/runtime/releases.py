@@ -2,7 +2,9 @@
 
     a learner's step                  everybody else's policy
          |                                 ^
-      prepare   cut and hold its bytes     | obtain   the best release that can be had, and its bytes
+      pack      its bytes, cut and held    | obtain   the best release that can be had, and its bytes
+         |                                 |
+      prepare   patches, by who publishes  |
          |                                 |
       announce  topic "release"  ------> hear    topic "release", services "newest" and "release", board, disk
                                            |
@@ -10,7 +12,7 @@
                                            |
                                          hold --> serve: blocks, the newest one held, one that is sought
 
-`publish` is prepare and announce in one. Which release is the truth and which one is worth a try is decided
+`publish` is all three in one. Which release is the truth and which one is worth a try is decided
 in swarm.core.releases. Invariants: others are told only of releases whose bytes are here; a release counts
 only with its publisher's signature, as a member whose role may publish. Whoever lacks a release looks for
 holders among samplers too, whose heartbeats only observers hear otherwise. Not handled here: what the bytes
@@ -79,16 +81,17 @@ class ReleaseExchange:
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    async def prepare(
-        self, weights: Callable[[MakeDraft], Weights], *, parent: Digest, learners: int, groups: int
-    ) -> Release:
-        """Cut and hold my weights, off the loop: a large model's bytes take seconds to hash. -> the release
-        that I would announce."""
-        packed = await self._host.ports.work.run(Kind.PACK, weights, self.blobs.draft)
-        blocks = await self.blobs.take(packed.version, packed.blocks, made_here=True)
-        packed = Weights(packed.version, blocks)
-        patches = await self.patches.make(packed, parent)
-        return self._release(packed, parent, learners, groups, patches)
+    async def pack(self, packed: Callable[[MakeDraft], Weights]) -> Weights:
+        """Cut and hold my weights, beside the loop and the model: a large one's bytes take seconds to
+        hash."""
+        weights = await self._host.ports.work.run(Kind.PACK, packed, self.blobs.draft)
+        blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
+        return Weights(weights.version, blocks)
+
+    async def prepare(self, weights: Weights, *, parent: Digest, learners: int, groups: int) -> Release:
+        """The release of my weights, which are held, that I would announce. Its patches are made and held."""
+        patches = await self.patches.make(weights, parent)
+        return self._release(weights, parent, learners, groups, patches)
 
     async def publish(
         self,

@@ -46,6 +46,7 @@ class Meter:
 @dataclass
 class PeerStatus:
     phase: Phase = Phase.STARTING
+    early: bool = False
     version: int = -1
     weights: str = ""
     credit: int = 0

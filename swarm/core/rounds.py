@@ -1,9 +1,10 @@
 """A learner's round as a table: (state, event) -> (next state, command).
 
 A learner runs one command at a time; its outcome is the next event. Every pair is either in the table or
-refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README.
+refused with both names, and a refused pair changes nothing. `diagram()` draws it for the README. A version is
+packed and released beside the round: only a gradient that is ready earlier waits for that.
 
-    GATHERING -> LEARNING -> MATCHING -> STEPPING -> RELEASING -> GATHERING, and CATCHING_UP from anywhere
+    GATHERING -> LEARNING -> (RELEASING) -> MATCHING -> STEPPING -> GATHERING, and CATCHING_UP from anywhere
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Cause(StrEnum):
     """The events of a round, as its learner sees them."""
 
     BATCH_READY = "batch ready"
-    PUBLISHER_SILENT = "publisher silent"
-    """My version was released by nobody within its deadline, and it is my turn."""
     GRADIENT_READY = "gradient ready"
+    GRADIENT_EARLY = "gradient early"
+    """A gradient of a version of mine that is not released yet."""
     OUT_OF_MEMORY = "out of memory"
     """This machine has too little memory for the batch: it is dropped."""
     BATCH_REFUSED = "batch refused"
@@ -44,10 +45,8 @@ class Cause(StrEnum):
     step alone."""
     ROUND_BROKE = "round broke"
     STEPPED = "stepped"
-    STEPPED_AS_PUBLISHER = "stepped as publisher"
     PUBLISHED = "published"
     """My version is released, by me or by another."""
-    TIMEOUT = "timeout"
     AHEAD_SEEN = "ahead seen"
     """The swarm is at a version that I did not help to make."""
     LOADED = "loaded"
@@ -63,7 +62,6 @@ class Command(StrEnum):
     AVERAGE = "average"
     STEP = "step"
     AWAIT = "await"
-    PUBLISH = "publish"
     FETCH = "fetch"
     FLUSH = "flush"
 
@@ -72,21 +70,18 @@ _S, _C, _X = State, Cause, Command
 
 TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     (_S.GATHERING, _C.BATCH_READY): (_S.LEARNING, _X.LEARN),
-    (_S.GATHERING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
     (_S.LEARNING, _C.GRADIENT_READY): (_S.MATCHING, _X.AVERAGE),
+    (_S.LEARNING, _C.GRADIENT_EARLY): (_S.RELEASING, _X.AWAIT),
     (_S.LEARNING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
     (_S.LEARNING, _C.BATCH_REFUSED): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.ALONE): (_S.STEPPING, _X.STEP),
     (_S.MATCHING, _C.NOBODY_CAME): (_S.GATHERING, _X.GATHER),
     (_S.MATCHING, _C.ROUND_BROKE): (_S.MATCHING, _X.AVERAGE),
-    (_S.STEPPING, _C.STEPPED): (_S.RELEASING, _X.AWAIT),
-    (_S.STEPPING, _C.STEPPED_AS_PUBLISHER): (_S.RELEASING, _X.PUBLISH),
+    (_S.STEPPING, _C.STEPPED): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.ROUND_BROKE): (_S.GATHERING, _X.GATHER),
     (_S.STEPPING, _C.OUT_OF_MEMORY): (_S.GATHERING, _X.GATHER),
-    (_S.RELEASING, _C.PUBLISHER_SILENT): (_S.RELEASING, _X.PUBLISH),
-    (_S.RELEASING, _C.PUBLISHED): (_S.GATHERING, _X.GATHER),
-    (_S.RELEASING, _C.TIMEOUT): (_S.RELEASING, _X.AWAIT),
+    (_S.RELEASING, _C.PUBLISHED): (_S.MATCHING, _X.AVERAGE),
     (_S.CATCHING_UP, _C.LOADED): (_S.GATHERING, _X.GATHER),
     (_S.CATCHING_UP, _C.FETCH_FAILED): (_S.GATHERING, _X.GATHER),
     **{

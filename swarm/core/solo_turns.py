@@ -24,7 +24,7 @@ from swarm.types import Beat, PeerId
 GOSSIP_SECONDS = 1.0
 """Seconds in which a heartbeat reaches all learners: gossip takes a few hops, each with a link's delay."""
 
-STEPS = (Phase.STEPPING, Phase.RELEASING)
+STEPS = (Phase.STEPPING, Phase.RELEASING, Phase.EARLY)
 """Phases of a learner that is about to make the release."""
 
 WORKS = (Phase.LEARNING, Phase.MATCHING, *STEPS)

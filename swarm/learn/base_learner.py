@@ -31,6 +31,7 @@ from swarm.config import Run, Training
 from swarm.core.claimed_logprobs import ClaimCheck, objection
 from swarm.image import MakeDraft, in_memory, only_leaves
 from swarm.learn import checkpoint, objectives
+from swarm.learn.weights import Snapshot
 from swarm.types import BatchRewards, Digest, Group
 from swarm.weights import Weights
 
@@ -151,6 +152,10 @@ class BaseLearner(ABC):
         self._steps += 1
         self.version += 1
         return {"grad_norm": norm, "lr": rate}
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """A copy of what is released of this version: it is packed while the next gradient is computed."""
 
     @abstractmethod
     def weights(self, draft: MakeDraft = in_memory) -> Weights:

@@ -62,6 +62,9 @@ class Learner(BaseLearner):
                 " 'off'"
             )
 
+    def snapshot(self) -> weights.Snapshot:
+        return weights.Snapshot.of(weights.state(self.policy.module), self.version)
+
     def weights(self, draft: MakeDraft = in_memory) -> Weights:
         return Weights(self.version, weights.write(weights.state(self.policy.module), draft))
 

@@ -7,6 +7,7 @@ is read is checked: the header, then names, types, shapes and values, before any
 Bytes are read and written in pieces (swarm.learn.release_file): a release takes no second copy of the model.
 
     module --write--> a draft --> Blocks                Blocks --Loader, load_into--> module
+    module --Snapshot--> packed, while the module trains on --> a draft --> Blocks
 
 A learner's float32 master holds 16 bits more than a release, and at a real learning rate the steps of many
 versions change only these. So a master whose bf16 rounding is the released value keeps its own value
@@ -17,14 +18,16 @@ between versions, compression.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from swarm.blocks import Blocks, Damaged
-from swarm.image import MakeDraft
+from swarm.image import MakeDraft, in_memory
 from swarm.learn.release_file import Contents, ReleaseFile, header, values
+from swarm.weights import Weights
 
 ADAPTER = "default"
 """peft's name for an adapter that nobody named; part of its parameters' names in a module, not in a file."""
@@ -75,6 +78,27 @@ def _parts(state: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield header({name: tuple(state[name].shape) for name in names})
     for name in names:
         yield from values(state[name])
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version's released values, copied: the model may change while they are packed."""
+
+    version: int
+    tensors: Mapping[str, Tensor]
+    """Name -> bfloat16 tensor of any shape on the CPU."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor], version: int) -> Snapshot:
+        """`state`: name -> tensor of any shape and float dtype."""
+        names = own_names(state)
+        return cls(
+            version, {name: state[name].detach().to("cpu", torch.bfloat16, copy=True) for name in names}
+        )
+
+    def packed(self, draft: MakeDraft = in_memory) -> Weights:
+        """Written to a draft; reads nothing but the copy, so any thread may call it."""
+        return Weights(self.version, write(self.tensors, draft))
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:

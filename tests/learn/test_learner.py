@@ -169,6 +169,14 @@ def test_learners_that_step_by_the_same_vector_have_the_same_bytes() -> None:
     assert one.weights() == two.weights()
 
 
+def test_a_snapshot_is_of_its_version_whatever_the_learner_does_until_it_is_packed() -> None:
+    learner = Learner(Tabular(), Run(optimizer=RATE))
+    before, snapshot = learner.weights(), learner.snapshot()
+    learner.step(torch.ones(learner.size))
+    packed = snapshot.packed()
+    assert (packed.version, packed.data) == (0, before.data) and learner.weights() != before
+
+
 def test_loading_a_release_snaps_the_master_weights_to_it() -> None:
     learner, _, _ = toy()
     other, _, _ = toy(spread=0.9)

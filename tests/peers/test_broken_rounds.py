@@ -15,7 +15,6 @@ import torch
 from test_roles_swarm import Told, scenario
 
 from peers.commands import sim
-from peers.roles.own_release import OwnRelease
 from peers.runtime.host import Host
 from peers.runtime.releases import ReleaseExchange
 from swarm.config import Averaging, Pace, Releasing
@@ -24,6 +23,7 @@ from swarm.learn.learner import Learner
 from swarm.net.in_memory import MemoryAverager, MemoryGossip
 from swarm.net.ports import Average, RoundLost
 from swarm.types import Beat, Digest, PeerId, Release, Verdict
+from swarm.weights import Weights
 
 
 class Broken:
@@ -213,20 +213,21 @@ def test_a_stand_in_that_differs_and_a_publisher_that_is_only_slow_release_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(monkeypatch)
-    step, prepare = Learner.step, OwnRelease.prepare
+    step, prepare = Learner.step, ReleaseExchange.prepare
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
         """As learners differ that have not become twins."""
         return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
 
-    async def slow(own: OwnRelease, members: int, groups: int = 0) -> None:
-        await prepare(own, members, groups)
-        if groups and own.host.ports.me == "learner-0" and own.learner.version % 2 == 0:
-            await own.host.ports.clock.sleep(Releasing().timeout + 2.0)
+    async def slow(releases: ReleaseExchange, weights: Weights, **made: Any) -> Release:
+        release = await prepare(releases, weights, **made)
+        if releases._host.ports.me == "learner-0" and release.version % 2 == 0:
+            await releases._host.ports.clock.sleep(Releasing().timeout + 2.0)
+        return release
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(OwnRelease, "prepare", slow)
+    monkeypatch.setattr(ReleaseExchange, "prepare", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     by = {release.version: release.publisher for release in watched.announced}
@@ -242,20 +243,21 @@ def test_a_stand_in_does_not_release_what_a_heartbeat_says_is_released(
 ) -> None:
     slow_releases(monkeypatch, 1.0)
     watched = Watched(monkeypatch)
-    step, prepare = Learner.step, OwnRelease.prepare
+    step, prepare = Learner.step, ReleaseExchange.prepare
     order: dict[int, int] = {}
 
     def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
         """As learners differ that have not become twins."""
         return step(learner, vector + 1e-2 * order.setdefault(id(learner), len(order)))
 
-    async def slow(own: OwnRelease, members: int, groups: int = 0) -> None:
-        await prepare(own, members, groups)
-        if groups and own.host.ports.me == "learner-0":
-            await own.host.ports.clock.sleep(Releasing().timeout - 0.5)
+    async def slow(releases: ReleaseExchange, weights: Weights, **made: Any) -> Release:
+        release = await prepare(releases, weights, **made)
+        if releases._host.ports.me == "learner-0":
+            await releases._host.ports.clock.sleep(Releasing().timeout - 0.5)
+        return release
 
     monkeypatch.setattr(Learner, "step", differs)
-    monkeypatch.setattr(OwnRelease, "prepare", slow)
+    monkeypatch.setattr(ReleaseExchange, "prepare", slow)
     told = Told(scenario(1.5, (2, 3)))
     assert watched.several() == {}
     assert {release.publisher for release in watched.announced if release.version > 0} == {"learner-0"}

@@ -12,6 +12,7 @@ import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
 from peers.commands import sim
+from peers.runtime.releases import ReleaseExchange
 from swarm.blocks import Blocks
 from swarm.config import Pace
 from swarm.core.rounds import Cause
@@ -75,31 +76,37 @@ def longest_pause(told: Told) -> float:
     return max(after.at - before.at for before, after in pairwise(told.of(Trained, since=10)))
 
 
-class Mortal(sim.LearnerPeer):
-    """The first of its run to publish after 18 s dies of it: everybody hears of a release whose bytes nobody
-    has."""
-
-    died: list[Release]
-
-    async def publish(self) -> Cause:
-        cause = await super().publish()
-        if not self.died and self.host.now() > EPOCH + 18.0:
-            assert self.own_release.prepared is not None
-            self.died.append(self.own_release.prepared)
-            self.host.releases.blobs.clear()
-            self.host.releases.patches.files.clear()
-            await asyncio.Event().wait()
-        return cause
-
-
 def told_with_a_gap(monkeypatch: pytest.MonkeyPatch, learners: int) -> tuple[Told, Release]:
-    """What it announced last is the second value; it is gone at 24 s, and a lone one is back at 28 s, with an
-    empty folder."""
-    monkeypatch.setattr(Mortal, "died", [], raising=False)
+    """The first to publish after 18 s does nothing more: everybody hears of a release whose bytes nobody has,
+    the second value. It is gone at 24 s, and a lone one is back at 28 s, with an empty folder."""
+    died = dict[ReleaseExchange, Release]()
+    announce, gather, average = ReleaseExchange.announce, sim.LearnerPeer.gather, sim.LearnerPeer.average
+
+    async def dies(releases: ReleaseExchange, release: Release) -> None:
+        await announce(releases, release)
+        if not died and release.publisher == "learner-0" and releases._host.now() > EPOCH + 18.0:
+            died[releases] = release
+            releases.blobs.clear()
+            releases.patches.files.clear()
+
+    async def lives(peer: sim.LearnerPeer) -> None:
+        if peer.host.releases in died:
+            await asyncio.Event().wait()
+
+    class Mortal(sim.LearnerPeer):
+        async def gather(self) -> Cause:
+            await lives(self)
+            return await gather(self)
+
+        async def average(self) -> Cause:
+            await lives(self)
+            return await average(self)
+
+    monkeypatch.setattr(ReleaseExchange, "announce", dies)
     monkeypatch.setattr("peers.roles.learner.LearnerPeer", Mortal)
     end = Fault(at=24.0, fault="bounce" if learners == 1 else "crash", peer="learner-0", down=4.0)
     told = Told(scenario(1.2, (learners, 3), end))
-    return told, Mortal.died[0]
+    return told, next(iter(died.values()))
 
 
 def test_a_publisher_that_dies_before_anybody_has_its_release_costs_that_version_alone(

@@ -58,13 +58,10 @@ class Swarm:
         for data in whole:
             parent = self.released[-1].weights if self.released else Digest("")
             weights = Weights.of(data, len(self.released))
-            release = await self.learner.releases.prepare(
-                weights=lambda draft, weights=weights: weights,  # type: ignore[misc]
-                parent=parent,
-                learners=1,
-                groups=1,
-            )
-            await self.learner.releases.announce(release)
+            releases = self.learner.releases
+            releases.blobs.hold(weights.version, weights.blocks)
+            release = await releases.prepare(weights, parent=parent, learners=1, groups=1)
+            await releases.announce(release)
             self.released.append(release)
 
     async def take(self, host: Host, release: Release) -> int:

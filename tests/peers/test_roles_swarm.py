@@ -233,7 +233,7 @@ def test_a_swarm_that_was_cut_in_two_ends_at_one_release() -> None:
     assert by_version and all(len(digests) == 1 for digests in by_version.values())
 
 
-@pytest.mark.parametrize("method", ["gradient", "step", "weights", "load"])
+@pytest.mark.parametrize("method", ["gradient", "step", "snapshot", "load"])
 def test_a_learner_whose_policy_is_lost_with_a_process_takes_the_newest_release_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

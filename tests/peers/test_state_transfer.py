@@ -182,7 +182,7 @@ def test_a_large_state_is_waited_for_as_long_as_it_takes_to_make() -> None:
         assert await new.transfer.take(old.release())
         assert new.model.version == 7 and now() > 25.0
 
-    among(promise, pack=20.0, cut=5.0)
+    among(promise, copy=20.0, cut=5.0)
 
 
 def test_nobody_waits_longer_for_a_state_than_its_size_says() -> None:

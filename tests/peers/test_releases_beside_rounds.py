@@ -1,0 +1,112 @@
+"""A version is packed and published beside the next gradient: nobody idles for it, nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from test_broken_rounds import Watched
+from test_roles_swarm import EPOCH, Told, scenario, seconds
+
+from peers.runtime.releases import ReleaseExchange
+from swarm.events import Averaged, CaughtUp, Judged, Left, Moved, Released, Snapped, Trained
+from swarm.learn.learner import Learner
+from swarm.sim.scenario import Fault, Scenario
+from swarm.types import Release, Verdict
+from swarm.weights import Weights
+
+LEARN, PACK, PATCH = 2.0, 0.8, 0.5
+
+
+def packing(*faults: Fault, minutes: float = 1.5) -> Scenario:
+    """Two learners with groups enough. What is made of a version before it is announced takes 1.8 s."""
+    plain = scenario(minutes, (2, 12), *faults)
+    prices = {"learn": seconds(LEARN), "pack": seconds(PACK), "patch": seconds(PATCH)}
+    return msgspec.structs.replace(plain, prices=plain.prices | prices)
+
+
+def busy(told: Told, learner: str, since: float) -> float:
+    """Share of its time that a learner computes."""
+    steps = told.of(Trained, learner, since=since)
+    return float(sum(event.learn + event.step for event in steps[1:]) / (steps[-1].at - steps[0].at))
+
+
+def test_learners_compute_while_their_version_is_packed_and_published() -> None:
+    told = Told(packing())
+    assert not told.of(Snapped) and {event.members for event in told.of(Trained)} == {2}
+    # 2 s of learning in 4 s where a version is announced before its gradient begins
+    assert all(busy(told, learner, since=20) > 0.7 for learner in ("learner-0", "learner-1"))
+
+
+def test_a_gradient_is_averaged_only_once_its_version_is_released() -> None:
+    told = Told(packing())
+    released = {event.release.version: event.at for event in told.of(Released)}
+    began = {event.version: event.at for event in told.of(Moved, "learner") if event.state == "learning"}
+    early = [version for version in released if version in began and began[version] < released[version]]
+    assert len(early) > 15
+    assert all(event.at > released[event.version] for event in told.of(Averaged))
+
+
+def test_who_does_not_publish_makes_no_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, made = ReleaseExchange.prepare, list[tuple[str, int]]()
+
+    async def counted(releases: ReleaseExchange, weights: Weights, **rest: Any) -> Release:
+        made.append((releases._host.ports.me, weights.version))
+        return await prepare(releases, weights, **rest)
+
+    monkeypatch.setattr(ReleaseExchange, "prepare", counted)
+    told = Told(packing(Fault(at=40.0, fault="crash", peer="learner-0")))
+    announced = [(event.peer, event.release.version) for event in told.of(Released, "learner")]
+    assert {peer for peer, _ in announced} == {"learner-0", "learner-1"}
+    assert len(made) <= len(announced) + 2, "the last one, and one that its publisher died of"
+    assert Counter(version for _, version in made).most_common(2)[1][1] == 1
+
+
+def test_an_early_gradient_of_a_version_that_is_not_the_release_costs_no_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched, step = Watched(monkeypatch), Learner.step
+    order: dict[int, int] = {}
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        """At every fifth version, as a bit that flipped."""
+        mine = order.setdefault(id(learner), len(order))
+        return step(learner, vector + (1e-2 * mine if learner.version % 5 == 4 else 0.0))
+
+    monkeypatch.setattr(Learner, "step", differs)
+    told = Told(packing())
+    assert len(told.of(Snapped)) > 3 and watched.several() == {}
+    thrown = [
+        (before, after)
+        for before, after in pairwise(told.of(Moved, "learner-1"))
+        if after.state == "catching up" and before.state in ("learning", "releasing")
+    ]
+    assert thrown, "a gradient that was computed early, for nothing"
+    assert Counter(watched.trained).most_common(1)[0][1] == 1
+    assert {event.group for event in told.of(Judged) if event.verdict is Verdict.ADMIT} == {
+        *watched.trained,
+        *watched.held(),
+    }
+    assert [event for event in told.of(Trained, since=60) if event.members == 2]
+
+
+def test_a_learner_that_is_asked_to_stop_releases_what_it_stepped_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = ReleaseExchange.pack
+
+    async def stops(releases: ReleaseExchange, packed: Any) -> Weights:
+        host = releases._host
+        if host.ports.me == "learner-0" and host.now() > EPOCH + 20.0:
+            host.leave()
+        return await pack(releases, packed)
+
+    monkeypatch.setattr(ReleaseExchange, "pack", stops)
+    told = Told(packing(minutes=0.6))
+    (left,) = told.of(Left, "learner-0")
+    last = told.of(Trained, "learner-0")[-1].version
+    released = {event.release.version: event for event in told.of(Released, "learner")}
+    assert released[last].peer == "learner-0" and left.at >= released[last].at
+    assert not told.of(CaughtUp, "learner-1", since=20)
