@@ -9,7 +9,6 @@ last minutes, which dashboard.diagnosis reads; a few minutes fill them again.
 from __future__ import annotations
 
 import msgspec
-import zstandard
 
 from dashboard import pulse
 from dashboard.agreement import Agreement
@@ -25,6 +24,7 @@ from dashboard.state import CURVES, State, curve_name
 from dashboard.tally import VerdictTally
 from dashboard.text import LARGEST, number, proper, whole
 from dashboard.timeline import Timeline
+from swarm.compression import CompressionError, Zstd
 from swarm.config import Run
 from swarm.page_settings import History
 from swarm.types import PeerId, Release
@@ -42,12 +42,6 @@ gigabyte here."""
 
 COARSEST = 64
 """Least points of a curve that is thinned to save space: fewer would not show its shape."""
-
-WINDOW = 8 << 20
-"""Largest window of zstd in bytes that is accepted: what this compression level uses at most."""
-
-PIECE = 1 << 20
-"""Bytes unpacked at a time."""
 
 LEVEL = 3
 """Compression level of zstd: a state of 500 peers packs in tens of milliseconds."""
@@ -110,7 +104,7 @@ def load(
     """
     try:
         kept = _decoder.decode(_unpack(data))
-    except (msgspec.DecodeError, zstandard.ZstdError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SnapshotError(f"this is no kept state: {error}; it is made anew from what is heard") from error
     if kept.form != FORM:
         raise SnapshotError(f"this state is kept in form {kept.form}, this program reads form {FORM}")
@@ -152,24 +146,15 @@ def _keep(state: State) -> SavedState:
 
 
 def _pack(kept: SavedState) -> bytes:
-    return zstandard.ZstdCompressor(level=LEVEL).compress(_encoder.encode(kept))
+    return Zstd(LEVEL).deflate(_encoder.encode(kept))
 
 
 def _unpack(data: bytes) -> bytes:
-    """Unpack bytes up to our own limit; the size that they declare is not trusted."""
-    most = min(LARGEST_DUMP, SMALLEST + GROWS * len(data))
-    reader = zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(data)
-    pieces: list[bytes] = []
-    size = 0
-    while piece := reader.read(PIECE):
-        size += len(piece)
-        if size > most:
-            raise SnapshotError(
-                f"this state has more than {most} bytes when unpacked, which no state of {len(data)}"
-                " bytes has"
-            )
-        pieces.append(piece)
-    return b"".join(pieces)
+    """Raises SnapshotError for more bytes than a state of this size has."""
+    try:
+        return Zstd().inflate(data, 1, min(LARGEST_DUMP, SMALLEST + GROWS * len(data)))
+    except CompressionError as error:
+        raise SnapshotError(f"no state of {len(data)} bytes: {error}") from error
 
 
 def _shrink(kept: SavedState) -> bool:

@@ -32,8 +32,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
+
+from swarm.compression import CompressionError, Zstd
 
 Block = bytes | bytearray | memoryview
 Values = NDArray[Any]
@@ -68,16 +69,14 @@ _OF_CODES = _BY_CODE[np.arange(256)[:, None] >> [0, 2, 4, 6] & 3]
 added."""
 
 
-class _Zstd(threading.local):
-    """A thread's own contexts, kept: making one takes as long as a stream. None is for two threads at
-    once."""
+class _Mine(threading.local):
+    """A thread's own."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(LEVEL)
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.zstd = Zstd(LEVEL)
 
 
-_zstd = _Zstd()
+_mine = _Mine()
 
 
 class PatchError(ValueError):
@@ -292,7 +291,7 @@ def _lengths(form: struct.Struct, body: memoryview) -> tuple[tuple[int, ...], me
 
 def deflate(data: Block) -> bytes:
     """A zstd frame that says how much is in it; nothing for nothing."""
-    return _zstd.compressor.compress(data) if len(data) else b""
+    return _mine.zstd.deflate(data) if len(data) else b""
 
 
 def inflate(stream: memoryview, least: int, most: int) -> Octets:
@@ -300,17 +299,6 @@ def inflate(stream: memoryview, least: int, most: int) -> Octets:
     if not len(stream) and not least:
         return np.empty(0, np.uint8)
     try:
-        # python-zstandard allocates what the frame declares, whatever max_output_size says.
-        frame = zstandard.get_frame_parameters(stream)
-        # A frame of nothing hides what follows it; ours never look back beyond their content.
-        if not (max(1, least) <= frame.content_size <= most and frame.window_size <= frame.content_size):
-            raise PatchError(
-                f"a stream declares {frame.content_size} bytes (window {frame.window_size}), not {least} to"
-                f" {most}"
-            )
-        content = _zstd.decompressor.decompress(stream, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise PatchError(f"damaged compression: {error}") from error
-    if len(content) != frame.content_size:
-        raise PatchError(f"a stream has {len(content)} bytes and declares {frame.content_size}")
-    return np.frombuffer(content, np.uint8)
+        return np.frombuffer(_mine.zstd.inflate(stream, least, most), np.uint8)
+    except CompressionError as error:
+        raise PatchError(str(error)) from error

@@ -11,15 +11,13 @@ message is fit for an event. Not handled here: whether the sender may act in its
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
-import zstandard
 from msgspec import Meta
 
+from swarm.compression import CompressionError, Zstd
 from swarm.protocol import FRAME_LIMIT, MAIL_LIMIT, SCHEMA, Key, Limit, Topic
 from swarm.types import Array, Digest, Membership, PeerId, Struct
 
@@ -28,9 +26,6 @@ HEAD = 4 << 10
 
 COMPRESS_ABOVE = 1024
 """Bytes: compressing a smaller frame saves little."""
-
-PIECE = 64 << 10
-"""Bytes inflated at a time."""
 
 T = TypeVar("T")
 
@@ -111,7 +106,7 @@ def seal(
         signature=keyring.sign(_signed(run, proof, body)),
     )
     whole = encode(envelope)
-    data = b"\1" + zstandard.compress(whole) if len(whole) > COMPRESS_ABOVE else b"\0" + whole
+    data = b"\1" + Zstd().deflate(whole) if len(whole) > COMPRESS_ABOVE else b"\0" + whole
     if len(data) > limit.sealed or len(whole) > limit.inflated:
         sizes = f"{len(data)} bytes ({len(whole)} inflated)"
         raise WireError(
@@ -153,24 +148,10 @@ def _open_envelope(data: bytes) -> Envelope:
 
 
 def _inflate(data: bytes, most: int) -> bytes:
-    # A stream reader and our own count: python-zstandard ignores max_output_size when the frame declares a
-    # size. Who compresses at most that much never has to look further back.
     try:
-        with zstandard.ZstdDecompressor(max_window_size=most).stream_reader(io.BytesIO(data)) as reader:
-            out = b"".join(_pieces(reader, most))
-    except zstandard.ZstdError as error:
-        raise WireError(f"damaged compression, or more than {most} bytes in it: {error}") from error
-    if len(out) > most:
-        raise WireError(f"inflates beyond {most} bytes")
-    return out
-
-
-def _pieces(reader: zstandard.ZstdDecompressionReader, most: int) -> Iterator[bytes]:
-    """The inflated content in pieces, until `most` bytes are exceeded."""
-    size = 0
-    while size <= most and (piece := reader.read(min(PIECE, most + 1 - size))):
-        size += len(piece)
-        yield piece
+        return Zstd().inflate(data, 1, most)
+    except CompressionError as error:
+        raise WireError(str(error)) from error
 
 
 def check_array(array: Array, dtype: Literal["int32", "float32"], shape: tuple[int, ...]) -> None:

@@ -210,7 +210,7 @@ def test_a_bomb_stops_at_the_budget(declared: bool) -> None:
     assert len(frame) < 64 << 10
     tracemalloc.start()
     try:
-        with pytest.raises(WireError, match=r"inflates beyond|damaged compression"):
+        with pytest.raises(WireError, match="a frame declares"):
             open_(frame)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

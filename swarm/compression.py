@@ -1,0 +1,47 @@
+"""zstd frames of strangers: a frame says how much is in it, and is refused where that is not what may be.
+
+    Zstd(level).deflate(data)            -> frame, which declares its size
+    Zstd().inflate(frame, least, most)   -> content, of `least` to `most` bytes
+
+python-zstandard allocates what a frame declares, whatever limit it is given; so the declaration is checked
+first, and a frame without one is refused. Not handled: contents that are read in pieces.
+"""
+
+from __future__ import annotations
+
+import zstandard
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CompressionError(ValueError):
+    """These bytes are no frame of such a size; the message says why."""
+
+
+class Zstd:
+    """zstd's contexts, which take as long to make as a small frame; not for two threads at once."""
+
+    def __init__(self, level: int = 3) -> None:
+        self._compressor = zstandard.ZstdCompressor(level)
+        self._decompressor = zstandard.ZstdDecompressor()
+
+    def deflate(self, data: Buffer) -> bytes:
+        return self._compressor.compress(data)
+
+    def inflate(self, frame: Buffer, least: int, most: int) -> bytes:
+        """The content of one frame that has nothing behind it. Raises CompressionError before anything of a
+        wrong size is allocated."""
+        try:
+            said = zstandard.get_frame_parameters(frame)
+            size, window = said.content_size, said.window_size
+            # A frame of nothing hides what follows it; ours never look back beyond their content.
+            if not (max(1, least) <= size <= most and window <= size):
+                raise CompressionError(
+                    f"a frame declares {size} bytes (window {window}), not {least} to {most}"
+                )
+            content = self._decompressor.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise CompressionError(f"damaged compression: {error}") from error
+        if len(content) != size:
+            raise CompressionError(f"a frame has {len(content)} bytes and declares {size}")
+        return content
