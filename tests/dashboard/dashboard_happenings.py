@@ -48,9 +48,9 @@ def event(
 
 releases = st.builds(
     Release,
-    version=versions,
+    version=versions.map(abs),
     weights=digests,
-    size=st.integers(-1, 2**62),
+    size=st.integers(1, 2**62),
     parent=st.just(digest(0)),
     publisher=peers | strange,
     learners=st.just(1),
