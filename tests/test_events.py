@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from swarm import events
 from swarm.events import AnyEvent, Bus, Event, Noted, Trained
 from swarm.journal import Journal, from_line, read_journal, to_line
-from swarm.types import Finite, PeerId
+from swarm.types import Count, Finite, PeerId, Root, Size
 
 numbers = st.floats(-1e300, 1e300)
 KINDS = get_args(AnyEvent)
@@ -30,6 +30,10 @@ def sample(kind: type) -> st.SearchStrategy:  # type: ignore[type-arg]
 def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
     if kind == Finite:
         return numbers
+    if kind == Root:
+        return st.from_regex("[0-9a-f]{64}", fullmatch=True)
+    if kind in (Count, Size):
+        return st.integers(1, (1 << 63) - 1)
     if hasattr(kind, "__metadata__"):
         # 64 characters are the least that any text may have.
         return st.text(max_size=64) if kind.__origin__ is str else of(kind.__origin__)
