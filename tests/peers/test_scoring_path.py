@@ -122,7 +122,7 @@ class Told:
 
 
 def test_a_reward_that_fails_for_some_groups_costs_those_groups_and_is_told() -> None:
-    told = Told(lambda role: Flawed(tenth), minutes=1.2)
+    told = Told(lambda role: Flawed(tenth), minutes=1.6)
     faults, mended = told.of(events.Faulted, "sampler"), told.of(events.Recovered, "sampler")
     assert faults and {fault.part for fault in faults} == {"rewards"} and "no such color" in faults[0].detail
     assert abs(len(faults) - len(mended)) <= 3
