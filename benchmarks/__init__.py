@@ -9,6 +9,7 @@
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
+    swarms     five simulated swarms: share that learners compute      lines without an end
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
     engines    tokens/s of each sampler engine in a swarm; learners;   that engine alone; full training;
@@ -40,6 +41,7 @@ ROWS = {
     "patches": "benchmarks.rows.patches",
     "rounds": "benchmarks.rows.rounds",
     "lines": "benchmarks.rows.lines",
+    "swarms": "benchmarks.rows.swarms",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",
     "engines": "benchmarks.rows.engines",

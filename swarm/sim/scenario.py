@@ -19,7 +19,7 @@ import msgspec
 
 from swarm.config import Delay, DelayLaw, Run
 from swarm.protocol import Role
-from swarm.sections import Count, Number, Part, Positive, Section
+from swarm.sections import Count, Number, Part, Positive, Section, Share
 from swarm.sim.flows import Line
 
 FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
@@ -63,6 +63,8 @@ class LineLaw(Section, frozen=True):
 
     up: RateLaw | None = None
     down: RateLaw | None = None
+    one_way: Share = 0.0
+    """Part of the peers that nobody can dial: they answer those alone whom they called."""
 
     def draw(self, rng: Random) -> Line:
         up, down = (law.draw(rng) if law is not None else math.inf for law in (self.up, self.down))
@@ -83,6 +85,8 @@ class Bytes(Section, frozen=True):
     """Blocks of a release."""
     patch_blocks: Count = 16
     """Blocks of a patch."""
+    begun: bool = False
+    """Whether every peer has the first version from the start, as those have that took it from the Hub."""
 
 
 class Fault(Section, frozen=True):

@@ -118,6 +118,12 @@ class StandIn:
         self.unit = said.release / self._size
         """Bytes that a byte of a block counts as."""
 
+        with self.cut():
+            self.first = Blocks.of(release_bytes(self.table().module))
+        """Version 0, as it is released."""
+        self.begun = said.begun
+        """Whether everybody has it from the start."""
+
     def table(self) -> Tabular:
         """The policy with its filler, at version 0."""
         table = Tabular(**self._options, filler=self._count)

@@ -151,7 +151,7 @@ class World:
         peer = SimPeer(
             name=name,
             role=role_of(name),
-            ports=self._network.ports(name, self._price(f"{name}/{life}")),
+            ports=self._network.ports(name, self._price(f"{name}/{life}"), self._is_one_way(name)),
             seed=self._rng(f"{name}/{life}").getrandbits(48),
             config=self._config,
             bus=bus,
@@ -204,6 +204,11 @@ class World:
             for name in self._scenario.everybody()
             if (role := role_of(name)) in laws
         }
+
+    def _is_one_way(self, name: str) -> bool:
+        """The same in all its lives."""
+        law = self._scenario.lines.get(role_of(name))
+        return law is not None and self._rng(f"{name}/dials").random() < law.one_way
 
     def _price(self, stream: str) -> Callable[[str], float]:
         prices, rng = self._scenario.prices, self._rng(f"{stream}/prices")

@@ -47,7 +47,11 @@ def test_a_path_is_that_path_alone(elsewhere: Path) -> None:
 def test_an_unknown_name_is_refused_with_those_that_ship() -> None:
     with pytest.raises(WrongUsage, match=r"cannot read dmeo: .* settings that ship: demo, gsm8k"):
         shipped.settings(Path("dmeo"))
-    with pytest.raises(WrongUsage, match=r"scenarios that ship: faults, home-lines, paper-delay, quick$"):
+    with pytest.raises(
+        WrongUsage,
+        match=r"scenarios that ship: faults, four-homes-lora, home-lines, lab-8b, one-home, paper-delay, "
+        r"quick, two-homes, two-labs$",
+    ):
         shipped.scenario(Path("demo"))
 
 
