@@ -155,6 +155,21 @@ class Window(Section):
 class Averaging(Section):
     """A round of averaging between learners. Links with long delays need larger times."""
 
+    mode: Literal["butterfly", "sites"] = "butterfly"
+    """What a version is made of: `butterfly`, the mean of one gradient of each learner, in full; `sites`, for
+    slow lines, the largest values of what each learner changed in `local_steps` steps of its own
+    (docs/network.md). `match`, `request`, `chunk`, `alone` and `compression` are the butterfly's."""
+    local_steps: Count = 8
+    """sites: optimizer steps of each learner in a version. More of them cost fewer bytes a step; learners
+    drift apart meanwhile, and `window.versions` counts versions of so many steps."""
+    density: Part = 0.015625
+    """sites: largest share of a contribution's values that is sent, the others are sent later. Bytes grow
+    with it."""
+    outer_lr: Positive = 0.7
+    """sites: step along the mean of the contributions; 1 without momentum takes the mean as it is."""
+    outer_momentum: Decay = 0.9
+    """sites: decay of the Nesterov momentum of that step. In the long run it multiplies steps by
+    1 / (1 - momentum)."""
     match: Seconds = 2.0
     """Seconds to find the other learners; a round starts at once when all of them are there."""
     request: Seconds = 1.0
@@ -165,7 +180,8 @@ class Averaging(Section):
     more."""
     deadline: Weight = 0.0
     """Most seconds of a round, beyond which it is begun anew. 0: twice what the gradient's size and the
-    members' uplinks ask for, at least 20 and at most `window.seconds`."""
+    members' uplinks ask for, at least 20 and at most `window.seconds`. sites: seconds in which the others
+    name their contributions after the first one; 0: twice what a gradient takes, at least 20."""
     alone: Literal["step", "keep"] = "step"
     """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
     compression: Literal["none", "float16", "int8"] = "float16"

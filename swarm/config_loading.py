@@ -81,6 +81,12 @@ LEAST_MBIT = 0.5
 """Mbit/s of a limit at least: a block of 1 MiB takes 17 s, and the four that are asked for together 67 s."""
 
 
+SHARDED_SITES = (
+    "run.averaging.mode = 'sites' with peer.learner.gpus above 1: a model split over several GPUs makes no"
+    " contributions yet; set peer.learner.gpus = 1, or run.averaging.mode = 'butterfly' in a new run"
+)
+
+
 def load(
     path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> LoadedConfig:
@@ -193,6 +199,8 @@ def _check_relations(loaded: LoadedConfig) -> None:
                 f"{loaded.origins[key]}: {key} is {mbit:g} Mbit/s, and no release passes in time below"
                 f" {LEAST_MBIT:g}; 0 is no limit"
             )
+    if loaded.config.run.averaging.mode == "sites" and loaded.config.peer.learner.gpus > 1:
+        raise ConfigError(SHARDED_SITES)
 
 
 T = TypeVar("T", bound=Section)

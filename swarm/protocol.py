@@ -69,6 +69,7 @@ class Service(StrEnum):
     BLOBS = "blobs"
     PATCHES = "patches"
     STATES = "states"
+    CONTRIBUTIONS = "contributions"
     SPEC = "spec"
     NEWEST = "newest"
     RELEASE = "release"
@@ -101,6 +102,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "bytes", answered="weights"),
     # As BLOBS, for another store, so that the bytes of states and of releases are counted apart.
     Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
+    Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "digest", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
@@ -121,13 +123,15 @@ class Topic(StrEnum):
     RELEASE = "release"
     BEAT_SAMPLER = "beat/sampler"
     EVENT = "event"
+    CONTRIBUTION = "contribution"
+    COUNTED = "counted"
 
 
 class TopicRow(NamedTuple):
     noun: str
     limit: Limit
     all: bool
-    """Whether all peers subscribe; observers subscribe to every topic."""
+    """Whether all peers subscribe; observers also subscribe to what the page shows."""
     why: str
 
 
@@ -137,6 +141,8 @@ TOPICS: Mapping[Topic, TopicRow] = {
     # A peer that lacks a release subscribes for a while.
     Topic.BEAT_SAMPLER: TopicRow("Beat", BEAT_LIMIT, False, "heartbeats of the many"),
     Topic.EVENT: TopicRow("Bundle", EVENT_LIMIT, False, "events that the page shows"),
+    Topic.CONTRIBUTION: TopicRow("Contribution", RELEASE_LIMIT, False, "to learners: one exists"),
+    Topic.COUNTED: TopicRow("ContributionList", RELEASE_LIMIT, False, "to learners: which ones count"),
 }
 
 

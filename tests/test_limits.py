@@ -39,9 +39,12 @@ from swarm.sim.links import SimLinks
 from swarm.types import (
     Array,
     Beat,
+    Contribution,
+    ContributionList,
     Delegation,
     Digest,
     Group,
+    ListEntries,
     Membership,
     PeerId,
     Receipt,
@@ -70,6 +73,9 @@ DECODED = {
     "WayQuery": WayQuery,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
+    "Contribution": Contribution,
+    "ContributionList": ContributionList,
+    "ListEntries": ListEntries,
 }
 """Every type into which something is decoded that a peer sent. `bytes` is what a private run's mail wraps, in
 an envelope."""

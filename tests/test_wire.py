@@ -72,6 +72,15 @@ CLOSED = types.BatchRewards(
     completions=types.Moments(count=8, mean=0.5, square=2.0),
     groups=types.Moments(count=2, mean=0.5, square=0.125),
 )
+CONTRIBUTION = types.Contribution(
+    version=1,
+    weights=Digest("a" * 64),
+    learner=ME.me,
+    root=Digest("b" * 64),
+    size=1,
+    groups=1,
+    weight=1.0,
+)
 MESSAGE = types.Message(role="user", content="1")
 NOUNS = [
     GROUP,
@@ -85,6 +94,9 @@ NOUNS = [
     Link(received={"weights": 7}, rtt=0.25, relayed=True),
     Receipt(verdict=Verdict.STALE, detail="old", version=1, credit=0),
     types.Patch(base=Digest("a" * 64), root=Digest("b" * 64), size=1),
+    CONTRIBUTION,
+    types.ContributionList(version=1, weights=Digest("a" * 64), leader=ME.me, root=Digest("b" * 64), size=1),
+    types.ListEntry(learner=ME.me, root=Digest("b" * 64), size=1, groups=1, weight=1.0, share=1.0),
     ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
     WayQuery(to=Digest("a" * 64), held=(Digest("b" * 64),)),
     Way(releases=(b"sealed",)),

@@ -15,10 +15,9 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +32,7 @@ from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
+from peers.roles.programs import program_of
 from peers.roles.seed import Seed
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
@@ -334,9 +334,11 @@ async def _act(
     """Build the role's engine or learner, and run it."""
     from peers.build import factory
 
-    program = resolve_name(ROLES[role].program)
+    settings = from_run_dict(run.spec.run)
+    program = program_of(role, settings)
     if ROLES[role].policy is Policy.TRAINED:
-        async with open_averager(local, run, node) as averager:
+        butterfly = settings.averaging.mode == "butterfly"
+        async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
             host = _host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
@@ -384,7 +386,7 @@ async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskS
 
 
 class NoAverager:
-    """The Averager port of a peer that is no learner."""
+    """The Averager port of a peer that averages no gradients."""
 
     async def average(
         self,
@@ -394,4 +396,4 @@ class NoAverager:
         peers: Collection[PeerId],
         deadline: float,
     ) -> Average | None:
-        raise RuntimeError("only a learner averages")
+        raise RuntimeError("only a learner of a run in butterfly mode averages")

@@ -16,15 +16,16 @@ from peers.errors import CannotHere, WrongUsage
 from peers.fit import fits, hardware
 from peers.fit.model_shape import examine
 from swarm.config import Config, Run
+from swarm.config_loading import SHARDED_SITES
 from swarm.learn import adapters, tokenization
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.learn.fsdp.learner import ShardedLearner
-from swarm.learn.learner import Learner
 from swarm.learn.microbatch import ran_out
 from swarm.learn.model import load_policy, loader
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import config_of
+from swarm.learn.site_learner import of_mode
 from swarm.learn.tokenization import Tokenization
 from swarm.sample.base import Engine, EngineError
 from swarm.sample.hf import HfEngine
@@ -71,7 +72,8 @@ def learner(model: Path, config: Config) -> tuple[BaseLearner, Tokenization]:
     quantize = "nf4" if run.model.training == "qlora" else "none"
     policy = _policy(model, run, _device(settings.device), settings.dtype, quantize)
     try:
-        return Learner(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
+        kind = of_mode(run)
+        return kind(LanguageModel(policy, tokens), run, settings, ram=lambda: hardware.memory()[1]), tokens
     except ValueError as error:
         raise CannotHere(str(error)) from error
 
@@ -81,10 +83,12 @@ def learner_gpus(model: Path, config: Config) -> int:
     when there are fewer than `peer.learner.gpus`.
 
     When that setting is 0: one if the model fits on it by `swarm fit`'s estimate, else all; a run that cannot
-    be split (qlora, another optimizer than AdamW) takes one.
+    be split (qlora, another optimizer than AdamW, sites) takes one.
     """
     run, settings = config.run, config.peer.learner
     there = torch.cuda.device_count() if settings.device in ("auto", "cuda") else 1
+    if settings.gpus > 1 and run.averaging.mode == "sites":
+        raise CannotHere(SHARDED_SITES)
     if settings.gpus > max(there, 1):
         raise CannotHere(
             f"peer.learner.gpus is {settings.gpus}, and peer.learner.device = {settings.device!r} is {there}"
@@ -92,7 +96,7 @@ def learner_gpus(model: Path, config: Config) -> int:
         )
     if settings.gpus > 0 or there < 2:
         return max(settings.gpus, 1)
-    if run.model.training == "qlora" or run.optimizer.name != "adamw":
+    if run.model.training == "qlora" or run.optimizer.name != "adamw" or run.averaging.mode == "sites":
         return 1
     wanted = fits.row(fits.Case.of(model, config, hardware.machine()), fits.LEARNER, run.model.training).gpus
     return min(there, max(1, wanted))

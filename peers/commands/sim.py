@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -22,6 +21,7 @@ from peers.build import base_model
 from peers.roles.evaluator import Evaluator
 from peers.roles.learner import LearnerPeer
 from peers.roles.learner_inbox import Decoder
+from peers.roles.programs import program_of
 from peers.roles.sampler import Sampler
 from peers.roles.seed import Seed
 from peers.runtime.frames import Frames
@@ -31,6 +31,7 @@ from swarm.core.membership import Trust
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
+from swarm.learn.site_learner import Counted, SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
 from swarm.protocol import ROLES, Limit, Policy
@@ -152,7 +153,7 @@ def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) ->
     if source is None:
         source = tasks.source(run.task, run.seed)
     row = ROLES[host.who.role]
-    program = resolve_name(row.program)
+    program = program_of(host.who.role, run)
     match row.policy:
         case Policy.USED:
             return program(host, parts.engine(), source)
@@ -175,7 +176,9 @@ def _table(config: Config, stand_in: StandIn | None) -> PolicyParts:
     decoder = Letters(options.get("alphabet", ALPHABET))
 
     def learner() -> BaseLearner:
-        return LargeLearner(stand_in, run) if stand_in is not None else Learner(Tabular(**options), run)
+        if stand_in is None:
+            return of_mode(run)(Tabular(**options), run)
+        return (LargeSiteLearner if run.averaging.mode == "sites" else LargeLearner)(stand_in, run)
 
     return PolicyParts(
         engine=lambda: ToyEngine(from_bytes, run.sampling.temperature),
@@ -192,6 +195,24 @@ class LargeLearner(Learner):
 
     def step(self, vector: Tensor) -> dict[str, float]:
         metrics = super().step(vector)
+        self._stand_in.fill(self.policy, self.version)
+        return metrics
+
+    def load_state(self, state: bytes) -> dict[str, Any]:
+        extra = super().load_state(state)
+        self._stand_in.fill(self.policy, self.version)
+        return extra
+
+
+class LargeSiteLearner(SiteLearner):
+    """As LargeLearner, in a run in `sites` mode."""
+
+    def __init__(self, stand_in: StandIn, run: Run) -> None:
+        super().__init__(stand_in.table(), run)
+        self._stand_in = stand_in
+
+    def outer_step(self, counted: Sequence[Counted], mine: bool) -> dict[str, float]:
+        metrics = super().outer_step(counted, mine)
         self._stand_in.fill(self.policy, self.version)
         return metrics
 

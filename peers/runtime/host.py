@@ -206,13 +206,13 @@ class Host:
                     service.cancel()
 
     def _services(self) -> list[Any]:
-        names = [name for name, row in TOPICS.items() if row.all or self.who.observes]
         takers: dict[Topic, Callable[[bytes], object]] = {
             Topic.BEAT: self._hear_beat,
             Topic.BEAT_SAMPLER: self._hear_beat,
             Topic.RELEASE: self.releases.hear,
             Topic.EVENT: self._hear_events,
         }
+        names = [name for name in takers if TOPICS[name].all or self.who.observes]
         always = (
             self._beat_forever,
             self._expire_forever,
@@ -222,13 +222,15 @@ class Host:
             self._emit_traffic_forever,
             self.releases.look_for_holders_forever,
         )
-        return [*(service() for service in always), *(self._listen(name, takers[name]) for name in names)]
+        return [*(service() for service in always), *(self.listen(name, takers[name]) for name in names)]
 
     async def hear_samplers(self) -> None:
         """Listen to samplers' heartbeats until cancelled; otherwise only observers do."""
-        await self._listen(Topic.BEAT_SAMPLER, self._hear_beat)
+        await self.listen(Topic.BEAT_SAMPLER, self._hear_beat)
 
-    async def _listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
+    async def listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
+        """Hand each message of a topic to `take` until cancelled; a WireError of it becomes a Rejected
+        event."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
                 self._take(take, name, sender, data)

@@ -5,10 +5,15 @@ refused with both names, and a refused pair changes nothing. `diagram()` draws i
 packed and released beside the round: only a gradient that is ready earlier waits for that.
 
     GATHERING -> LEARNING -> (RELEASING) -> MATCHING -> STEPPING -> GATHERING, and CATCHING_UP from anywhere
+
+A run in `sites` mode has a table of its own: several gradients are stepped along before a version is made.
+
+    GATHERING -> LEARNING -> STEPPING -> GATHERING -> ... -> MATCHING -> STEPPING -> GATHERING
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from swarm.protocol import Phase
@@ -45,6 +50,10 @@ class Cause(StrEnum):
     step alone."""
     ROUND_BROKE = "round broke"
     STEPPED = "stepped"
+    STEPPED_LOCALLY = "stepped locally"
+    """sites: along my own gradient; the version stays."""
+    CONTRIBUTION_READY = "contribution ready"
+    """sites: I stepped as often as a version takes, or others wait for what I have."""
     PUBLISHED = "published"
     """My version is released, by me or by another."""
     AHEAD_SEEN = "ahead seen"
@@ -61,6 +70,7 @@ class Command(StrEnum):
     LEARN = "learn"
     AVERAGE = "average"
     STEP = "step"
+    STEP_LOCALLY = "step locally"
     AWAIT = "await"
     FETCH = "fetch"
     FLUSH = "flush"
@@ -91,6 +101,21 @@ TABLE: dict[tuple[State, Cause], tuple[State, Command]] = {
     **{(state, _C.STOP): (_S.STOPPED, _X.FLUSH) for state in State},
 }
 
+SITES: dict[tuple[State, Cause], tuple[State, Command]] = {
+    pair: after
+    for pair, after in TABLE.items()
+    if pair[0] not in (_S.MATCHING, _S.RELEASING) or pair[1] in (_C.AHEAD_SEEN, _C.STOP)
+} | {
+    (_S.LEARNING, _C.GRADIENT_READY): (_S.STEPPING, _X.STEP_LOCALLY),
+    (_S.LEARNING, _C.GRADIENT_EARLY): (_S.STEPPING, _X.STEP_LOCALLY),
+    (_S.STEPPING, _C.STEPPED_LOCALLY): (_S.GATHERING, _X.GATHER),
+    (_S.STEPPING, _C.CONTRIBUTION_READY): (_S.MATCHING, _X.AVERAGE),
+    (_S.GATHERING, _C.CONTRIBUTION_READY): (_S.MATCHING, _X.AVERAGE),
+    (_S.MATCHING, _C.AVERAGED): (_S.STEPPING, _X.STEP),
+    (_S.MATCHING, _C.ROUND_BROKE): (_S.GATHERING, _X.GATHER),
+}
+"""Of a run in `sites` mode."""
+
 
 class IllegalMove(Exception):
     """A bug of ours: this cannot happen in this state."""
@@ -99,13 +124,13 @@ class IllegalMove(Exception):
 class Round:
     """The state of one learner's round. `advance` changes it and returns the next command."""
 
-    def __init__(self) -> None:
-        self.state = State.GATHERING
+    def __init__(self, table: Mapping[tuple[State, Cause], tuple[State, Command]] = TABLE) -> None:
+        self._table, self.state = table, State.GATHERING
 
     def advance(self, cause: Cause) -> Command:
         """Raises IllegalMove, changing nothing, when the table does not have the pair."""
         try:
-            self.state, command = TABLE[self.state, cause]
+            self.state, command = self._table[self.state, cause]
         except KeyError:
             raise IllegalMove(f"{cause.value!r} cannot happen while {self.state.value!r}") from None
         return command

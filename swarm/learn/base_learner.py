@@ -136,6 +136,12 @@ class BaseLearner(ABC):
         Raises OutOfMemory: with nothing changed, or, half way, with `version` -1: then there is no policy
         until the next `load`.
         """
+        metrics = self._step(vector)
+        self.version += 1
+        return metrics
+
+    def _step(self, vector: Tensor) -> dict[str, float]:
+        """`step` without the next version."""
         if vector.shape != (self.size,):
             raise ValueError(
                 f"this gradient has the shape {[*vector.shape]}, the policy has {self.size} parameters"
@@ -150,7 +156,6 @@ class BaseLearner(ABC):
         rate = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup))
         self._descend(vector, clip, rate)
         self._steps += 1
-        self.version += 1
         return {"grad_norm": norm, "lr": rate}
 
     @abstractmethod

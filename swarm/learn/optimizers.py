@@ -104,6 +104,20 @@ class MasterOptimizer:
             else:
                 weights.follow(self.masters[name], parameter)
 
+    def gather(self) -> Tensor:
+        """All masters as one vector (P,) float32 on the CPU, a copy."""
+        parts = [master.detach().reshape(-1).cpu() for master in self.masters.values()]
+        return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
+
+    @torch.no_grad()
+    def place(self, vector: Tensor) -> None:
+        """Set masters and parameters to what `gather` returned."""
+        start = 0
+        for name, master in self.masters.items():
+            master.copy_(vector[start : start + master.numel()].view_as(master))
+            start += master.numel()
+            self._cast(name)
+
     def forget(self) -> None:
         """Forget all moments and free their memory."""
         self._optimizer = self._new()

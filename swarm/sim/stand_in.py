@@ -117,6 +117,8 @@ class StandIn:
         """Of a gradient."""
         self.unit = said.release / self._size
         """Bytes that a byte of a block counts as."""
+        self._contribution = self.values / (policy // 2)
+        """Bytes that a byte of a contribution counts as: it has no filler."""
 
         with self.cut():
             self.first = Blocks.of(release_bytes(self.table().module))
@@ -143,6 +145,8 @@ class StandIn:
         """Bytes that a message counts as on a line."""
         if service == Service.GROUPS and not is_answer:
             return self._said.group or len(message)
+        if service == Service.CONTRIBUTIONS and is_answer:
+            return round(self._contribution * len(message))
         if service in BLOCKS and is_answer:
             return len(message) + round((self.unit - 1) * carried(message))
         return len(message)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from swarm.core.rounds import TABLE, Cause, Command, IllegalMove, Round, State, diagram
+from swarm.core.rounds import SITES, TABLE, Cause, Command, IllegalMove, Round, State, diagram
 
 PAIRS = list(product(State, Cause))
 
@@ -57,8 +57,9 @@ def test_every_state_but_the_last_leads_back_to_gathering() -> None:
 
 
 def test_every_command_and_every_cause_is_used() -> None:
-    assert {command for _, command in TABLE.values()} == set(Command)
-    assert {cause for _, cause in TABLE} == set(Cause)
+    both = TABLE | SITES
+    assert {command for _, command in both.values()} == set(Command)
+    assert {cause for _, cause in both} == set(Cause)
 
 
 def test_a_swarm_that_is_ahead_is_followed_from_every_state_that_works() -> None:
@@ -77,4 +78,5 @@ def test_a_command_belongs_to_one_state() -> None:
 def test_the_diagram_names_every_state_and_every_cause_but_the_common_ones() -> None:
     text = diagram()
     assert all(state.value.replace(" ", "_") in text for state in State if state is not State.STOPPED)
-    assert all(cause.value in text for cause in Cause if cause not in (Cause.AHEAD_SEEN, Cause.STOP))
+    causes = {cause for _, cause in TABLE} - {Cause.AHEAD_SEEN, Cause.STOP}
+    assert all(cause.value in text for cause in causes)

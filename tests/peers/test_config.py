@@ -348,3 +348,9 @@ def test_a_key_that_is_like_no_other_names_those_of_its_table_alone() -> None:
 
 def test_a_table_that_is_given_a_value_names_a_key_in_it() -> None:
     assert layers.Schema(Whole).not_a_key("left.only").endswith("such as left.only.size")
+
+
+def test_a_model_on_several_gpus_at_a_site_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="split over several GPUs"):
+        load(None, ["run.averaging.mode=sites", "peer.learner.gpus=2"])
+    assert load(None, ["run.averaging.mode=sites"]).config.run.averaging.local_steps == 8

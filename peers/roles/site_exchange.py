@@ -1,0 +1,311 @@
+"""Contributions between the learners of a run in `sites` mode, and the list that says which of them count.
+
+    mine    --> blocks under a root, named on topic "contribution", again at every beat until a list is here
+    others' --> heard, fetched, measured                                              beside the round
+    close   --> entries under a root, named on topic "counted"
+    take    --> the entries of a list and their bytes, from the learners that name or hold them
+
+Invariants: what counts is named by a member of the run as its own, and is a contribution to this model; of a
+learner the first one to a version counts. What belongs to another version, or to other weights of mine, is
+not for me. Not handled here: who closes a list and when (swarm.core.site_lists), what is done with it
+(peers.roles.sites).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.blocks import Blocks
+from swarm.core import site_lists
+from swarm.core.site_lists import Gathered
+from swarm.core.standing import Usual
+from swarm.learn.site_learner import Counted, SiteLearner
+from swarm.net.blobs import Blobs
+from swarm.net.ports import NetError
+from swarm.protocol import RELEASE_LIMIT, Kind, Role, Service, Topic
+from swarm.types import (
+    Contribution,
+    ContributionList,
+    Digest,
+    ListEntries,
+    ListEntry,
+    PeerId,
+)
+
+KEEP = 4
+"""Versions whose lists and contributions are held: who is late takes the steps that it missed."""
+
+LARGEST_LIST = 2 << 20
+"""Bytes of a list: 4096 entries of 512."""
+
+AT_ONCE = 4
+"""Contributions that are fetched at a time: more would all be late on a slow line."""
+
+RETRY = 1.0
+"""Seconds before a contribution or a list that could not be had is fetched again."""
+
+
+class Taken(NamedTuple):
+    """A list, and all that it names."""
+
+    entries: tuple[ListEntry, ...]
+    counted: tuple[Counted, ...]
+    """In the order of the entries."""
+    norms: tuple[float, ...]
+
+    @property
+    def members(self) -> frozenset[PeerId]:
+        return frozenset(one.learner for one in self.entries)
+
+    @property
+    def groups(self) -> int:
+        return sum(one.groups for one in self.entries)
+
+    @property
+    def scaled(self) -> dict[PeerId, float]:
+        return {one.learner: one.share for one in self.entries if one.share < 1}
+
+
+class SiteExchange:
+    def __init__(self, host: Host, learner: SiteLearner, where: Callable[[], tuple[int, Digest]]) -> None:
+        """`where()`: my version and its weights."""
+        self._host, self._learner, self._where = host, learner, where
+        self._blobs = Blobs(
+            host.ports.mail, service=Service.CONTRIBUTIONS, keep=KEEP, rng=host.rng, on_bad=self._bad_holder
+        )
+        self._at = where()
+        self._gathered = Gathered(self._at[1])
+        self._lists: OrderedDict[tuple[int, Digest], ContributionList] = OrderedDict()
+        """Version and its weights -> its list: the last that were heard."""
+        self._entries: tuple[ListEntry, ...] = ()
+        """Of that list."""
+        self._refused: set[Digest] = set()
+        """Lists that are of no use."""
+        self._mine = b""
+        """My contribution, as I named it."""
+        self._closed: tuple[int, bytes] = (-1, b"")
+        """The version of the last list that I closed, and the list as I named it."""
+        self._asked = False
+        """Whether somebody has not heard of that list."""
+        self._under_way: set[Digest] = set()
+        self._usual = Usual()
+
+    # --- beside the round -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Hear of contributions and lists, fetch contributions, and name mine again, until cancelled."""
+        await self._blobs.serve()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._host.listen(Topic.CONTRIBUTION, self._hear))
+            tasks.create_task(self._host.listen(Topic.COUNTED, self._hear_list))
+            tasks.create_task(self._repeat_forever())
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._fetch_forever())
+
+    def gathered(self) -> Gathered:
+        """The contributions to my version that I know."""
+        if (at := self._where()) != self._at:
+            self._at, self._gathered, self._mine, self._entries = at, Gathered(at[1]), b"", ()
+            self._refused.clear()
+        return self._gathered
+
+    def _hear(self, sealed: bytes) -> None:
+        opened = self._host.open(sealed, RELEASE_LIMIT)
+        one = wire.decode(opened.body, Contribution)
+        self._check(opened, one.learner, f"contribution to version {one.version}")
+        gathered = self.gathered()
+        if (one.version, one.weights) != self._at or one.learner == self._host.ports.me:
+            self._asked |= one.version == self._closed[0]
+            return
+        if not 0 < one.size <= self._learner.largest:
+            most = self._learner.largest
+            raise wire.WireError(f"contribution of {one.size} bytes to version {one.version}: at most {most}")
+        if why := gathered.name(one, self._host.now()):
+            raise wire.WireError(f"contribution to version {one.version}: {why}")
+        self._host.move()
+
+    def _hear_list(self, sealed: bytes) -> None:
+        opened = self._host.open(sealed, RELEASE_LIMIT)
+        closed = wire.decode(opened.body, ContributionList)
+        self._check(opened, closed.leader, f"list of version {closed.version}")
+        if not 0 < closed.size <= LARGEST_LIST:
+            raise wire.WireError(f"list of version {closed.version} with {closed.size} bytes")
+        if closed.root not in self._refused:
+            self._know(closed)
+
+    def _know(self, closed: ContributionList) -> None:
+        """Remember a list; of a version the first one."""
+        self._lists.setdefault((closed.version, closed.weights), closed)
+        while len(self._lists) > KEEP:
+            del self._lists[min(self._lists)]
+        self._host.move()
+
+    def _check(self, opened: wire.Opened, signer: PeerId, what: str) -> None:
+        """Raise WireError unless a learner of this run says this of itself."""
+        why = self._host.distrust(opened, Role.LEARNER)
+        if why is None and opened.sender != signer:
+            why = f"it is not signed by {signer}"
+        if why is not None:
+            raise wire.WireError(f"{what} of {opened.sender}: {why}")
+
+    async def _repeat_forever(self) -> None:
+        """A message of gossip may be lost, and who was at an earlier version did not take it."""
+        while True:
+            await self._host.ports.clock.sleep(self._host.config.run.pace.beat)
+            if self.undecided and self._mine:
+                await self._say(Topic.CONTRIBUTION, self._mine)
+            if self._asked:
+                self._asked = False
+                await self._say(Topic.COUNTED, self._closed[1])
+
+    async def _say(self, topic: Topic, sealed: bytes) -> None:
+        with contextlib.suppress(NetError):
+            await self._host.ports.gossip.publish(self._host.topic(topic), sealed)
+
+    async def _fetch_forever(self) -> None:
+        while True:
+            due = (one for one in self.gathered().missing() if one.root not in self._under_way)
+            if (one := next(due, None)) is None:
+                await self._host.changed(self._host.config.run.pace.beat)
+                continue
+            self._under_way.add(one.root)
+            try:
+                await self._fetch(one, self._gathered)
+            finally:
+                self._under_way.discard(one.root)
+
+    async def _fetch(self, one: Contribution, gathered: Gathered) -> None:
+        try:
+            found = await self._blobs.fetch(one.version, one.root, one.size, self._holders(one.learner))
+        except NetError:
+            await self._host.ports.clock.sleep(RETRY)
+            return
+        try:
+            norm = await self._host.ports.work.run(Kind.PATCH, self._learner.norm, found.whole)
+        except ValueError as error:
+            gathered.useless.add(one.learner)
+            reason = f"contribution to version {one.version}: {error}"
+            self._host.emit(events.Rejected, sender=one.learner, kind=Service.CONTRIBUTIONS, reason=reason)
+        else:
+            gathered.norms[one.learner] = norm
+        self._host.move()
+
+    def _holders(self, first: PeerId) -> list[PeerId]:
+        """Who may have what `first` named."""
+        others = [peer for peer in self._host.roster.learners() if peer not in (first, self._host.ports.me)]
+        return [first, *others]
+
+    # --- for the round --------------------------------------------------------------------------------------
+
+    @property
+    def undecided(self) -> bool:
+        """Whether no list of my version is known that may be of use."""
+        self.gathered()
+        return self._at not in self._lists
+
+    async def contribute(self, groups: int, weight: float) -> None:
+        """Name what I trained since my version, on `groups` groups. Raises ValueError where it is not
+        finite."""
+        gathered, me = self.gathered(), self._host.ports.me
+        blocks, norm = await self._host.ports.work.run(Kind.COPY, self._packed)
+        one = Contribution(
+            version=self._at[0],
+            weights=self._at[1],
+            learner=me,
+            root=blocks.root,
+            size=blocks.size,
+            groups=groups,
+            weight=weight,
+        )
+        self._blobs.hold(one.version, blocks)
+        gathered.name(one, self._host.now())
+        gathered.norms[me] = norm
+        self._mine = self._host.seal(one, RELEASE_LIMIT)
+        await self._say(Topic.CONTRIBUTION, self._mine)
+
+    def _packed(self) -> tuple[Blocks, float]:
+        data = self._learner.contribution()
+        return Blocks.of(data), self._learner.norm(data)
+
+    async def close(self, groups: int) -> None:
+        """Sign the list of what is here. `groups`: those of a version over all learners."""
+        listed = site_lists.entries(self.gathered(), self._usual.norm(), groups)
+        blocks = Blocks.of(wire.encode(listed))
+        version, weights = self._at
+        self._blobs.hold(version, blocks)
+        closed = ContributionList(
+            version=version, weights=weights, leader=self._host.ports.me, root=blocks.root, size=blocks.size
+        )
+        self._lists[self._at] = closed
+        self._know(closed)
+        self._closed = (version, self._host.seal(closed, RELEASE_LIMIT))
+        await self._say(Topic.COUNTED, self._closed[1])
+
+    async def take(self) -> Taken | None:
+        """The list of my version with all that it names; None while there is none, or something is
+        missing."""
+        gathered = self.gathered()
+        closed = self._lists.get(self._at)
+        if closed is None or not (entries := await self._read(closed)):
+            return None
+        if gathered.must_have(entries, self._at[0], self._host.now()):
+            self._host.move()
+        for one in entries:
+            if one.learner in gathered.useless:
+                self.refuse(f"what it names of {one.learner} is no contribution")
+                return None
+        here = {one.learner: self._blobs.blocks(one.root) for one in entries}
+        for learner in (learner for learner, blocks in here.items() if blocks is None):
+            gathered.norms.pop(learner, None)
+        if not here.keys() <= gathered.norms.keys():
+            return None
+        pairs = zip(here.values(), site_lists.factors(entries), strict=True)
+        counted = [Counted(blocks.whole, factor) for blocks, factor in pairs if blocks is not None]
+        return Taken(entries, tuple(counted), tuple(gathered.norms[learner] for learner in here))
+
+    async def _read(self, closed: ContributionList) -> tuple[ListEntry, ...]:
+        """The entries of a list; none while they cannot be had, or are of no use."""
+        if self._entries:
+            return self._entries
+        try:
+            found = await self._blobs.fetch(
+                closed.version, closed.root, closed.size, self._holders(closed.leader)
+            )
+            entries = wire.decode(found.whole, ListEntries)
+        except NetError:
+            return ()
+        except wire.WireError as error:
+            self.refuse(str(error))
+            return ()
+        if why := site_lists.objection(entries, self._learner.largest):
+            self.refuse(why)
+            return ()
+        if self._lists.get(self._at) == closed:
+            self._entries = entries
+        return entries
+
+    def refuse(self, why: str) -> None:
+        """The list of my version is of no use: another one may come, or the release of the next version."""
+        closed, self._entries = self._lists.pop(self._at), ()
+        self._refused.add(closed.root)
+        reason = f"list of version {closed.version}: {why}"
+        self._host.emit(events.Rejected, sender=closed.leader, kind=Topic.COUNTED, reason=reason)
+
+    def mine(self, taken: Taken) -> bool:
+        """Whether my contribution, as I named it last, is in this list."""
+        me = self._host.ports.me
+        named = self.gathered().named.get(me)
+        return named is not None and any((one.learner, one.root) == (me, named.root) for one in taken.entries)
+
+    def used(self, taken: Taken) -> None:
+        """A version was made of this list: its norms are usual."""
+        self._usual.add(taken.norms)
+
+    def _bad_holder(self, holder: PeerId, reason: str) -> None:
+        self._host.emit(events.Rejected, sender=holder, kind=Service.CONTRIBUTIONS, reason=reason)

@@ -1,0 +1,265 @@
+"""A learner of a run in `sites` mode: several steps of its own, then a version with the others.
+
+    gather -> learn -> step locally -> gather -> ...                as peers.roles.learner, at one version
+           -> average: contribute, wait for a list and for all that it names    (peers.roles.site_exchange)
+           -> step: the outer step of the list -> the next version, published as ever
+
+It contributes after `local_steps` steps, or as soon as another learner waits and it has one: who is slow has
+done less of the version, and nobody waits for it. A learner that is late finds the list and takes the outer
+step from where it is; what it trained goes on from the new version. One that misses the list as well takes
+the release that comes of it. Not handled here: what a contribution is (swarm.learn.site_learner), which ones
+count (swarm.core.site_lists).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers.roles.learner import LearnerPeer
+from peers.roles.learner_inbox import Decoder
+from peers.roles.round_totals import RoundTotals
+from peers.roles.site_exchange import SiteExchange, Taken
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core import site_lists
+from swarm.core.rounds import SITES, Cause, Command, Round
+from swarm.core.solo_turns import GOSSIP_SECONDS
+from swarm.learn.microbatch import OutOfMemory
+from swarm.learn.site_learner import SiteLearner
+from swarm.protocol import Kind
+from swarm.tasks.base import TaskSource
+from swarm.types import Digest
+
+LEAST_PATIENCE = 20.0
+"""Seconds that a list is left open at least, where `run.averaging.deadline` does not say: a heartbeat and a
+gradient of a small model."""
+
+
+@dataclass
+class Trained:
+    """What I trained since the last version that has something of me."""
+
+    steps: int = 0
+    groups: int = 0
+    weight: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Metric -> sum over groups."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    contributed: bool = False
+    """To my version."""
+
+    def add(
+        self, groups: int, weight: float, metrics: Mapping[str, float], seconds: Mapping[str, float]
+    ) -> None:
+        self.steps, self.groups, self.weight = self.steps + 1, self.groups + groups, self.weight + weight
+        for name, value in metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + groups * value
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+    def metrics(self) -> dict[str, float]:
+        """Means over groups."""
+        return {name: value / self.groups for name, value in self.sums.items()}
+
+
+class SiteLearnerPeer(LearnerPeer):
+    learner: SiteLearner
+
+    def __init__(
+        self, host: Host, learner: SiteLearner, source: TaskSource, decoder: Decoder, folder: Path | None
+    ) -> None:
+        super().__init__(host, learner, source, decoder, folder)
+        self.round = Round(SITES)
+        # Each learner's advantages are those of its own batch.
+        self.round_totals = RoundTotals(host, lambda: ())
+        self.exchange = SiteExchange(host, learner, self._where)
+        self._trained = Trained()
+        self._taken: Taken | None = None
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            exchange = tasks.create_task(self.exchange.run())
+            await super().run()
+            exchange.cancel()
+
+    def _acts(self) -> dict[Command, Callable[[], Awaitable[Cause]]]:
+        return super()._acts() | {Command.STEP_LOCALLY: self.step_locally}
+
+    def _where(self) -> tuple[int, Digest]:
+        return self.learner.version, self.own_release.weights
+
+    # --- at a version ---------------------------------------------------------------------------------------
+
+    def _others_wait(self) -> bool:
+        """Another learner has contributed to my version."""
+        return bool(self.exchange.gathered().named.keys() - {self.host.ports.me})
+
+    def _closes_early(self) -> bool:
+        return self._trained.steps == 0 and self._others_wait()
+
+    def _interrupted(self, settled: bool) -> Cause | None:
+        cause = super()._interrupted(settled)
+        if cause is None and settled and self._trained.steps and self._others_wait():
+            return Cause.CONTRIBUTION_READY
+        return cause
+
+    async def step_locally(self) -> Cause:
+        """Step along my own gradient."""
+        host, gradient, start = self.host, self._gradient, self.host.now()
+        assert gradient is not None
+        with host.status.computing(host.now):
+            try:
+                metrics = await host.ports.work.run(Kind.STEP, self.learner.step_locally, gradient.vector)
+            except ValueError as error:
+                host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
+                self._drop_batch()
+                return Cause.ROUND_BROKE
+            except OutOfMemory as error:
+                return self._out_of_memory(error)
+        self._faults.recovered()
+        self._report.count(self._batch, self._checks, gradient, self.learner.version + 1, start)
+        seconds = self._report.seconds | {"step": host.now() - start}
+        self._trained.add(len(self._batch), gradient.weight, gradient.metrics | metrics, seconds)
+        self._drop_batch()
+        self.inbox.report()
+        done = self._trained.steps >= host.config.run.averaging.local_steps
+        return Cause.CONTRIBUTION_READY if done or self._others_wait() else Cause.STEPPED_LOCALLY
+
+    # --- to the next one ------------------------------------------------------------------------------------
+
+    async def average(self) -> Cause:
+        """Contribute what I trained, and wait for a list, with all that it names. I close it when it is my
+        turn."""
+        host, run, start = self.host, self.host.config.run, self.host.now()
+        while (taken := await self.exchange.take()) is None:
+            settled = self.own_release.is_settled()
+            if (cause := super()._interrupted(settled)) is not None:
+                return cause
+            if settled and not self._trained.contributed:
+                try:
+                    await self.exchange.contribute(self._trained.groups, self._trained.weight)
+                except ValueError as error:
+                    host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
+                    return Cause.ROUND_BROKE
+                self._trained.contributed = True
+            elif settled and self.exchange.undecided and self._may_close(start):
+                await self.exchange.close(run.batch.groups * run.averaging.local_steps)
+            else:
+                self.inbox.credit()
+                await host.changed(run.pace.beat)
+        self._trained.seconds["average"] = host.now() - start
+        self._taken = taken
+        return Cause.AVERAGED
+
+    def _may_close(self, since: float) -> bool:
+        """All that can be expected is here and I am the first of those who contributed; or the time is up,
+        by a turn for each before me."""
+        run, now, gathered = self.host.config.run, self.host.now(), self.exchange.gathered()
+        others = self.other_learners.ready()
+        me, version = self.host.ports.me, self.learner.version
+        incarnations = {peer: self.other_learners.incarnation(peer) for peer in (me, *others)}
+        turn = site_lists.turn(gathered, incarnations, me)
+        beats = ((peer, self.host.roster.beat(peer)) for peer in others)
+        # A learner one version behind is about to hear of the release.
+        expected = [
+            peer for peer, beat in beats if beat is not None and version - 1 <= beat.version <= version
+        ]
+        if turn == 0 and gathered.complete(expected):
+            return True
+        late = since + self._patience() + turn * run.release.timeout
+        return now >= late and not gathered.awaited(now)
+
+    def _patience(self) -> float:
+        """Seconds in which the others name their contributions: each does when its gradient is done."""
+        learned = self._trained.seconds.get("learn", 0.0) / max(1, self._trained.steps)
+        return self.host.config.run.averaging.deadline or max(LEAST_PATIENCE, 2 * learned)
+
+    async def step(self) -> Cause:
+        """Take the outer step of the list that I have."""
+        assert self._taken is not None
+        if not await self._outer_step(self._taken):
+            return Cause.ROUND_BROKE
+        await self._save_in_turn()
+        return Cause.STEPPED
+
+    async def _outer_step(self, taken: Taken) -> bool:
+        """False when the list is of no use; nothing has changed then."""
+        host, start, mine = self.host, self.host.now(), self.exchange.mine(taken)
+        version, trained = self.learner.version, self._trained
+        with host.status.computing(host.now):
+            try:
+                metrics = await host.ports.work.run(Kind.STEP, self.learner.outer_step, taken.counted, mine)
+            except ValueError as error:
+                self.exchange.refuse(str(error))
+                return False
+        self.exchange.used(taken)
+        self.own_release.parent = self.own_release.weights
+        self._members = taken.members
+        scaled = {peer: float(f"{share:.3g}") for peer, share in sorted(taken.scaled.items())}
+        host.emit(
+            events.Averaged,
+            version=version,
+            members=tuple(sorted(self._members)),
+            seconds=round(trained.seconds.get("average", 0.0), 3),
+            scaled=scaled,
+        )
+        self._report.seconds = trained.seconds if mine else {}
+        self._report.trained(
+            trained.groups if mine else 0,
+            trained.metrics() | metrics if mine else metrics,
+            version + 1,
+            len(self._members),
+            host.now() - start + (trained.seconds.get("step", 0.0) if mine else 0.0),
+        )
+        self._begin_version(mine)
+        snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
+        if host.ports.me in self._members:
+            self.own_release.begin(snapshot, self._members, taken.groups)
+        else:
+            self.own_release.begin(snapshot)
+            await self.own_release.packed()
+            self.own_release.wait_turns(len(self._members))
+        return True
+
+    def _begin_version(self, mine: bool) -> None:
+        """What I trained is in the version, or goes on from it."""
+        if mine:
+            self._trained = Trained()
+        self._trained.contributed, self._taken = False, None
+
+    # --- behind ---------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> Cause:
+        """Take the outer step that the others took, where its list is known; otherwise the release."""
+        if (taken := await self._missed()) is not None and await self._outer_step(taken):
+            self.inbox.batcher.give_back(self._batch)
+            self._forget_batch()
+            await self.own_release.packed()
+            self.host.beat_now()
+            return Cause.LOADED
+        # What a list that I do not know may have is not sent again; a lost policy takes all with it.
+        gone = self._trained.contributed or self.learner.version < 0
+        cause = await super().fetch()
+        if cause is Cause.LOADED:
+            self._begin_version(mine=gone)
+        return cause
+
+    async def _missed(self) -> Taken | None:
+        """The list of my version, where the release that is ahead can have been made of it."""
+        host, run, start, version = self.host, self.host.config.run, self.host.now(), self.learner.version
+        while not host.stop.is_set():
+            release = self.own_release.next.awaited((version + 1,))
+            if release is None or (
+                release.version == version + 1 and release.parent != self.own_release.weights
+            ):
+                return None
+            if (taken := await self.exchange.take()) is not None:
+                return taken
+            waits = GOSSIP_SECONDS if self.exchange.undecided else self._patience()
+            if host.now() - start >= waits:
+                return None
+            await host.changed(min(waits, run.pace.beat))
+        return None

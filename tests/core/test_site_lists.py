@@ -1,0 +1,152 @@
+"""Which contributions count: who closes a list, when it is complete, and what is wrong with one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarm.core.site_lists import (
+    BYTES_PER_SECOND,
+    PATIENCE,
+    Gathered,
+    entries,
+    factors,
+    objection,
+    turn,
+)
+from swarm.types import Contribution, Digest, ListEntry, PeerId
+
+WEIGHTS = Digest("a" * 64)
+A, B, C = (PeerId(name) for name in "ABC")
+
+
+def named(learner: PeerId, **changes: Any) -> Contribution:
+    good = Contribution(
+        version=3,
+        weights=WEIGHTS,
+        learner=learner,
+        root=Digest(learner * 64),
+        size=1000,
+        groups=8,
+        weight=8.0,
+    )
+    return msgspec.structs.replace(good, **changes)
+
+
+def gathered(*learners: PeerId, **norms: float) -> Gathered:
+    found = Gathered(WEIGHTS)
+    for learner in learners:
+        assert not found.name(named(learner), 100.0)
+    found.norms |= {PeerId(learner): norm for learner, norm in norms.items()}
+    return found
+
+
+def listed(**changes: Any) -> ListEntry:
+    good = ListEntry(learner=A, root=Digest("b" * 64), size=10, groups=1, weight=1.0, share=1.0)
+    return msgspec.structs.replace(good, **changes)
+
+
+def test_of_a_learner_the_first_contribution_counts() -> None:
+    found = gathered(A)
+    assert not found.name(named(A), 101.0)  # said again
+    assert "second" in found.name(named(A, root=Digest("c" * 64)), 102.0)
+    assert found.named == {A: named(A)} and found.heard == {A: 100.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights": Digest("f" * 64)},
+        {"weight": 0.0},
+        {"weight": -1.0},
+        {"weight": 1e10},
+        {"weight": math.nan},
+        {"groups": 0},
+    ],
+)
+def test_a_contribution_that_cannot_count_is_refused(changes: dict[str, Any]) -> None:
+    found = Gathered(WEIGHTS)
+    assert found.name(named(A, **changes), 100.0)
+    assert not found.named
+
+
+def test_a_list_is_complete_when_all_that_are_expected_are_here() -> None:
+    found = gathered(A, B, A=1.0)
+    assert not found.complete([B])
+    found.norms[B] = 1.0
+    assert found.complete([B]) and not found.complete([B, C])
+
+
+def test_one_whose_bytes_are_of_no_use_is_not_waited_for() -> None:
+    found = gathered(A, B, A=1.0)
+    found.useless.add(B)
+    assert found.complete([B]) and not found.missing()
+    assert [one.learner for one in entries(found, 0.0, 16)] == [A]
+
+
+def test_a_contribution_is_awaited_by_its_size() -> None:
+    found, size = gathered(A, A=1.0), 1_000_000
+    found.name(named(B, size=size), 200.0)
+    due = 200.0 + PATIENCE + size / BYTES_PER_SECOND
+    assert found.awaited(due - 0.1) and not found.awaited(due)
+
+
+def test_the_oldest_that_contributed_and_is_there_closes_the_list() -> None:
+    found = gathered(B, C)
+    incarnations = {A: 1, B: 2, C: 3}
+    assert (turn(found, incarnations, B), turn(found, incarnations, C)) == (0, 1)
+    assert turn(found, {A: 1, C: 3}, C) == 0
+
+
+def test_what_a_list_names_is_what_is_fetched_of_a_learner() -> None:
+    found = gathered(A, B, A=1.0, B=2.0)
+    other = listed(learner=B, root=Digest("d" * 64))
+    assert found.must_have([other], 3, 150.0)
+    assert [one.root for one in found.missing()] == [other.root] and B not in found.norms
+    assert not found.must_have([other], 3, 151.0)
+
+
+def test_a_list_is_in_the_order_of_ids_and_weighs_by_groups() -> None:
+    found = gathered(C, A, B, A=1.0, B=1.0, C=1.0)
+    found.named[B] = named(B, weight=4.0)
+    found_entries = entries(found, 0.0, 24)
+    assert [one.learner for one in found_entries] == [A, B, C]
+    assert factors(found_entries) == [8 / 20, 4 / 20, 8 / 20]
+
+
+def test_a_weight_is_at_most_what_the_batch_leaves() -> None:
+    found = gathered(A, B, A=1.0, B=1.0)
+    found.named[B] = named(B, weight=1e6)
+    assert [one.weight for one in entries(found, 0.0, 16)] == [8.0, 8.0]
+
+
+def test_an_absurd_norm_counts_for_little() -> None:
+    found = gathered(A, B, C, A=1.0, B=1.0, C=1000.0)
+    assert [one.share for one in entries(found, 0.0, 24)] == [1.0, 1.0, pytest.approx(5e-6)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ((), "empty"),
+        ((listed(), listed(root=Digest("c" * 64))), "twice"),
+        ((listed(weight=0.0),), "weight"),
+        ((listed(weight=math.inf),), "weight"),
+        ((listed(weight=math.nan),), "weight"),
+        ((listed(share=-0.1),), "share"),
+        ((listed(share=1.1),), "share"),
+        ((listed(share=math.nan),), "share"),
+        ((listed(groups=-1),), "groups"),
+        ((listed(size=0),), "bytes"),
+        ((listed(size=101),), "bytes"),
+    ],
+)
+def test_a_list_of_no_use_says_why(bad: tuple[ListEntry, ...], why: str) -> None:
+    assert why in objection(bad, largest=100)
+
+
+def test_a_good_list_has_no_objection() -> None:
+    assert not objection([listed(), listed(learner=B)], largest=100)

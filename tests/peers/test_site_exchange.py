@@ -1,0 +1,300 @@
+"""What other learners say of contributions and lists: what counts, what is fetched, and who is named when it
+is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from nouns import beat
+from still_host import membership, still_host
+
+from peers.roles.site_exchange import SiteExchange
+from swarm import wire
+from swarm.blocks import Blocks
+from swarm.config import Averaging, Config, DelayLaw, EngineSettings, Optimizer, Peer, Run, TaskSettings
+from swarm.core.membership import Trust
+from swarm.events import Event, Rejected
+from swarm.learn.site_learner import SiteLearner
+from swarm.learn.tabular import Tabular
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import RELEASE_LIMIT, Role, Topic
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.types import Contribution, ContributionList, Digest, ListEntry, PeerId
+
+CONFIG = Config(
+    run=Run(
+        name="sites",
+        task=TaskSettings(name="toy"),
+        optimizer=Optimizer(lr=0.1),
+        averaging=Averaging(mode="sites", density=0.25),
+    ),
+    peer=Peer(engine=EngineSettings(name="toy", tasks=1)),
+)
+WEIGHTS = Digest("a" * 64)
+
+
+class One:
+    """A learner's exchange at version 7, whose learner has stepped; its role is the host's."""
+
+    def __init__(self, network: MemoryNetwork, name: str, role: Role = Role.LEARNER) -> None:
+        trust = Trust("sites", b"owner", False, lambda *_: True)
+        who = {"membership": membership(name, role)}
+        self.host = still_host(network, name, role, CONFIG, trust=trust, **who)
+        self.told: list[Event] = []
+        self.host.bus.add(self.told.append)
+        self.learner = SiteLearner(Tabular(), CONFIG.run)
+        self.learner.version = 7
+        self.learner.step_locally(torch.randn(self.learner.size, generator=torch.Generator().manual_seed(1)))
+        self.exchange = SiteExchange(self.host, self.learner, lambda: (self.learner.version, WEIGHTS))
+
+    @property
+    def me(self) -> PeerId:
+        return self.host.ports.me
+
+    async def say(self, topic: Topic, noun: object) -> None:
+        sealed = self.host.seal(noun, RELEASE_LIMIT)
+        await self.host.ports.gossip.publish(self.host.topic(topic), sealed)
+
+    def hold(self, data: bytes, **changes: Any) -> Contribution:
+        """A contribution of mine with these bytes."""
+        blocks = Blocks.of(data)
+        self.exchange._blobs.hold(7, blocks)
+        good = Contribution(
+            version=7,
+            weights=WEIGHTS,
+            learner=self.me,
+            root=blocks.root,
+            size=blocks.size,
+            groups=8,
+            weight=8.0,
+        )
+        return msgspec.structs.replace(good, **changes)
+
+    def listed(self, *entries: ListEntry, **changes: Any) -> ContributionList:
+        blocks = Blocks.of(wire.encode(entries))
+        self.exchange._blobs.hold(7, blocks)
+        good = ContributionList(
+            version=7, weights=WEIGHTS, leader=self.me, root=blocks.root, size=blocks.size
+        )
+        return msgspec.structs.replace(good, **changes)
+
+    def rejected(self) -> list[str]:
+        return [f"{event.sender} {event.reason}" for event in self.told if isinstance(event, Rejected)]
+
+
+def entry(one: Contribution, **changes: Any) -> ListEntry:
+    good = ListEntry(
+        learner=one.learner, root=one.root, size=one.size, groups=one.groups, weight=one.weight, share=1.0
+    )
+    return msgspec.structs.replace(good, **changes)
+
+
+Promise = Callable[[One, One, One], Awaitable[None]]
+
+
+def among(promise: Promise, third: Role = Role.LEARNER) -> None:
+    """Two learners and a third peer that know each other, in virtual time."""
+
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.02), 12.5e6, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links) as network:
+            all_ = [One(network, "one"), One(network, "two"), One(network, "three", third)]
+            for here in all_:
+                for there in all_:
+                    if there is not here:
+                        here.host.roster.hear(there.me, beat(name=there.me, version=7), here.host.now())
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(one.exchange.run()) for one in all_]
+                await asyncio.sleep(0.1)
+                await promise(*all_)
+                for task in running:
+                    task.cancel()
+
+    run(main())
+
+
+def test_what_one_contributes_the_others_have() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await one.exchange.contribute(8, 6.5)
+        await asyncio.sleep(1.0)
+        for other in (two, three):
+            gathered = other.exchange.gathered()
+            assert gathered.named["one"].weight == 6.5  # type: ignore[index]
+            assert gathered.norms == one.exchange.gathered().norms
+            assert not other.rejected()
+
+    among(promise)
+
+
+def test_a_list_and_all_that_it_names_come_to_who_heard_of_none_of_it() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        for each in (one, two):
+            await each.exchange.contribute(8, 8.0)
+        await asyncio.sleep(1.0)
+        three.learner.version = 6  # it is late
+        three.exchange.gathered()
+        await one.exchange.close(16)
+        three.learner.version = 7
+        taken = None
+        for _ in range(20):
+            await asyncio.sleep(0.5)
+            taken = taken or await three.exchange.take()
+        mine = await one.exchange.take()
+        assert taken is not None and taken == mine
+        assert taken.members == {"one", "two"} and taken.groups == 16
+        assert [one.factor for one in taken.counted] == [0.5, 0.5]
+
+    among(promise)
+
+
+@pytest.mark.parametrize("data", [b"nothing", b"\1" + bytes(100)])
+def test_bytes_that_are_no_contribution_name_their_learner(data: bytes) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.say(Topic.CONTRIBUTION, two.hold(data))
+        await asyncio.sleep(1.0)
+        gathered = one.exchange.gathered()
+        assert gathered.useless == {"two"} and not gathered.norms and not gathered.missing()
+        assert len(one.rejected()) == 1 and one.rejected()[0].startswith("two contribution to version 7: ")
+
+    among(promise)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"learner": PeerId("one")}, "not signed by one"),
+        ({"size": 1 << 40}, "at most"),
+        ({"size": 0}, "at most"),
+        ({"weight": -1.0}, "weight"),
+        ({"groups": 0}, "groups"),
+    ],
+)
+def test_a_forged_name_of_a_contribution_is_refused(changes: dict[str, Any], why: str) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.say(Topic.CONTRIBUTION, two.hold(b"anything", **changes))
+        await asyncio.sleep(1.0)
+        assert not three.exchange.gathered().named
+        assert len(three.rejected()) == 1 and why in three.rejected()[0]
+
+    among(promise)
+
+
+def test_a_sampler_contributes_nothing_and_closes_no_list() -> None:
+    async def promise(one: One, two: One, sampler: One) -> None:
+        contribution = sampler.hold(sampler.learner.contribution())
+        await sampler.say(Topic.CONTRIBUTION, contribution)
+        await sampler.say(Topic.COUNTED, sampler.listed(entry(contribution)))
+        await asyncio.sleep(1.0)
+        assert not one.exchange.gathered().named and one.exchange.undecided
+        assert len(one.rejected()) == 2 and all("three" in told for told in one.rejected())
+
+    among(promise, third=Role.SAMPLER)
+
+
+def test_a_second_contribution_of_a_learner_does_not_count() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        first = two.hold(two.learner.contribution())
+        await two.say(Topic.CONTRIBUTION, first)
+        await asyncio.sleep(0.5)
+        await two.say(Topic.CONTRIBUTION, two.hold(b"another"))
+        await asyncio.sleep(0.5)
+        assert one.exchange.gathered().named == {"two": first}
+        assert len(one.rejected()) == 1 and "the first counts" in one.rejected()[0]
+
+    among(promise)
+
+
+@pytest.mark.parametrize("changes", [{"version": 8}, {"version": 6}, {"weights": Digest("b" * 64)}])
+def test_what_belongs_to_another_version_is_not_for_me(changes: dict[str, Any]) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        contribution = two.hold(two.learner.contribution(), **changes)
+        await two.say(Topic.CONTRIBUTION, contribution)
+        await two.say(Topic.COUNTED, two.listed(entry(contribution), **changes))
+        await asyncio.sleep(1.0)
+        assert not one.exchange.gathered().named and one.exchange.undecided and not one.rejected()
+
+    among(promise)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"weight": 0.0}, "weight"),
+        ({"weight": 1e12}, "weight"),
+        ({"share": 2.0}, "share"),
+        ({"size": 1 << 40}, "bytes"),
+    ],
+)
+def test_a_list_that_says_what_cannot_be_is_refused_and_its_leader_named(
+    changes: dict[str, Any], why: str
+) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        contribution = two.hold(two.learner.contribution())
+        await two.say(Topic.COUNTED, two.listed(entry(contribution, **changes)))
+        await asyncio.sleep(0.5)
+        assert not one.exchange.undecided
+        assert await one.exchange.take() is None
+        assert one.exchange.undecided
+        assert len(one.rejected()) == 1 and one.rejected()[0].startswith("two list of version 7: ")
+        assert why in one.rejected()[0]
+
+    among(promise)
+
+
+def test_a_list_of_what_is_no_contribution_is_refused() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        await two.say(Topic.COUNTED, two.listed(entry(two.hold(b"nothing"))))
+        await asyncio.sleep(0.5)
+        assert await one.exchange.take() is None
+        await asyncio.sleep(1.0)
+        assert await one.exchange.take() is None and one.exchange.undecided
+        assert "no contribution" in one.rejected()[-1]
+
+    among(promise)
+
+
+@pytest.mark.parametrize("data", [b"\xc1", wire.encode(["nonsense"])])
+def test_a_list_that_cannot_be_read_is_refused(data: bytes) -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        blocks = Blocks.of(data)
+        two.exchange._blobs.hold(7, blocks)
+        await two.say(Topic.COUNTED, two.listed(root=blocks.root, size=blocks.size))
+        await asyncio.sleep(0.5)
+        assert await one.exchange.take() is None and one.exchange.undecided
+        assert len(one.rejected()) == 1
+
+    among(promise)
+
+
+def test_a_list_whose_contribution_nobody_has_is_waited_for() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        missing = entry(two.hold(b"held"), root=Digest("e" * 64))
+        await two.say(Topic.COUNTED, two.listed(missing))
+        for _ in range(10):
+            await asyncio.sleep(1.0)
+            assert await one.exchange.take() is None
+        assert not one.exchange.undecided and not one.rejected()
+
+    among(promise)
+
+
+def test_of_a_version_the_first_list_counts() -> None:
+    async def promise(one: One, two: One, three: One) -> None:
+        first, second = (each.hold(each.learner.contribution()) for each in (two, three))
+        await two.say(Topic.COUNTED, two.listed(entry(first)))
+        await asyncio.sleep(0.5)
+        await three.say(Topic.COUNTED, three.listed(entry(second)))
+        taken = None
+        for _ in range(10):
+            await asyncio.sleep(0.5)
+            taken = taken or await one.exchange.take()
+        assert taken is not None and taken.members == {"two"}
+
+    among(promise)

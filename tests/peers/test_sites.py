@@ -1,0 +1,271 @@
+"""Learners on slow lines, as the roles that ship and in virtual time: contributions, lists, and one policy at
+all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from peers.commands import sim
+from peers.roles.site_exchange import SiteExchange
+from swarm.blocks import Blocks
+from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
+from swarm.events import Averaged, CaughtUp, Event, Moved, Rejected, Released, Snapped, Trained
+from swarm.learn import contribution
+from swarm.net.in_memory import MemoryAverager
+from swarm.protocol import Topic
+from swarm.sim.scenario import Fault, Scenario
+from swarm.sim.world import World
+from swarm.types import PeerId
+
+EPOCH = 1_750_000_000.0
+torch.set_num_threads(1)
+
+
+def scenario(minutes: float, learners: int, *faults: Fault, **averaging: Any) -> Scenario:
+    """A seed, learners, two samplers for each, and a table that learns in some thirty versions."""
+    settings = {"local_steps": 3, "density": 0.25, "match": 2.0, "deadline": 6.0, "chunk": 3.0} | averaging
+    return Scenario(
+        name="sites",
+        hours=minutes / 60,
+        peers={"seed": 1, "learner": learners, "sampler": 2 * learners},
+        prices={
+            "sample": DelayLaw(law="lognormal", seconds=1.0, shape=0.3),
+            "learn": DelayLaw(law="constant", seconds=0.3),
+        },
+        run=Run(
+            name="sites",
+            task=TaskSettings(name="toy"),
+            sampling=Sampling(group_size=4, max_tokens=4),
+            optimizer=Optimizer(lr=0.1),
+            batch=BatchSize(groups=4 * learners, close_after=3.0),
+            averaging=Averaging(mode="sites", **settings),
+        ),
+        faults=faults,
+    )
+
+
+class Told:
+    """A scenario's events."""
+
+    def __init__(self, played: Scenario) -> None:
+        self.all: list[Event] = []
+        self.outcome = World(played, sim.spawn, sinks=[self.all.append]).run()
+
+    def of(self, kind: type[Any], peer: str = "", since: float = 0.0, until: float = 1e9) -> list[Any]:
+        found = (event for event in self.all if isinstance(event, kind) and since <= event.at - EPOCH < until)
+        return [event for event in found if event.peer.startswith(peer)]
+
+    def releases(self, since: float = 0.0) -> dict[int, set[str]]:
+        """Version -> the weights that were released as it."""
+        found = defaultdict(set)
+        for event in self.of(Released, "learner", since=since):
+            found[event.release.version].add(event.release.weights)
+        return found
+
+    def members(self, since: float = 0.0, until: float = 1e9) -> dict[int, set[tuple[str, ...]]]:
+        """Version -> whose contributions counted in it, by all who took the step."""
+        found = defaultdict(set)
+        for event in self.of(Averaged, since=since, until=until):
+            found[event.version].add(event.members)
+        return found
+
+    def reward(self) -> float:
+        return fmean([event.metrics["reward"] for event in self.of(Trained) if event.groups][-12:])
+
+
+@cache
+def good_day() -> Told:
+    return Told(scenario(3.0, 3))
+
+
+def test_learners_at_sites_learn() -> None:
+    rewards = [event.metrics["reward"] for event in good_day().of(Trained)]
+    assert fmean(rewards[-9:]) > 0.7 > 0.3 > fmean(rewards[:6])
+
+
+def test_all_have_the_same_bytes_after_every_version() -> None:
+    told = good_day()
+    assert len(told.members()) > 25
+    assert all(len(lists) == 1 for lists in told.members().values())
+    assert all(len(weights) == 1 for weights in told.releases().values())
+    assert not told.of(Snapped) and not told.of(Rejected)
+    assert {event.version for event in told.of(CaughtUp)} == {0}  # the seed's release alone was loaded
+
+
+def test_a_version_is_made_of_several_steps_of_all() -> None:
+    told = good_day()
+    lists = [next(iter(members)) for members in told.members().values()]
+    assert sum(len(one) == 3 for one in lists) > 0.9 * len(lists)
+    groups = [event.release.groups for event in told.of(Released, "learner")]
+    assert fmean(groups) > 1.5 * 12  # groups of one step of all
+
+
+def test_no_round_of_gradients_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryAverager, "average", lambda *_: pytest.fail("a gradient was averaged"))
+    assert Told(scenario(0.5, 2)).members()
+
+
+def test_the_same_seed_gives_the_same_journal() -> None:
+    assert Told(scenario(0.5, 2)).outcome.sha256 == Told(scenario(0.5, 2)).outcome.sha256
+
+
+def test_a_learner_alone_makes_versions_of_its_own_contributions() -> None:
+    told = Told(scenario(3.0, 1))
+    assert set().union(*told.members().values()) == {("learner-0",)}
+    assert told.reward() > 0.4
+
+
+def closes(told: Told) -> set[str]:
+    return {event.release.publisher for event in told.of(Released, "learner")}
+
+
+def test_the_others_go_on_when_the_leader_of_the_lists_dies() -> None:
+    told = Told(scenario(2.0, 3, Fault(at=40.2, fault="crash", peer="learner-0")))
+    before, after = told.members(until=38), told.members(since=40.2 + Pace().patience + 10)
+    assert any("learner-0" in members for lists in before.values() for members in lists)
+    assert len(after) > 10
+    assert {members for lists in after.values() for members in lists} == {("learner-1", "learner-2")}
+    assert all(len(weights) == 1 for weights in told.releases(since=60).values())
+
+
+def test_a_leader_that_dies_between_contributions_and_list_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = SiteExchange.close
+
+    async def never(self: SiteExchange, groups: int) -> None:
+        if self._host.ports.me == "learner-0" and self._host.now() > EPOCH + 30:
+            await asyncio.sleep(1e6)
+        await real(self, groups)
+
+    monkeypatch.setattr(SiteExchange, "close", never)
+    told = Told(scenario(1.5, 3))
+    stuck = told.members(since=32)
+    assert len(stuck) > 2
+    # Its contribution is there, and counts: the next one in the order signs the list, a turn later.
+    first = min(stuck)
+    assert stuck[first] == {("learner-0", "learner-1", "learner-2")}
+    assert {event.peer for event in told.of(Averaged, since=32)} == {"learner-1", "learner-2"}
+
+
+def test_a_contribution_that_is_late_counts_in_a_later_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SiteExchange.contribute
+    slow = list[int]()
+
+    async def late(self: SiteExchange, groups: int, weight: float) -> None:
+        if self._host.ports.me == "learner-1" and self._learner.version in (5, 9):
+            slow.append(self._learner.version)
+            await asyncio.sleep(10.0)
+        await real(self, groups, weight)
+
+    monkeypatch.setattr(SiteExchange, "contribute", late)
+    told = Told(scenario(2.0, 3))
+    lists = told.members()
+    assert set(slow) == {5, 9}
+    assert all(lists[version] == {("learner-0", "learner-2")} for version in (5, 9))
+    trained = {event.version: event.groups for event in told.of(Trained, "learner-1")}
+    # it took the step of the list, and what it had trained was in the version after
+    assert trained[6] == 0 < trained[7] and trained[10] == 0 < trained[11]
+    assert all(len(weights) == 1 for weights in told.releases().values())
+    assert not told.of(Snapped)
+
+
+def test_a_learner_that_is_cut_off_follows_and_takes_part_again() -> None:
+    sides = (("learner-2", "sampler-4", "sampler-5"), ("learner-0", "learner-1", "seed-0", "sampler-[0-3]"))
+    faults = [Fault(at=40, fault="partition", between=sides), Fault(at=55, fault="repair", between=sides)]
+    told = Told(scenario(2.0, 3, *faults))
+    late = told.members(since=85)
+    assert sum(members == {("learner-0", "learner-1", "learner-2")} for members in late.values()) > 4
+    assert all(len(weights) == 1 for weights in told.releases(since=90).values())
+
+
+def test_a_message_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, said = SiteExchange._say, defaultdict[Any, int](int)
+
+    async def lossy(self: SiteExchange, topic: Topic, sealed: bytes) -> None:
+        said[self._host.ports.me, topic] += 1
+        if said[self._host.ports.me, topic] % 2:
+            await real(self, topic, sealed)
+
+    monkeypatch.setattr(SiteExchange, "_say", lossy)
+    told = Told(scenario(2.0, 3))
+    assert len(told.members()) > 12
+    assert all(len(weights) == 1 for weights in told.releases().values())
+
+
+def test_a_learner_that_joins_in_the_middle_has_the_same_bytes_soon() -> None:
+    told = Told(scenario(2.0, 3, Fault(at=40, fault="host", peer="learner-2")))
+    late = told.members(since=70)
+    assert sum(members == {("learner-0", "learner-1", "learner-2")} for members in late.values()) > 6
+    # It has the others' anchor and momentum after one transfer, and differs from no release any more.
+    assert told.of(Snapped, "learner-2", since=40, until=70) and not told.of(Snapped, since=70)
+
+
+def test_a_learner_that_comes_back_takes_part_again() -> None:
+    told = Told(scenario(2.0, 2, Fault(at=40, fault="bounce", peer="learner-1", down=15)))
+    assert told.of(CaughtUp, "learner-1", since=55, until=70)
+    assert {("learner-0", "learner-1")} in told.members(since=75).values()
+
+
+@pytest.mark.parametrize("times", [-1000.0, 1000.0])
+def test_a_contribution_of_absurd_size_counts_for_little_and_its_learner_is_named(
+    monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    real = SiteExchange._packed
+
+    def packed(self: SiteExchange) -> tuple[Blocks, float]:
+        blocks, norm = real(self)
+        if self._host.ports.me != "learner-3":
+            return blocks, norm
+        total, density = np.zeros(self._learner.size, np.float32), self._learner.run.averaging.density
+        contribution.add(total, blocks.whole, times, density)
+        data = contribution.encode(total, density)
+        return Blocks.of(data), self._learner.norm(data)
+
+    monkeypatch.setattr(SiteExchange, "_packed", packed)
+    told = Told(scenario(2.0, 4))
+    rounds = told.of(Averaged)
+    assert sum(event.scaled.keys() == {"learner-3"} for event in rounds) > 0.8 * len(rounds) > 60
+    assert all(event.scaled.keys() <= {PeerId("learner-3")} for event in rounds)
+    assert told.reward() > 0.6
+
+
+def test_a_contribution_that_is_none_is_left_out_and_its_learner_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = SiteExchange._packed
+
+    def packed(self: SiteExchange) -> tuple[Blocks, float]:
+        blocks, norm = real(self)
+        return (
+            (Blocks.of(b"nothing" + blocks.whole[7:]), norm)
+            if self._host.ports.me == "learner-2"
+            else (
+                blocks,
+                norm,
+            )
+        )
+
+    monkeypatch.setattr(SiteExchange, "_packed", packed)
+    told = Told(scenario(1.5, 3))
+    named = [event for event in told.of(Rejected) if event.sender == "learner-2"]
+    assert {event.peer for event in named} == {"learner-0", "learner-1"}
+    lists = {members for lists in told.members().values() for members in lists}
+    assert ("learner-0", "learner-1") in lists
+    assert told.reward() > 0.5
+
+
+def test_learners_wait_for_nobody_who_is_slow() -> None:
+    """Who is slow contributes what it has when another one waits."""
+    told = good_day()
+    waits = [event.average for event in told.of(Trained)]
+    assert fmean(waits) < 1.0
+    assert told.of(Moved)
