@@ -35,16 +35,13 @@ class Limit(NamedTuple):
 
 
 FRAME_LIMIT = 4 << 20
-"""p2pd's own limit of a unary call; streams keep to it so that a peer can always hold `streams x limit` in
-memory."""
+"""p2pd's own limit of a unary call; streams keep to it: a peer can always hold `streams x limit`."""
 
 RECORD_LIMIT = 1024
-"""One value of a board passes hivemind's DHT process, whose pipe breaks above about 16 KiB; 1 KiB holds every
-record we have."""
+"""The pipe of hivemind's DHT process breaks above about 16 KiB; 1 KiB holds every record we have."""
 
 RECORD_SECONDS = 120.0
-"""Longest time to live of a record: its peer refreshes it at a third of that, so that two losses cost
-nothing."""
+"""Longest life of a record: its peer refreshes it at a third of that, so that two losses cost nothing."""
 
 BEAT_LIMIT = Limit(1024, 4 << 10)
 RELEASE_LIMIT = Limit(1024, 4 << 10)
@@ -98,9 +95,8 @@ SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
     Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "its bytes", answered="weights"),
-    # a store of their own: patches are held for more versions than what they lead to
+    # Stores of their own: what is held for how many versions differs, and bytes are counted apart.
     Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "bytes", answered="weights"),
-    # As BLOBS, for another store, so that the bytes of states and of releases are counted apart.
     Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "digest", "bytes", answered="gradients"),
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
@@ -320,8 +316,7 @@ class Thread(StrEnum):
     CUT = "cut"
     """Bytes for other peers are hashed and cut into blocks while the model computes."""
     RELEASE = "release"
-    """A version becomes a release, and a release a version, while the model computes. It does not wait for a
-    learner's state to be cut."""
+    """Versions become releases, and back, while the model computes; none waits for a state to be cut."""
 
 
 class Kind(StrEnum):

@@ -57,9 +57,8 @@ def test_every_state_but_the_last_leads_back_to_gathering() -> None:
 
 
 def test_every_command_and_every_cause_is_used() -> None:
-    both = TABLE | SITES
-    assert {command for _, command in both.values()} == set(Command)
-    assert {cause for _, cause in both} == set(Cause)
+    assert {command for _, command in (*TABLE.values(), *SITES.values())} == set(Command)
+    assert {cause for _, cause in (*TABLE, *SITES)} == set(Cause)
 
 
 def test_a_swarm_that_is_ahead_is_followed_from_every_state_that_works() -> None:
