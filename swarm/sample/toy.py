@@ -27,18 +27,18 @@ class ToyEngine:
         self._decode = decode
         self._temperature = temperature
         self._groups = 0
-        self._shape: list[int] | None = None
-        """Of the first table."""
+        self._shapes: dict[str, list[int]] | None = None
+        """Of the first weights."""
         self.version = -1
 
     def load(self, weights: Weights) -> None:
         tensors = self._decode(weights.data)
         if "logits" not in tensors or tensors["logits"].ndim != 3:
             raise ValueError(f"these weights are not a table of logits: {sorted(tensors)[:3]}")
-        shape = [*tensors["logits"].shape]
-        if self._shape not in (None, shape):
-            raise ValueError(f"these weights are of another model: {shape}, here {self._shape}")
-        self._shape = shape
+        shapes = {name: [*tensor.shape] for name, tensor in tensors.items()}
+        if self._shapes not in (None, shapes):
+            raise ValueError(f"these weights are of another model: {shapes}, here {self._shapes}")
+        self._shapes = shapes
         logits = tensors["logits"].float().numpy().astype(np.float64) / self._temperature
         logits -= logits.max(-1, keepdims=True)
         self._logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
