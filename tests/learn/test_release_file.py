@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -13,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from swarm import patch_files
 from swarm.blocks import BLOCK, Blocks, Damaged
 from swarm.image import Draft, Image, in_memory, only_leaves
 from swarm.learn import release_file, weights
 from swarm.learn.release_file import ReleaseFile
+from swarm.net.shelves import Held, Shelf
 
 FULL = [(), (1,), (7, 3), (5, 2, 2)]
 SHAPES = [(0,), *FULL]
@@ -128,3 +132,33 @@ def test_a_header_of_many_brackets_is_refused() -> None:
     text = b'{"a":' + b"[" * 200_000 + b" "
     with pytest.raises(ValueError, match="cannot be read"):
         ReleaseFile(Blocks.of(struct.pack("<Q", len(text)) + text))
+
+
+def test_who_loads_while_newer_versions_are_made_gets_one_version_whole(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, print)
+    state = big(1)
+    first = weights.write(state, shelf.draft)
+    shelf.put(Held.of(0, first), first, False)
+    newest, seen, stop = [first.root], set[str](), Event()
+
+    def load() -> None:
+        module, loader = torch.nn.ParameterDict(big(2)), weights.Loader()
+        while not stop.is_set():
+            if (blocks := shelf.blocks(newest[0])) is not None:
+                loader(module, blocks)
+                assert weights.write(weights.state(module), only_leaves).root == blocks.root
+                seen.add(blocks.root)
+
+    with ThreadPoolExecutor(1) as engine:
+        loading = engine.submit(load)
+        while len(seen) < 5 and not loading.done():
+            state = {name: tensor + 0.01 for name, tensor in state.items()}
+            old, new = shelf.blocks(newest[0]), weights.write(state, in_memory)
+            assert old is not None
+            file = Blocks.of(patch_files.make(old, new))
+            made = patch_files.apply(old, [(file, new.root)], shelf.draft(new.size))
+            shelf.put(Held.of(len(seen), made), made, False)
+            before, newest[0] = newest[0], made.root
+            shelf.drop([before])
+        stop.set()
+        loading.result()
