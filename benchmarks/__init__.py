@@ -8,6 +8,7 @@
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
+    image      memory and time of a version beside image and engine    all tensors (load)
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     swarms     five simulated swarms: share that learners compute      lines without an end
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
@@ -40,6 +41,7 @@ ROWS = {
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
     "rounds": "benchmarks.rows.rounds",
+    "image": "benchmarks.rows.image",
     "lines": "benchmarks.rows.lines",
     "swarms": "benchmarks.rows.swarms",
     "scoring": "benchmarks.rows.scoring",

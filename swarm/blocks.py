@@ -73,6 +73,11 @@ class Source(Protocol):
         """The bytes from `start` to `stop`. Raises Damaged."""
         ...
 
+    def fill(self, start: int, room: memoryview) -> None:
+        """Put the bytes from `start` on into `room`: fresh memory for each block costs more than to read it.
+        Raises Damaged."""
+        ...
+
 
 @dataclass(frozen=True)
 class InMemory:
@@ -88,6 +93,9 @@ class InMemory:
 
     def read(self, start: int, stop: int) -> Buffer:
         return memoryview(self.data)[start:stop]
+
+    def fill(self, start: int, room: memoryview) -> None:
+        room[:] = memoryview(self.data)[start : start + len(room)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,23 @@ class Blocks:
 
     def __getitem__(self, number: int) -> Buffer:
         """A block. Raises Damaged when it is not what its leaf says."""
-        data = self.source.read(number * self.step, min((number + 1) * self.step, self.size))
+        return self._checked(number, self.source.read(*self._bounds(number)))
+
+    def into(self, number: int, room: bytearray) -> memoryview:
+        """The same, put into `room`, which has the bytes of a block."""
+        return memoryview(self._checked(number, self.unchecked(number, room)))
+
+    def unchecked(self, number: int, room: bytearray) -> memoryview:
+        """The same, for whoever finds out by what becomes of it whether it was what its leaf says."""
+        start, stop = self._bounds(number)
+        view = memoryview(room)[: stop - start]
+        self.source.fill(start, view)
+        return view
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        return number * self.step, min((number + 1) * self.step, self.size)
+
+    def _checked(self, number: int, data: Buffer) -> Buffer:
         if not self.source.is_checked and digest_of(data) != self.leaves[number]:
             raise Damaged(f"{self.source.path} is damaged: block {number} is not {self.leaves[number]}")
         return data

@@ -64,13 +64,20 @@ class Image:
                 return
             except OSError as error:
                 self.refusal, block = error.strerror or str(error), bytes(block)
-        self._memory[number] = block
+        self._memory[number] = block if memoryview(block).readonly else bytes(block)
 
     def read(self, start: int, stop: int) -> Buffer:
         """The bytes from `start` to `stop`. Raises Damaged where the file does not have them any more."""
         first, end = start // self.step, -(-stop // self.step)
         parts = [self._part(number, start, stop) for number in range(first, end)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fill(self, start: int, room: memoryview) -> None:
+        """Put the bytes from `start` on into `room`. Raises Damaged."""
+        if self._file is not None and not self._memory:
+            self._file.fill(start, room)
+        else:
+            room[:] = self.read(start, start + len(room))
 
     def _part(self, number: int, start: int, stop: int) -> Buffer:
         """What lies between `start` and `stop` of a block."""
@@ -115,13 +122,17 @@ class _File:
             at, left = at + done, left[done:]
 
     def read(self, start: int, stop: int) -> bytes:
+        data = bytearray(stop - start)
+        self.fill(start, memoryview(data))
+        return bytes(data)
+
+    def fill(self, start: int, room: memoryview) -> None:
         try:
-            data = os.pread(self.descriptor, stop - start, start)
+            count = os.preadv(self.descriptor, [room], start)
         except OSError as error:
             raise Damaged(f"{self.path} is not readable ({error.strerror})") from error
-        if len(data) != stop - start:
-            raise Damaged(f"{self.path} is damaged: it ends at byte {start + len(data)}")
-        return data
+        if count != len(room):
+            raise Damaged(f"{self.path} is damaged: it ends at byte {start + count}")
 
     def end(self) -> None:
         os.close(self.descriptor)

@@ -54,16 +54,18 @@ def compose(files: Sequence[Blocks], size: int) -> bytes:
 def apply(old: Blocks, chain: Sequence[tuple[Blocks, Digest]], draft: Draft) -> Blocks:
     """What these files, each with the root of what it makes, make of `old` in turn, written to `draft`.
 
-    Raises UselessFile for the first that makes something else.
+    Raises UselessFile for the first that makes something else: so does one on a base that is damaged.
     """
     steps = [_opened(step, file, old.size) for step, (file, _) in enumerate(chain)]
     leaves: list[list[Digest]] = [[] for _ in chain]
+    room = bytearray(old.step)
     for number, leaf in enumerate(old.leaves):
-        block = old[number]
-        for step, changes in enumerate(steps):
-            if len(change := changes[number]):
+        changes = [of_step[number] for of_step in steps]
+        block = old.unchecked(number, room) if any(map(len, changes)) else memoryview(old[number])
+        for step, change in enumerate(changes):
+            if len(change):
                 try:
-                    block = patches.apply(block, change)
+                    patches.change(block, change)
                 except PatchError as error:
                     raise UselessFile(step, error) from error
                 leaf = digest_of(block)

@@ -1,7 +1,7 @@
 """A block of released weights as a patch on the same block of an earlier version, lossless for any bytes.
 
     encode(old, new)             -> patch of one block, b"" when nothing changed
-    apply(old, patch)            -> new
+    apply(old, patch)            -> new                   change(old, patch): the same in place
     compose([v -> v+1, ...], n)  -> the patch v -> v+k of a block of n bytes, without any block
 
 A block is read as little-endian 16-bit values, one bfloat16 each; an odd last byte counts as one with a zero
@@ -104,6 +104,16 @@ def apply(old: Block, patch: Block) -> memoryview:
     if _length(patch):
         _change(values, patch, size)
     return _bytes(values)[:size].data
+
+
+def change(block: memoryview, patch: Block) -> None:
+    """Turn `block`, which can be written, into what `patch` makes of it. Raises PatchError, and the block may
+    have changed then."""
+    size = _length(block)
+    values = _values(block)
+    _change(values, patch, size)
+    if size % 2:  # then these are a copy
+        block[:] = values.tobytes()[:size]
 
 
 def compose(patches: Iterable[Block], size: int) -> bytes:

@@ -155,8 +155,9 @@ class PatchLadder:
             return None
         except UselessFile as error:
             patch, made = way[error.step]
+            await self._wholes.check(base.root)
             await self.files.check(patch.root)
-            if files[error.step].is_intact():
+            if base.is_intact() and files[error.step].is_intact():
                 self._useless.add(patch.root)
                 reason = f"patch to version {made.version}: {error}; it is not tried again"
                 self._host.emit(events.Rejected, sender=made.publisher, kind=Service.PATCHES, reason=reason)

@@ -64,7 +64,7 @@ class ReleaseFile:
     """Reads a release. Raises ValueError when it is none."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
+        self._blocks, self._room = blocks, bytearray()
         try:
             self.places = dict(_places(blocks))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -98,10 +98,11 @@ class ReleaseFile:
         """Read the blocks of these tensors. Raises ValueError for a value that is not finite, Damaged for a
         block that is not the release's."""
         begin = min((place.start for place in self.places.values()), default=0)
+        room = bytearray(self._blocks.step)
         for number in sorted(set().union(*map(self._numbers, names))):
             at = number * self._blocks.step
             skip = max(0, begin - at)
-            values = np.frombuffer(self._blocks[number], "<u2", offset=skip)
+            values = np.frombuffer(self._blocks.into(number, room), "<u2", offset=skip)
             infinite = np.flatnonzero((values & _INFINITE) == _INFINITE)
             if len(infinite):
                 name = self._at(at + skip + 2 * int(infinite[0]))
@@ -112,7 +113,8 @@ class ReleaseFile:
         return next(name for name, place in self.places.items() if place.start <= byte < place.stop)
 
     def pieces(self, name: str) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of a tensor (of one row, where it has no dimension) and their values, bfloat16."""
+        """Rows of a tensor (of one row, where it has no dimension) and their values, bfloat16, in memory
+        that the next piece takes."""
         shape, start, _ = self.places[name]
         rows, *rest = shape or (1,)
         of_row = math.prod(rest)
@@ -121,15 +123,19 @@ class ReleaseFile:
             count = min(step, rows - row)
             begin = start + 2 * row * of_row
             data = self._read(begin, begin + 2 * count * of_row)
-            values = torch.frombuffer(data, dtype=torch.bfloat16) if data else torch.empty(0)
+            values = torch.frombuffer(data, dtype=torch.bfloat16) if len(data) else torch.empty(0)
             yield slice(row, row + count), values.to(torch.bfloat16).view(count, *rest)
 
-    def _read(self, start: int, stop: int) -> bytearray:
+    def _read(self, start: int, stop: int) -> memoryview:
         """Bytes after `check`, when a module is changed already. Raises OSError."""
+        if stop - start > len(self._room):
+            self._room = bytearray(stop - start)
+        room = memoryview(self._room)[: stop - start]
         try:
-            return bytearray(self._blocks.source.read(start, stop)) if stop > start else bytearray()
+            self._blocks.source.fill(start, room)
         except Damaged as error:
             raise OSError(errno.EIO, str(error)) from error
+        return room
 
     def tensor(self, name: str) -> Tensor:
         """The whole tensor, bfloat16."""
