@@ -145,7 +145,8 @@ class Draft:
     """A version in the making, written from its first byte to its last."""
 
     def __init__(self, image: Image) -> None:
-        self.image, self._leaves = image, list[Digest]()
+        self.image, self._leaves = image, list[Digest | None]()
+        """The leaves that are known by now."""
         self._part = bytearray()
 
     def write(self, data: Buffer) -> None:
@@ -159,19 +160,25 @@ class Draft:
                 self._flush()
 
     def _flush(self) -> None:
-        self.add(bytes(self._part))
+        with memoryview(self._part) as block:
+            self.add(block)
         self._part.clear()
 
     def add(self, block: Buffer, leaf: Digest | None = None) -> None:
-        """Append a block, whose `leaf` is computed where it is not known."""
+        """Append a block; where its `leaf` is not known, `done` computes it."""
         self.image.write(len(self._leaves), block)
-        self._leaves.append(leaf or digest_of(block))
+        self._leaves.append(leaf)
 
     def done(self) -> Blocks:
         """The version, after its last byte."""
         if self._part:
             self._flush()
-        return Blocks(self.image, tuple(self._leaves), root_of(self._leaves), self.image.step)
+        leaves = [leaf or self._leaf(number) for number, leaf in enumerate(self._leaves)]
+        return Blocks(self.image, tuple(leaves), root_of(leaves), self.image.step)
+
+    def _leaf(self, number: int) -> Digest:
+        start = number * self.image.step
+        return digest_of(self.image.read(start, min(start + self.image.step, self.image.size)))
 
 
 class Leaves(Draft):

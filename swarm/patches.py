@@ -99,11 +99,10 @@ def encode(old: Block, new: Block) -> bytes:
 
 def apply(old: Block, patch: Block) -> memoryview:
     """The block that `patch` makes of `old`, of the same length, in memory of its own. Raises PatchError."""
-    size = _length(old)
-    values = _values(old).copy()
+    block = memoryview(bytearray(old))
     if _length(patch):
-        _change(values, patch, size)
-    return _bytes(values)[:size].data
+        change(block, patch)
+    return block
 
 
 def change(block: memoryview, patch: Block) -> None:

@@ -56,7 +56,7 @@ def _release(module: Any, shelf: Shelf, files: Shelf, before: Blocks | None) -> 
     """A version as an image, and the patch from the one before."""
     from swarm.learn import weights
 
-    blocks = _put(shelf, weights.write(weights.state(module), shelf.draft))
+    blocks = _put(shelf, weights.write(weights.state(module), shelf.draft).done())
     if before is None:
         return blocks, None
     return blocks, _put(files, Blocks.of(patch_files.make(before, blocks), file_block))

@@ -330,7 +330,7 @@ class LearnerPeer:
                 return self._out_of_memory(error)
         groups = len(self._batch) * len(self._members)
         self._record_step(gradient, metrics, start)
-        snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot)
+        snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
         self.own_release.begin(snapshot, self._members, groups)
         await self._save_in_turn()
         return Cause.STEPPED
@@ -395,5 +395,6 @@ class LearnerPeer:
     async def _hold_loaded(self, parent: Digest) -> None:
         """Hold and compare the version that I loaded, which was made from `parent`."""
         self.own_release.parent = parent
-        self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot))
+        draft = self.host.releases.draft
+        self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft))
         await self.own_release.packed()

@@ -30,7 +30,7 @@ from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
 from swarm.core.releases import Releases
-from swarm.image import MakeDraft
+from swarm.image import Draft
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Role, Service, Topic
@@ -81,10 +81,14 @@ class ReleaseExchange:
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    async def pack(self, packed: Callable[[MakeDraft], Weights]) -> Weights:
+    def draft(self, size: int) -> Draft:
+        """Where a release of mine is written, before it is packed."""
+        return self.blobs.draft(size)
+
+    async def pack(self, packed: Callable[[], Weights]) -> Weights:
         """Cut and hold my weights, beside the loop and the model: a large one's bytes take seconds to
         hash."""
-        weights = await self._host.ports.work.run(Kind.PACK, packed, self.blobs.draft)
+        weights = await self._host.ports.work.run(Kind.PACK, packed)
         blocks = await self.blobs.take(weights.version, weights.blocks, made_here=True)
         return Weights(weights.version, blocks)
 

@@ -159,16 +159,17 @@ class BaseLearner(ABC):
         return {"grad_norm": norm, "lr": rate}
 
     @abstractmethod
-    def snapshot(self) -> Snapshot:
-        """A copy of what is released of this version: it is packed while the next gradient is computed."""
+    def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:
+        """The policy as it is released, written to a draft piece by piece: it is packed while the next
+        gradient is computed."""
 
-    @abstractmethod
-    def weights(self, draft: MakeDraft = in_memory) -> Weights:
-        """The policy as it is released: bf16 safetensors, written to a draft piece by piece."""
+    def weights(self) -> Weights:
+        """The policy as it is released: bf16 safetensors."""
+        return self.snapshot().packed()
 
     def digest(self) -> Digest:
         """Of the policy as it is released."""
-        return self.weights(only_leaves).digest
+        return self.snapshot(only_leaves).packed().digest
 
     @abstractmethod
     def load(self, released: Weights, fresh: bool = False) -> None:

@@ -62,11 +62,8 @@ class Learner(BaseLearner):
                 " 'off'"
             )
 
-    def snapshot(self) -> weights.Snapshot:
-        return weights.Snapshot.of(weights.state(self.policy.module), self.version)
-
-    def weights(self, draft: MakeDraft = in_memory) -> Weights:
-        return Weights(self.version, weights.write(weights.state(self.policy.module), draft))
+    def snapshot(self, draft: MakeDraft = in_memory) -> weights.Snapshot:
+        return weights.Snapshot(self.version, weights.write(weights.state(self.policy.module), draft))
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         exact = fresh or self.version < 0

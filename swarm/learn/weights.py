@@ -6,8 +6,8 @@ module with an adapter (peft's) is the adapter alone, under the names that peft 
 is read is checked: the header, then names, types, shapes and values, before anything of the module changes.
 Bytes are read and written in pieces (swarm.learn.release_file): a release takes no second copy of the model.
 
-    module --write--> a draft --> Blocks                Blocks --Loader, load_into--> module
-    module --Snapshot--> packed, while the module trains on --> a draft --> Blocks
+    module --write--> a draft --done--> Blocks          Blocks --Loader, load_into--> module
+                              while the module trains on
 
 A learner's float32 master holds 16 bits more than a release, and at a real learning rate the steps of many
 versions change only these. So a master whose bf16 rounding is the released value keeps its own value
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from swarm.blocks import Blocks, Damaged
-from swarm.image import MakeDraft, in_memory
+from swarm.image import Draft, MakeDraft
 from swarm.learn.release_file import Contents, ReleaseFile, header, values
 from swarm.weights import Weights
 
@@ -61,15 +61,15 @@ def to_bytes(state: Mapping[str, Tensor]) -> bytes:
     return b"".join(_parts(state))
 
 
-def write(state: Mapping[str, Tensor], draft: MakeDraft) -> Blocks:
-    """The same, written to a draft piece by piece."""
+def write(state: Mapping[str, Tensor], draft: MakeDraft) -> Draft:
+    """The same as a draft, written piece by piece."""
     parts = _parts(state)
     first = next(parts)
     out = draft(len(first) + sum(2 * state[name].numel() for name in own_names(state)))
     out.write(first)
     for part in parts:
         out.write(part)
-    return out.done()
+    return out
 
 
 def _parts(state: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -82,23 +82,14 @@ def _parts(state: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version's released values, copied: the model may change while they are packed."""
+    """One version's release, written to a draft: the model may change while its leaves are computed."""
 
     version: int
-    tensors: Mapping[str, Tensor]
-    """Name -> bfloat16 tensor of any shape on the CPU."""
+    draft: Draft
 
-    @classmethod
-    def of(cls, state: Mapping[str, Tensor], version: int) -> Snapshot:
-        """`state`: name -> tensor of any shape and float dtype."""
-        names = own_names(state)
-        return cls(
-            version, {name: state[name].detach().to("cpu", torch.bfloat16, copy=True) for name in names}
-        )
-
-    def packed(self, draft: MakeDraft = in_memory) -> Weights:
-        """Written to a draft; reads nothing but the copy, so any thread may call it."""
-        return Weights(self.version, write(self.tensors, draft))
+    def packed(self) -> Weights:
+        """It reads nothing but the draft, so any thread may call it."""
+        return Weights(self.version, self.draft.done())
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:

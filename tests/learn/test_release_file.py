@@ -45,7 +45,7 @@ def test_a_draft_has_the_same_bytes_and_leaves_in_memory_in_a_file_and_nowhere(t
     state = big(1)
     whole = Blocks.of(weights.to_bytes(state))
     drafts = (in_memory, lambda size: Draft(Image(size, tmp_path / "draft")), only_leaves)
-    made = [weights.write(state, draft) for draft in drafts]
+    made = [weights.write(state, draft).done() for draft in drafts]
     assert made == [whole] * 3
     assert made[0].whole == made[1].whole == whole.whole == (tmp_path / "draft").read_bytes()
     with pytest.raises(Damaged):
@@ -88,7 +88,7 @@ def test_after_a_release_of_another_model_all_that_changed_since_the_one_before_
 def test_a_file_that_somebody_changed_is_found_out_before_anything_is_copied(
     tmp_path: Path, damage: str
 ) -> None:
-    released = weights.write(big(1), lambda size: Draft(Image(size, tmp_path / "draft")))
+    released = weights.write(big(1), lambda size: Draft(Image(size, tmp_path / "draft"))).done()
     content = (tmp_path / "draft").read_bytes()
     if damage == "changed":
         (tmp_path / "draft").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -137,7 +137,7 @@ def test_a_header_of_many_brackets_is_refused() -> None:
 def test_who_loads_while_newer_versions_are_made_gets_one_version_whole(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, print)
     state = big(1)
-    first = weights.write(state, shelf.draft)
+    first = weights.write(state, shelf.draft).done()
     shelf.put(Held.of(0, first), first, False)
     newest, seen, stop = [first.root], set[str](), Event()
 
@@ -146,14 +146,14 @@ def test_who_loads_while_newer_versions_are_made_gets_one_version_whole(tmp_path
         while not stop.is_set():
             if (blocks := shelf.blocks(newest[0])) is not None:
                 loader(module, blocks)
-                assert weights.write(weights.state(module), only_leaves).root == blocks.root
+                assert weights.write(weights.state(module), only_leaves).done().root == blocks.root
                 seen.add(blocks.root)
 
     with ThreadPoolExecutor(1) as engine:
         loading = engine.submit(load)
         while len(seen) < 5 and not loading.done():
             state = {name: tensor + 0.01 for name, tensor in state.items()}
-            old, new = shelf.blocks(newest[0]), weights.write(state, in_memory)
+            old, new = shelf.blocks(newest[0]), weights.write(state, in_memory).done()
             assert old is not None
             file = Blocks.of(patch_files.make(old, new))
             made = patch_files.apply(old, [(file, new.root)], shelf.draft(new.size))

@@ -14,7 +14,6 @@ from peers.roles.engine_calls import EngineCalls
 from peers.runtime.host import Host
 from swarm.blocks import BLOCK, Blocks, Damaged
 from swarm.config import Config
-from swarm.image import MakeDraft
 from swarm.learn import weights
 from swarm.sample.toy import ToyEngine
 from swarm.weights import Weights
@@ -117,15 +116,10 @@ def test_weights_that_are_made_into_a_draft_are_not_copied(tmp_path: Path) -> No
     async def promise(swarm: Swarm) -> None:
         learner = on_disk(swarm, tmp_path)
         state = {"a": torch.randn(700, 700)}
-
-        def pack(draft: MakeDraft) -> Weights:
-            return Weights(3, weights.write(state, draft))
-
-        parent = Blocks.of(b"another").root
-        release = await learner.releases.prepare(pack, parent=parent, learners=1, groups=1)
-        held = learner.releases.blobs.blocks(release.weights)
-        assert held is not None and held.source.path == tmp_path / release.weights
-        assert held.whole == weights.to_bytes(state)
+        draft = weights.write(state, learner.releases.draft)
+        packed = await learner.releases.pack(lambda: Weights(3, draft.done()))
+        assert packed.blocks.source.path == tmp_path / packed.digest
+        assert packed.data == weights.to_bytes(state)
         assert not [name for name in os.listdir(tmp_path) if name.startswith("new-")]
 
     among(promise)

@@ -101,18 +101,11 @@ class ShardedLearner(BaseLearner):
         self.size = sum(_numel(entry) for entry in self._entries if entry.trained)
         self._total = sum(map(_numel, self._entries))
 
-    def snapshot(self) -> weights.Snapshot:
-        with self._slab_tensor(self._total, torch.bfloat16) as slab:
-            self._ask(Write(what=("weight",), dtype="bfloat16"))
-            return weights.Snapshot.of(
-                {entry.released: view for entry, view in self._views(slab)}, self.version
-            )
-
-    def weights(self, draft: MakeDraft = in_memory) -> Weights:
+    def snapshot(self, draft: MakeDraft = in_memory) -> weights.Snapshot:
         with self._slab_tensor(self._total, torch.bfloat16) as slab:
             self._ask(Write(what=("weight",), dtype="bfloat16"))
             released = {entry.released: view for entry, view in self._views(slab)}
-            return Weights(self.version, weights.write(released, draft))
+            return weights.Snapshot(self.version, weights.write(released, draft))
 
     def load(self, released: Weights, fresh: bool = False) -> None:
         """As `BaseLearner.load`; new ranks are always fresh."""
