@@ -1,7 +1,7 @@
 """What a version takes of a peer's memory and time, in a process of its own, for the row `image`.
 
     python -m benchmarks.processes.imaging '{"model": FOLDER, "work": FOLDER, "share": 0.01}'
-        -> {"who": "learner" or "sampler", "bytes" of a release, "extra" bytes of memory, ...} for each
+        -> {"who": its role, "bytes" of a release, "extra" bytes of memory, ...} for each
 
 A learner packs its module into an image, holds it and makes the patch from the version before; a sampler
 makes the version from the patch and loads it into an engine (hf). `extra` is the peak of resident memory
@@ -21,6 +21,7 @@ from benchmarks.partner import Answer, opened, say
 from swarm import patch_files
 from swarm.blocks import Blocks, block_size, file_block
 from swarm.net.shelves import Held, Shelf
+from swarm.protocol import Role
 
 T = TypeVar("T")
 
@@ -36,15 +37,15 @@ def main() -> int:
     setup = opened()
     torch.set_num_threads(1)
     work, module = Path(setup["work"]), load_policy(Path(setup["model"]))
-    learner, files = _shelf(work / "learner"), _shelf(work / "patches")
+    learner, files = _shelf(work / "packed"), _shelf(work / "patches")
     first, _ = _release(module, learner, files, None)
     _step(module, setup["share"])
     second, _ = _release(module, learner, files, first)
     _step(module, setup["share"])
     (third, file), extra, seconds = _measured(lambda: _release(module, learner, files, second))
     assert file is not None
-    say(who="learner", bytes=third.size, patch=file.size, extra=extra, seconds=seconds)
-    say(who="sampler", **_sampled(module, _shelf(work / "sampler"), second, third, file))
+    say(who=Role.LEARNER, bytes=third.size, patch=file.size, extra=extra, seconds=seconds)
+    say(who=Role.SAMPLER, **_sampled(module, _shelf(work / "taken"), second, third, file))
     return 0
 
 

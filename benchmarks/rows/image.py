@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.partner import Partner
 from benchmarks.table import Figure
+from swarm.protocol import Role
 
 if TYPE_CHECKING:
     from benchmarks import Say
@@ -45,8 +46,8 @@ def measure(say: Say, hidden: int = HIDDEN, layers: int = LAYERS) -> list[Figure
             note=f"beside what was there; release of {size / 1e6:.0f} MB, {what}; aim <= {aim}",
         )
         for who, told, what, aim in (
-            ("learner", learner, f"packed, held, patched ({100 * learner['patch'] / size:.2f} %)", 20),
-            ("sampler", sampler, "patch applied, loaded by hf", 10),
+            (Role.LEARNER, learner, f"packed, held, patched ({100 * learner['patch'] / size:.2f} %)", 20),
+            (Role.SAMPLER, sampler, "patch applied, loaded by hf", 10),
         )
     ] + [
         Figure(
