@@ -72,7 +72,7 @@ test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one,
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
 
-bench-releases: $(STAMP) namespaces  ## what a version costs: patches, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
+bench-releases: $(STAMP) namespaces  ## what a version costs: patches, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
 	$(BIN)/swarm bench patches image lines swarms
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table

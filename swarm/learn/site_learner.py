@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from swarm.blocks import Damaged
 from swarm.config import Run, Training
 from swarm.image import MakeDraft, in_memory
 from swarm.learn import checkpoint
@@ -115,13 +116,9 @@ class SiteLearner(Learner):
 
     # --- as every learner -----------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:
         with self._at_the_version():
-            return super().snapshot()
-
-    def weights(self, draft: MakeDraft = in_memory) -> Weights:
-        with self._at_the_version():
-            return super().weights(draft)
+            return super().snapshot(draft)
 
     @contextmanager
     def _at_the_version(self) -> Iterator[None]:
@@ -142,7 +139,7 @@ class SiteLearner(Learner):
         self._optimizer.place(self._anchor)
         try:
             super().load(released, fresh)
-        except ValueError:
+        except (ValueError, Damaged):
             self._optimizer.place(masters)
             raise
         if first:
