@@ -365,6 +365,9 @@ class Swarm(Section):
 class Peer(Section):
     """Settings of one peer, its own business."""
 
+    serve: Literal["held", "mirror"] = "held"
+    """`held`: give others the releases that this peer has fetched for itself; `mirror`: fetch each release
+    and its patches as soon as it is announced, and be asked first: for the line of a lab or a cloud."""
     listen: Listen = Listen()
     limits: Limits = Limits()
     engine: EngineSettings = EngineSettings()

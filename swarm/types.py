@@ -339,6 +339,8 @@ class Beat(Struct, tag="beat"):
     early: bool = False
     """Of a learner that can learn on its own version before that is released: the last one was the release
     as it was."""
+    mirror: Annotated[int, Meta(ge=-1)] = -1
+    """The newest version whose bytes a mirror holds; -1: the peer is none. Mirrors are asked first."""
 
 
 class Record(Struct):

@@ -221,6 +221,7 @@ class Host:
             self._post_forever,
             self._emit_traffic_forever,
             self.releases.look_for_holders_forever,
+            self.releases.mirror_forever,
         )
         return [*(service() for service in always), *(self.listen(name, takers[name]) for name in names)]
 
@@ -250,6 +251,8 @@ class Host:
         beat = wire.decode(opened.body, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
+        if beat.mirror >= 0 and not self.invited(opened, beat.role):
+            beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
         before = self.roster.beat(opened.sender)
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
@@ -349,14 +352,15 @@ class Host:
             at=now,
             closed=status.closed,
             early=status.early,
+            mirror=status.mirror,
         )
 
     async def _send_beat(self) -> None:
         beat = self._beat()
         if self.who.observes:
             self.emit(events.Heard, subject=self.ports.me, beat=beat)
-        topic = self.topic(ROLES[self.who.role].heartbeat)
-        await self.ports.gossip.publish(topic, self._seal_beat(beat))
+        topic = Topic.BEAT if beat.mirror >= 0 else ROLES[self.who.role].heartbeat
+        await self.ports.gossip.publish(self.topic(topic), self._seal_beat(beat))
 
     async def _post_forever(self) -> None:
         """Post to the board who serves and which release is newest, and read it. Peers that others depend on

@@ -125,6 +125,13 @@ class PatchLadder:
                 return await self._wholes.take(release.version, draft)
         return None
 
+    async def take(self, release: Release, holders: Sequence[PeerId]) -> None:
+        """Hold all patches that a release names, for others. Raises NetError."""
+        self._make_room(release.size)
+        for patch in release.patches:
+            if not self.files.is_whole(patch.root):
+                await self.files.fetch(release.version, patch.root, patch.size, holders)
+
     async def _files(
         self, way: Sequence[Step], holders: Sequence[PeerId], missing: set[Digest]
     ) -> list[Blocks]:

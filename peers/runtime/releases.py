@@ -25,7 +25,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
+from peers.runtime.mirror import Mirror
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
@@ -78,6 +80,8 @@ class ReleaseExchange:
         self._missed = MissedReleases(host, self.candidates, self.blobs, self.remember)
         self._lacks = False
         """A release that I wait for could not be had at once."""
+        self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
+        """Weights -> held while they are fetched: a role and a mirror want the same ones."""
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -217,10 +221,11 @@ class ReleaseExchange:
 
     async def fetch(self, release: Release) -> Weights:
         """A release's weights, from here or whoever has them. Raises NetError naming who failed how."""
-        me = self._host.ports.me
-        holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
-        if release.publisher != me and release.publisher not in holders:
-            holders.append(release.publisher)
+        async with self._under_way.setdefault(release.weights, asyncio.Lock()):
+            return await self._fetch(release)
+
+    async def _fetch(self, release: Release) -> Weights:
+        holders = self._holders(release)
         if not self.blobs.is_whole(release.weights):
             await self._missed.ask(release, holders)
             blocks = await self.patches.fetch(release, self.candidates.by_weights(), holders)
@@ -229,6 +234,17 @@ class ReleaseExchange:
         if blocks is None:
             blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
         return Weights(release.version, blocks)
+
+    async def take_patches(self, release: Release) -> None:
+        """Hold all patches that a release names. Raises NetError."""
+        await self.patches.take(release, self._holders(release))
+
+    def _holders(self, release: Release) -> list[PeerId]:
+        me = self._host.ports.me
+        holders = [peer for peer in self._host.roster.holders(release.version) if peer != me]
+        if release.publisher != me and release.publisher not in holders:
+            holders.append(release.publisher)
+        return holders
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -244,6 +260,11 @@ class ReleaseExchange:
     def named(self, version: int, weights: Digest) -> Release | None:
         """The best announcement of these weights."""
         return self.candidates.named(version, weights)
+
+    def announced(self) -> list[Release]:
+        """All releases that are remembered, by version."""
+        every = (release for same in self.candidates.by_weights().values() for release in same)
+        return sorted(every, key=lambda release: release.version)
 
     def known(self, version: int, weights: Digest) -> list[Release]:
         """All announcements of these weights."""
@@ -342,6 +363,11 @@ class ReleaseExchange:
                 ]:
                     host.roster.forget(peer)  # nobody listens any more: its silence means nothing
             await host.changed(host.config.run.pace.beat)
+
+    async def mirror_forever(self) -> None:
+        """Fetch what is announced, where this peer is a mirror."""
+        if self._host.config.peer.serve == "mirror":
+            await Mirror(self._host).run()
 
     # --- answering others -----------------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class PeerStatus:
     early: bool = False
     version: int = -1
     weights: str = ""
+    mirror: int = -1
+    """See swarm.types.Beat."""
     credit: int = 0
     takers: int = 1
     inbox: int = 0

@@ -115,13 +115,14 @@ class Roster:
         return sorted(peer for peer, known in self._known.items() if known.beat.role is Role.LEARNER)
 
     def holders(self, version: int) -> list[PeerId]:
-        """Peers that may hold a release's bytes: all at that version or beyond, learners and seeds first."""
+        """Peers that may hold a release's bytes: all at that version or beyond; mirrors first, then learners
+        and seeds."""
         found = [
-            (ROLES[known.beat.role].asked, peer)
+            (known.beat.mirror < version, ROLES[known.beat.role].asked, peer)
             for peer, known in self._known.items()
-            if known.beat.version >= version
+            if max(known.beat.version, known.beat.mirror) >= version
         ]
-        return [peer for _, peer in sorted(found)]
+        return [peer for *_, peer in sorted(found)]
 
     def credit(self, now: float) -> int:
         """Groups that all learners together can still be sent."""
