@@ -96,18 +96,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: Any) -> None:
-    _config(
-        _command(
-            commands,
-            "up",
-            verbs.up,
-            "run a whole swarm on this machine until it is complete",
-            "swarm up demo",
-        )
-    )
+    about = "run a whole swarm on this machine until it is complete"
+    it = _command(commands, "up", verbs.up, about, "swarm up demo")
+    _config(it)
+    _line(it)
     about = "begin a run, be its seed, print how to join"
     it = _command(commands, "start", verbs.start, about, "swarm start private-lab")
     _config(it)
+    _line(it)
+    _serve(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
     it = _command(
         commands,
@@ -122,6 +119,8 @@ def _add_running(commands: Any) -> None:
         "--config", type=Path, metavar="FILE", help="this peer's own settings: a file with a [peer] half"
     )
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
+    _line(it)
+    _serve(it)
     about = "let the peers of a run on this machine finish and leave"
     _command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run")
     about = "simulate a swarm in virtual time"
@@ -325,6 +324,18 @@ def _command(commands: Any, name: str, function: Any, about: str, example: str) 
 
 def _config(it: argparse.ArgumentParser) -> None:
     it.add_argument("config", metavar="CONFIG", type=Path, help=CONFIG)
+
+
+def _line(it: argparse.ArgumentParser) -> None:
+    """What a peer gives of its line; see arguments.SHORT."""
+    for way, what in (("upload", "sends"), ("download", "takes")):
+        about = f"Mbit/s that a peer {what} at most; groups do not wait (default: no limit)"
+        it.add_argument(f"--{way}", metavar="MBIT", help=about)
+
+
+def _serve(it: argparse.ArgumentParser) -> None:
+    about = "mirror: fetch each release at once, be asked for it first; with an observer's invite only that"
+    it.add_argument("--serve", choices=("held", "mirror"), help=about)
 
 
 def _sentence(about: str) -> str:

@@ -14,7 +14,7 @@ from swarm.types import Digest
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
     """A Host as peers.build.assembly builds it, with its journal in `folder`. Its run is the node's, and this
     peer is the run's owner."""
-    from peers.build.assembly import NoAverager
+    from peers.build.learner_averager import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo
     from swarm import events

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
-from peers.build.learner_averager import open_averager
+from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.run_folder import RunFolder
@@ -38,6 +38,7 @@ from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
+from peers.runtime.mirror import mirrors
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
 from swarm import events
@@ -46,17 +47,15 @@ from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.core.membership import Trust, needs_membership
 from swarm.identity import human_name, verify
 from swarm.invite import Invite
-from swarm.net.ports import Average, Averager, Ports
+from swarm.net.ports import Averager, Ports
 from swarm.page_settings import Page
-from swarm.protocol import INVITED, JOINING, ROLES, Kind, Policy, Role
+from swarm.protocol import INVITED, JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
 from swarm.types import Membership, PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
-    import torch
-
     from swarm.net.hive import Node
 
 
@@ -74,11 +73,12 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
     invite = run_folder.usable_invite(word, folder, time.time())
     path = _folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
-    if chosen not in JOINING:
+    if chosen not in JOINING and not mirrors(loaded.config):
         raise WrongUsage(
-            f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm"
+            f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm, and"
+            " `swarm join --serve mirror` spreads its releases"
         )
-    machine = hardware.machine() if role is None else None
+    machine = hardware.machine() if role is None and chosen in JOINING else None
     return run_until_signalled(
         lambda on_signal: _join(invite, chosen, loaded.config, path, on_signal, machine)
     )
@@ -210,7 +210,7 @@ def _host(
         genesis=run.spec.genesis,
         release_size=run.spec.release_size,
     )
-    shelf = local.folder / "blobs" if role is not Role.OBSERVER else None
+    shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
     host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)
     node.mail.prefer(host.known_sender)
     return host
@@ -332,6 +332,11 @@ async def _act(
     on_signal: SignalHandler,
 ) -> None:
     """Build the role's engine or learner, and run it."""
+    if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
+        host = _host(local, run, role, config, node, NoAverager(), membership)
+        on_signal.leave, host.status.phase = host.leave, Phase.SERVING
+        async with live_line(host), MembershipRenewal(host, local.folder).running():
+            return await host.run(host.stop.wait)
     from peers.build import factory
 
     settings = from_run_dict(run.spec.run)
@@ -347,7 +352,7 @@ async def _act(
                     await host.run(
                         program(host, learner, source, tokenization, local.folder / "checkpoint").run
                     )
-        return
+        return None
     host = _host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
@@ -383,17 +388,3 @@ async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskS
         yield source
     finally:
         source.close()
-
-
-class NoAverager:
-    """The Averager port of a peer that averages no gradients."""
-
-    async def average(
-        self,
-        version: int,
-        tensors: Sequence[torch.Tensor],
-        weight: float,
-        peers: Collection[PeerId],
-        deadline: float,
-    ) -> Average | None:
-        raise RuntimeError("only a learner of a run in butterfly mode averages")

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,13 @@ from peers.fit import rounds
 from swarm import events
 from swarm.config import Run
 from swarm.config_loading import from_run_dict
+from swarm.net.ports import Average
 from swarm.net.uplink import Uplink
+from swarm.types import PeerId
 
 if TYPE_CHECKING:
+    import torch
+
     from swarm.net.averager import HiveAverager
     from swarm.net.hive import Node
 
@@ -110,3 +114,17 @@ async def open_averager(local: LocalPeer, run: RunFolder, node: Node) -> AsyncIt
     finally:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(averager.close(), CLOSE_TIMEOUT)
+
+
+class NoAverager:
+    """The Averager port of a peer that averages no gradients."""
+
+    async def average(
+        self,
+        version: int,
+        tensors: Sequence[torch.Tensor],
+        weight: float,
+        peers: Collection[PeerId],
+        deadline: float,
+    ) -> Average | None:
+        raise RuntimeError("only a learner of a run in butterfly mode averages")

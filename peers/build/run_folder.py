@@ -103,11 +103,12 @@ class RunFolder:
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
         """Make an invite to `role`, as text.
 
-        One that makes members expires after invites.LIFETIME, and memberships that it gave are renewed; with
+        An observer's makes members in a public run too: a mirror is asked first if it is one. One that makes
+        members expires after invites.LIFETIME, and memberships that it gave are renewed; with
         `seconds` both the invite and its memberships end then. An invite for strangers expires only when
         `seconds` is given.
         """
-        makes_members = needs_membership(role, bool(self.spec.run["private"]))
+        makes_members = needs_membership(role, bool(self.spec.run["private"])) or role is Role.OBSERVER
         lasts = seconds if seconds is not None else invites.LIFETIME if makes_members else None
         expires = int(time.time() + lasts) if lasts is not None else invites.FOREVER
         delegate = (

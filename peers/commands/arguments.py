@@ -22,11 +22,21 @@ COMPLETION = 512
 of `run.sampling` is the demo's."""
 
 
+SHORT = {
+    "model": "run.model.name",
+    "upload": "peer.limits.upload",
+    "download": "peer.limits.download",
+    "serve": "peer.serve",
+}
+"""Option -> the setting that it is short for."""
+
+
 def load(args: argparse.Namespace, path: Path | None) -> LoadedConfig:
     from swarm import config_loading
 
     path = None if path is None else shipped.settings(path)
-    sets = [*args.set, *([f"run.model.name={args.model}"] if args.model else [])]
+    short = [(key, getattr(args, word, None)) for word, key in SHORT.items()]
+    sets = [*args.set, *(f"{key}={value}" for key, value in short if value is not None)]
     return config_loading.load(path, sets, os.environ)
 
 

@@ -13,11 +13,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from swarm.config import Config
 from swarm.core.releases import rank
 from swarm.net.ports import NetError
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host
+
+
+def mirrors(config: Config) -> bool:
+    """Whether a peer with these settings is a mirror."""
+    return config.peer.serve == "mirror"
 
 
 class Mirror:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from peers.runtime.mirror import Mirror
+from peers.runtime.mirror import Mirror, mirrors
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from peers.runtime.host import Host
 
 KEPT = 2
-"""Newest versions whose bytes are held, but for seeds: of two releases of a version, each is a patch from the
-version before."""
+"""Newest versions whose bytes are held, but for seeds and mirrors: of two releases of a version, each is a
+patch from the version before."""
 
 REMEMBERED = 64
 """Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
@@ -70,7 +70,7 @@ class ReleaseExchange:
         self.blobs = Blobs(
             host.ports.mail,
             folder=folder,
-            keep=run.release.keep if lasting else min(run.release.keep, KEPT),
+            keep=run.release.keep if lasting or mirrors(host.config) else min(run.release.keep, KEPT),
             on_bad=self._bad_holder,
             rng=host.rng,
             on_damage=host.disk_damaged,
@@ -366,7 +366,7 @@ class ReleaseExchange:
 
     async def mirror_forever(self) -> None:
         """Fetch what is announced, where this peer is a mirror."""
-        if self._host.config.peer.serve == "mirror":
+        if mirrors(self._host.config):
             await Mirror(self._host).run()
 
     # --- answering others -----------------------------------------------------------------------------------

@@ -39,8 +39,10 @@ def sentence(status: PeerStatus, role: Role, now: float) -> str:
             + (f", {status.refused:,} refused" if status.refused else "")
         ),
         Role.LEARNER: f"{status.admitted:,} groups admitted, {status.done:,} trained",
+        Role.OBSERVER: "a mirror",
     }.get(role, f"{status.done:,} versions evaluated")
-    parts = [f"version {status.version}" if status.version >= 0 else "no policy yet", done]
+    version = status.mirror if role is Role.OBSERVER else status.version
+    parts = [f"version {version}" if version >= 0 else "no policy yet", done]
     if status.lag.versions > 0:
         parts.append(f"{status.lag.versions:.1f} versions behind")
     if rate := status.tokens.rate(now):

@@ -189,6 +189,24 @@ def test_a_watchers_invite_does_not_make_a_sampler(house: SwarmProcesses, tmp_pa
     assert "`swarm dashboard` with it shows the swarm" in ran.stderr
 
 
+def test_a_watchers_invite_makes_a_mirror_that_holds_what_is_released(
+    house: SwarmProcesses, tmp_path: Path
+) -> None:
+    seed, folder = house.programs[0], tmp_path / "mirror"
+    words = ("--serve", "mirror", "--upload", "50", "--folder", str(folder))
+    mirror = house.run("mirror", "join", house.invite("observer"), *words, folder=folder)
+    house.wait_until(lambda: mirror.saw(events.Started), 60, "the mirror did not start")
+    newest = max(event.release.version for event in seed.saw(events.Released))
+    house.wait_until(
+        lambda: any(e.beat.mirror > newest for e in seed.saw(events.Heard, subject=mirror.peer)),
+        30,
+        "the mirror holds no new version, or is not believed",
+    )
+    assert mirror.saw(events.Started)[0].role is Role.OBSERVER
+    assert "a mirror; serving" in mirror.log.read_text()
+    assert end(mirror) == 130
+
+
 @pytest.mark.slow
 def test_a_private_swarm_opens_to_an_observers_invite_and_to_no_other(tmp_path: Path) -> None:
     with started_swarm(tmp_path) as house:
