@@ -74,6 +74,11 @@ class RateLimit:
             self.count(size)
 
 
+def rate_of(mbit: float) -> float:
+    """Bytes per second of a limit; infinite for 0, which is none."""
+    return mbit * 1e6 / 8 or math.inf
+
+
 class RateLimits(NamedTuple):
     """Both directions."""
 
@@ -82,7 +87,7 @@ class RateLimits(NamedTuple):
 
     @classmethod
     def of(cls, limits: Limits) -> RateLimits:
-        return cls(*(RateLimit(mbit * 1e6 / 8 or math.inf) for mbit in (limits.upload, limits.download)))
+        return cls(RateLimit(rate_of(limits.upload)), RateLimit(rate_of(limits.download)))
 
     def in_averager(self) -> RateLimits:
         return RateLimits(self.up.in_averager(), self.down.in_averager())

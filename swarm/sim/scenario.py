@@ -17,7 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from swarm.config import Delay, DelayLaw, Run
+from swarm.config import Delay, DelayLaw, Limits, Run
+from swarm.net.rate import rate_of
 from swarm.protocol import Role
 from swarm.sections import Count, Number, Part, Positive, Section, Share
 from swarm.sim.flows import Line
@@ -118,11 +119,22 @@ class Scenario(Section, frozen=True):
     averaging round."""
     bytes: Bytes | None = None
     """Without it messages weigh what the simulated policy makes them."""
+    limits: dict[str, Limits] = {}
+    """Role -> what each of its peers gives of its line, as `[peer.limits]` of a real peer; here its groups
+    keep to it as well."""
     delay: Delay = Delay()
     """Injected delays, as `[peer.delay]` of a real peer."""
     run: Run = Run()
     """As `[run]` of a real run."""
     faults: tuple[Fault, ...] = ()
+
+    def line(self, role: Role, rng: Random) -> Line | None:
+        """The line of one peer; None where nothing bounds it."""
+        law, limits = self.lines.get(role), self.limits.get(role)
+        if law is None and limits is None:
+            return None
+        line, limits = (law or LineLaw()).draw(rng), limits or Limits()
+        return Line(min(line.up, rate_of(limits.upload)), min(line.down, rate_of(limits.download)))
 
     def everybody(self) -> list[str]:
         """Peers that are there at some time."""
@@ -167,9 +179,10 @@ def _check(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"peers.{role} = {count}: roles are {', '.join(roles)}, counts are not negative"
             )
-    for role in scenario.lines:
+    for role in (*scenario.lines, *scenario.limits):
         if role not in roles:
-            raise ScenarioError(f"lines.{role}: roles are {', '.join(roles)}")
+            table = "lines" if role in scenario.lines else "limits"
+            raise ScenarioError(f"{table}.{role}: roles are {', '.join(roles)}")
     if not scenario.hours > 0 or not scenario.links.bandwidth > 0:
         raise ScenarioError(
             f"hours = {scenario.hours} and links.bandwidth = {scenario.links.bandwidth} must be above 0"

@@ -198,12 +198,11 @@ class World:
 
     def _lines(self) -> dict[PeerId, Line]:
         """Of each peer one for all its lives."""
-        laws = self._scenario.lines
-        return {
-            PeerId(name): laws[role].draw(self._rng(f"{name}/line"))
+        lines = {
+            PeerId(name): self._scenario.line(role_of(name), self._rng(f"{name}/line"))
             for name in self._scenario.everybody()
-            if (role := role_of(name)) in laws
         }
+        return {peer: line for peer, line in lines.items() if line is not None}
 
     def _is_one_way(self, name: str) -> bool:
         """The same in all its lives."""

@@ -22,7 +22,9 @@ from swarm.core.delays import draw
 from swarm.events import Event, Noted
 from swarm.journal import read_journal
 from swarm.net.ports import Silent, Unreachable
+from swarm.protocol import Role
 from swarm.sim.clock import Deadlock, run
+from swarm.sim.flows import Line
 from swarm.sim.report import Summary
 from swarm.sim.scenario import (
     Fault,
@@ -218,6 +220,30 @@ def test_a_line_is_drawn_once_for_each_peer_and_stays_its_own() -> None:
     assert all(100_000 * 8 / 1e7 + 0.2 <= seconds <= 100_000 * 8 / 1e5 + 0.2 for (seconds,) in taken)
 
 
+def test_a_peer_that_limits_its_line_has_the_less_of_both() -> None:
+    text = """
+        name = "limits"
+        hours = 1
+        [peers]
+        learner = 1
+        sampler = 1
+        evaluator = 1
+        [lines.learner]
+        up = { mbit = 20.0 }
+        [limits.learner]
+        upload = 8.0
+        download = 80.0
+        [lines.sampler]
+        up = { mbit = 4.0 }
+        [limits.sampler]
+        upload = 8.0
+        """
+    scenario, rng = parse(text.encode()), random.Random(1)
+    assert scenario.line(Role.LEARNER, rng) == Line(up=1e6, down=1e7)
+    assert scenario.line(Role.SAMPLER, rng) == Line(up=5e5)
+    assert scenario.line(Role.EVALUATOR, rng) is None
+
+
 def test_a_swarm_on_home_lines_is_the_same_twice_and_another_one_without_lines() -> None:
     scenario = load(SCENARIOS / "home-lines.toml")
     task = msgspec.structs.replace(scenario.run.task, options={"buckets": 2048})
@@ -253,6 +279,8 @@ def test_every_scenario_file_loads(file: Path) -> None:
         ("[peers]\ncook = 1", "cook"),
         ("[lines.cook]\nup = { mbit = 20.0 }", "lines.cook"),
         ("[lines.learner]\nup = { mbit = 0.0 }", "mbit"),
+        ("[limits.cook]\nupload = 20.0", "limits.cook"),
+        ("[limits.learner]\nupload = -20.0", "upload"),
         ('[[faults]]\nat = 1.0\nfault = "burn"', "burn"),
         ('[[faults]]\nat = 1.0\nfault = "crash"\npeer = "learner-9"', "learner-9"),
         ('[[faults]]\nat = 1.0\nfault = "hold"\nbetween = [["x"], ["y"]]', "names nobody"),
