@@ -28,7 +28,7 @@ from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
 from swarm.net.turns import AnswerTurns, no_turn
-from swarm.protocol import FRAME_LIMIT, SERVICES
+from swarm.protocol import FRAME_LIMIT, Service
 from swarm.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ PIECE = 1 << 16
 """Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
 calls."""
 
-BULK = frozenset(service for service, row in SERVICES.items() if row.answered in ("weights", "gradients"))
+BULK = frozenset({Service.BLOBS, Service.PATCHES, Service.STATES})
 """Services whose answers are blocks: these wait where the line is limited."""
 
 OK, REFUSED, BUSY = 0, 1, 2

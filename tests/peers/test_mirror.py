@@ -58,7 +58,7 @@ class Swarm:
         version = len(self.released)
         data = BYTES[version]
         release = await learner.releases.prepare(
-            weights=lambda: Weights.of(data, version),
+            weights=lambda draft: Weights.of(data, version),
             parent=self.released[-1].weights,
             learners=1,
             groups=1,
