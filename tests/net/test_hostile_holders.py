@@ -14,7 +14,7 @@ from hive_world import HivePorts, HiveWorld
 from still_host import RUN, membership
 from test_patches import BOMB, raw
 
-from peers.build.assembly import NoAverager
+from peers.build.learner_averager import NoAverager
 from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm import events, wire

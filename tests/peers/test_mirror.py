@@ -57,12 +57,9 @@ class Swarm:
     async def release(self, learner: Host) -> Release:
         version = len(self.released)
         data = BYTES[version]
-        release = await learner.releases.prepare(
-            weights=lambda draft: Weights.of(data, version),
-            parent=self.released[-1].weights,
-            learners=1,
-            groups=1,
-        )
+        weights = await learner.releases.pack(lambda draft: Weights.of(data, version))
+        parent = self.released[-1].weights
+        release = await learner.releases.prepare(weights, parent=parent, learners=1, groups=1)
         await learner.releases.announce(release)
         learner.status.version = version
         self.released.append(release)
