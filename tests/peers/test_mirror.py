@@ -57,7 +57,7 @@ class Swarm:
     async def release(self, learner: Host) -> Release:
         version = len(self.released)
         data = BYTES[version]
-        weights = await learner.releases.pack(lambda draft: Weights.of(data, version))
+        weights = await learner.releases.pack(lambda: Weights.of(data, version))
         parent = self.released[-1].weights
         release = await learner.releases.prepare(weights, parent=parent, learners=1, groups=1)
         await learner.releases.announce(release)
