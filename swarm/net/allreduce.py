@@ -50,6 +50,7 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         self._shapes = [
             [part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
+        self._mean: tuple[int, asyncio.Future[tuple[runtime_pb2.Tensor, torch.Tensor]]] | None = None
         # Read the exception, or asyncio would log it: `broken` says what happened.
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
@@ -133,7 +134,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         for number, part in enumerate(self.parts_for_local_averaging):
             # Not in place: the tensor is hivemind's.
             mean = await self._accumulate(sender, number, part if share == 1 else part * share)
-            self.tensor_part_container.register_processed_part(index, number, self._codec.as_received(mean))
+            _, rounded = await self._as_sent(number, mean)
+            self.tensor_part_container.register_processed_part(index, number, rounded)
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
         shapes, number, loop = self._shapes[index], 0, asyncio.get_running_loop()
@@ -167,6 +169,16 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
             raise AllreduceException(self.broken)
         return mean
 
+    async def _as_sent(self, number: int, mean: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
+        """A mean as all members get it, encoded once for all of them. All have taken the one before it: each
+        took it before it sent its next part."""
+        if self._mean is None or self._mean[0] != number:
+            encoding = asyncio.get_running_loop().run_in_executor(None, self._codec.as_sent, mean)
+            encoding.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._mean = number, encoding
+        # One that is cancelled does not take it from the others.
+        return await asyncio.shield(self._mean[1])
+
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -178,8 +190,8 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
                 None, self._scaled_part, sender_index, message.tensor_part, shapes[number]
             )
             mean = await self._accumulate(sender_index, number, part)
+            packed, _ = await self._as_sent(number, mean)
             number += 1
-            packed = await loop.run_in_executor(None, self._codec.compress, mean)
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=packed)
         if number != len(shapes):
             raise AllreduceException(f"it sent {number} of {len(shapes)} parts")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -61,16 +61,13 @@ class Encoding(Protocol):
         """Bytes of a part."""
         ...
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
-        """Raises PartError when a value is not finite."""
+    def encode(self, tensor: torch.Tensor) -> tuple[bytes, Callable[[], torch.Tensor]]:
+        """The bytes, and what makes the values that `decode` gives of them. Raises PartError when a value is
+        not finite."""
         ...
 
     def decode(self, data: bytes, values: int) -> torch.Tensor:
         """(values,) float32 of `size(values)` bytes. Raises PartError."""
-        ...
-
-    def rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The values as `decode` gives them, without encoding bytes."""
         ...
 
 
@@ -83,9 +80,9 @@ class Scaled:
     def size(self, values: int) -> int:
         return SCALE.size + values * int(self._dtype.itemsize)
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> tuple[bytes, Callable[[], torch.Tensor]]:
         scale, values = self._encoded(tensor)
-        return b"".join((SCALE.pack(scale), values.numpy().data))
+        return b"".join((SCALE.pack(scale), values.numpy().data)), lambda: self._decoded(scale, values)
 
     def decode(self, data: bytes, values: int) -> torch.Tensor:
         (scale,) = SCALE.unpack_from(data)
@@ -95,9 +92,6 @@ class Scaled:
             )
         part = torch.frombuffer(bytearray(data), dtype=self._dtype, offset=SCALE.size, count=values)
         return self._decoded(scale, part)
-
-    def rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._decoded(*self._encoded(tensor))
 
     def _encoded(self, tensor: torch.Tensor) -> tuple[float, torch.Tensor]:
         if self._dtype is torch.float32:
@@ -119,9 +113,10 @@ class Rows:
     def size(self, values: int) -> int:
         return SCALE.size * -(-values // ROW) + values
 
-    def encode(self, tensor: torch.Tensor) -> bytes:
+    def encode(self, tensor: torch.Tensor) -> tuple[bytes, Callable[[], torch.Tensor]]:
         scales, steps = self._encoded(tensor)
-        return b"".join((scales.numpy().data, steps.reshape(-1)[: tensor.numel()].numpy().data))
+        data = b"".join((scales.numpy().data, steps.reshape(-1)[: tensor.numel()].numpy().data))
+        return data, lambda: self._decoded(scales, steps)[: tensor.numel()].view(tensor.shape)
 
     def decode(self, data: bytes, values: int) -> torch.Tensor:
         count, buffer = -(-values // ROW), bytearray(data)
@@ -130,9 +125,6 @@ class Rows:
             raise PartError("a part came with a scale that is negative, not finite or too large")
         steps = torch.frombuffer(buffer, dtype=torch.int8, offset=SCALE.size * count, count=values)
         return self._decoded(scales, F.pad(steps, (0, count * ROW - values)).view(count, ROW))[:values]
-
-    def rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._decoded(*self._encoded(tensor))[: tensor.numel()].view(tensor.shape)
 
     def _encoded(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(rows,) float32 scales, (rows, ROW) int8 steps."""
@@ -173,7 +165,14 @@ class Codec(CompressionBase):  # type: ignore[misc]
         self, tensor: torch.Tensor, info: CompressionInfo | None = None, allow_inplace: bool = False
     ) -> runtime_pb2.Tensor:
         """Raises PartError when a value is not finite."""
-        buffer = self._encoding.encode(tensor.detach())
+        return self._packed(tensor, self._encoding.encode(tensor.detach())[0])
+
+    def as_sent(self, tensor: torch.Tensor) -> tuple[runtime_pb2.Tensor, torch.Tensor]:
+        """A part, and its values as receivers decode them. Raises PartError when a value is not finite."""
+        buffer, decoded = self._encoding.encode(tensor.detach())
+        return self._packed(tensor, buffer), decoded()
+
+    def _packed(self, tensor: torch.Tensor, buffer: bytes) -> runtime_pb2.Tensor:
         return runtime_pb2.Tensor(
             buffer=buffer, size=tensor.shape, dtype="float32", compression=self._encoding.kind
         )
@@ -195,10 +194,6 @@ class Codec(CompressionBase):  # type: ignore[misc]
                 f"a part of {len(packed.buffer)} bytes came where {size} of shape {tuple(shape)} belong"
             )
         return self._encoding.decode(packed.buffer, values).reshape(shape)
-
-    def as_received(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The values as receivers decode them, without encoding bytes."""
-        return self._encoding.rounded(tensor)
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         return self._encoding.item / torch.float32.itemsize

@@ -107,6 +107,15 @@ def test_a_slow_member_sends_its_own_parts_and_fast_ones_the_means(mbit, numel):
         assert mine == pytest.approx(numel * part / total, abs=1 << 12), line
 
 
+def test_a_mean_is_encoded_once_for_all_members(monkeypatch):
+    encoded = []
+    encode = Codec.as_sent
+    monkeypatch.setattr(Codec, "as_sent", lambda *mean: encoded.append(1) or encode(*mean))
+    results = reduced(draws(4))
+    the_one(results)
+    assert len(encoded) == sum(runner.tensor_part_reducer.num_parts for _, runner in results) > 4
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 def test_gradients_that_float16_cannot_hold_are_averaged(scale):
     one, two = draws(2)
