@@ -3,7 +3,7 @@
     Run + trained values + uplink --> a sentence
 
 With two learners each sends every value once; with more it is once for a slow line, at most twice for a fast
-one (swarm.core.shares). Not handled: others who use the line too.
+one (swarm.core.shares). At sites it sends a contribution once. Not handled: others who use the line too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dashboard.text import duration
 from swarm.config import Run
 from swarm.core.shares import WIRE_BYTES
+from swarm.learn.contribution import largest
 
 MBIT = 1e6 / 8
 """Bytes per second."""
@@ -19,9 +20,10 @@ MBIT = 1e6 / 8
 def needs(run: Run, values: int, uplink: float) -> str:
     """What a round over `values` needs at `uplink` bytes per second."""
     size = _size(run, values)
+    form = "a contribution" if run.averaging.mode == "sites" else run.averaging.compression
     return (
         f"a round needs {duration(size / uplink)} on a line of {uplink / MBIT:.3g} Mbit/s"
-        f" ({size / 1e9:.3g} GB in {run.averaging.compression})"
+        f" ({size / 1e9:.3g} GB in {form})"
     )
 
 
@@ -44,13 +46,17 @@ def longest(run: Run) -> float:
 
 
 def _size(run: Run, values: int) -> float:
+    if run.averaging.mode == "sites":
+        return largest(values, run.averaging.density)
     return values * WIRE_BYTES[run.averaging.compression]
 
 
 def _ways(run: Run) -> list[str]:
+    if run.averaging.mode == "sites":
+        return ["a smaller run.averaging.density", "a faster line"]
     ways = []
     if run.model.training == "full":
         ways.append("run.model.training = lora")
     if run.averaging.compression != "int8":
         ways.append("run.averaging.compression = int8")
-    return [*ways, "a faster line"]
+    return [*ways, "run.averaging.mode = sites", "a faster line"]

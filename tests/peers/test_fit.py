@@ -374,7 +374,11 @@ def test_a_configs_own_settings_are_what_is_asked(
         (
             ("run.averaging.deadline=180",),
             "and may take 3 min (run.averaging.deadline): use run.model.training = lora or"
-            " run.averaging.compression = int8 or a faster line",
+            " run.averaging.compression = int8 or run.averaging.mode = sites or a faster line",
+        ),
+        (
+            ("run.averaging.mode=sites",),
+            "a round needs 8.9 s on a line of 20 Mbit/s (0.0222 GB in a contribution)",
         ),
         (("run.model.training=lora", "run.averaging.compression=int8"), "(0.0107 GB in int8)"),
         (("peer.limits.upload=5",), "needs 32 min on a line of 5 Mbit/s (1.19 GB in float16), and may take"),

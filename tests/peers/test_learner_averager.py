@@ -43,7 +43,7 @@ def test_a_learner_is_refused_where_its_limit_makes_rounds_longer_than_they_may_
     assert str(caught.value) == (
         "this peer's peer.limits.upload is too low to learn: a round needs 7.9 min on a line of 20 Mbit/s"
         " (1.19 GB in float16), and may take 3 min (run.averaging.deadline): use run.model.training = lora or"
-        " run.averaging.compression = int8 or a faster line"
+        " run.averaging.compression = int8 or run.averaging.mode = sites or a faster line"
     )
     assert line_of(local, limit=60 * MBIT).rate() == 60 * MBIT
 
