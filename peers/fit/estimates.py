@@ -57,9 +57,8 @@ VECTORS = 4
 """Float32 vectors of length N in RAM during a round: the gradient, the averager's buffer, its sums, and the
 parts in transfer."""
 
-RELEASES = 3
-"""Releases in RAM beside those held for others: the whole one, the one that it is made from, the
-tensors in it."""
+RELEASES = 0.2
+"""Of a release in RAM: patches that are made and pieces that are read. Whole ones are files (swarm.image)."""
 
 STATE_BYTES = 12
 """Bytes of a learner's full state for each trained weight: float32 master and two moments."""
@@ -105,8 +104,6 @@ class RunShape(NamedTuple):
     """Tokens of a completion."""
     groups: int
     """Groups of one learner step."""
-    keep: int
-    """Releases held for others."""
     rank: int
     training: str
     """`full`, `lora` or `qlora`: what a release is."""
@@ -122,7 +119,6 @@ class RunShape(NamedTuple):
             prompt=PROMPT,
             tokens=run.sampling.max_tokens,
             groups=run.batch.groups,
-            keep=run.release.keep,
             rank=run.lora.rank,
             training=run.model.training,
             recompute=config.peer.learner.checkpointing == "on",
@@ -172,13 +168,13 @@ class ExpectedPace(NamedTuple):
 def sampler(model: ModelShape, run: RunShape, kind: str, gpu: bool) -> Needs:
     """Weights, the KV cache of all rows at full length, and the logits of the token being drawn.
 
-    The engine halves its tasks when memory runs out, down to one: that is `least`. RAM holds the releases for
-    others and the newest one while it is read; with a GPU, also the program itself.
+    The engine halves its tasks when memory runs out, down to one: that is `least`. RAM holds what is read
+    of a release at a time; with a GPU, also the program itself.
     """
     width = 4 if kind == "float32" or (kind in QUANTIZED and not gpu) else 2
     weights = stored(model, kind, width) + (width * trained(model, run) if run.training != "full" else 0)
     row = (run.prompt + run.tokens) * model.cache * width + model.vocabulary * DRAW_BYTES
-    keeping = (run.keep + RELEASES) * released(model, run) + (PROGRAM if gpu else 0)
+    keeping = RELEASES * released(model, run) + (PROGRAM if gpu else 0)
     return Needs(
         *(
             MemoryNeed(
@@ -197,7 +193,7 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     the N values of the adapter. One group at a time is counted: a learner makes its chunks as small as it
     must. `least` recomputes activations: it keeps each layer's input, and one layer's activations at a time.
     `easy` keeps all activations, and has room for a state transfer, which holds the state as bytes and as
-    chunks. RAM holds the vectors of a round, and releases as for a sampler. Each of `shards` GPUs has a part
+    chunks. RAM holds the vectors of a round, and what is packed at a time. Each of `shards` GPUs has a part
     of what does not depend on the batch, and groups of its own.
     """
     training, _, optimizer = kind.partition("+")
@@ -214,7 +210,8 @@ def learner(model: ModelShape, run: RunShape, kind: str, gpu: bool, shards: int 
     layer = tokens * model.spread * ACTIVATION_BYTES[width] / model.layers
     less = layer + tokens * model.layers * model.hidden * width
     more = less if run.recompute else layer * model.layers
-    keeping = VECTORS * 4 * n + (run.keep + RELEASES) * released(model, run) + (PROGRAM if gpu else 0)
+    packing = RELEASES + (shards > 1)  # what several GPUs have goes through one place in RAM
+    keeping = VECTORS * 4 * n + packing * released(model, run) + (PROGRAM if gpu else 0)
     fixed = CONTEXT if gpu else PROGRAM
     return Needs(
         MemoryNeed(fixed, ALLOCATOR_OVERHEAD * (static / shards + less + scored), keeping),
