@@ -11,6 +11,7 @@ and do not count. A step moves a share of all values to a neighbour.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -123,6 +124,7 @@ def _some(module: Any, shelf: Shelf, load: Callable[[Any, Blocks], None], last: 
 
 def _measured(use: Callable[[], T]) -> tuple[T, int, float]:
     """What it returns, peak of resident bytes above those before, CPU seconds."""
+    ctypes.CDLL(None).malloc_trim(0)  # what is free but not given back would hide a peak
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, began = _resident("VmRSS"), time.process_time()
     result = use()
