@@ -39,10 +39,10 @@ CARRIED = FRAME_LIMIT - (64 << 10)
 """Bytes of a block or a leaf list at most: the mail that carries one says what else its sender has."""
 
 MOST = CARRIED // LEAF
-"""Leaves of a list that one mail carries. Beyond 126 GiB blocks are larger, up to what a mail carries."""
+"""Blocks of a version: as many digests as one mail carries."""
 
 LARGEST = CARRIED // BLOCK * BLOCK * MOST
-"""Bytes that can be cut: 378 GiB."""
+"""Bytes that can be cut: 378 GiB. Beyond 126 GiB blocks are larger, up to what a mail carries."""
 
 LEAST, PIECES = 64 << 10, 100
 """Bytes of a file's block at least, and blocks of a large file at least: with fewer, those who fetch it have

@@ -66,7 +66,13 @@ class Service(StrEnum):
     BLOBS = "blobs"
     PATCHES = "patches"
     STATES = "states"
+<<<<<<< HEAD
     CONTRIBUTIONS = "contributions"
+=======
+    HELD_BLOBS = "held/blobs"
+    HELD_PATCHES = "held/patches"
+    HELD_STATES = "held/states"
+>>>>>>> 1ff03b8 (wip)
     SPEC = "spec"
     NEWEST = "newest"
     RELEASE = "release"
@@ -94,11 +100,22 @@ class ServiceRow(NamedTuple):
 SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
+<<<<<<< HEAD
     Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "its bytes", answered="weights"),
     # Stores of their own: what is held for how many versions differs, and bytes are counted apart.
     Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "bytes", answered="weights"),
     Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
     Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "digest", "bytes", answered="gradients"),
+=======
+    Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "BlockQuery: a block", "Holding", answered="weights"),
+    # stores of their own: patches are held for more versions, and the bytes of states are counted apart
+    Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "as blobs", "as blobs", answered="weights"),
+    Service.STATES: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
+    # most of these calls wait until there is something to tell
+    Service.HELD_BLOBS: ServiceRow(128, REQUEST, "everybody", "BlockQuery: what is here", "Holding"),
+    Service.HELD_PATCHES: ServiceRow(128, REQUEST, "everybody", "as held/blobs", "as held/blobs"),
+    Service.HELD_STATES: ServiceRow(128, REQUEST, "learners", "as held/blobs", "as held/blobs"),
+>>>>>>> 1ff03b8 (wip)
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),

@@ -32,6 +32,7 @@ from swarm.config import DelayLaw, Sampling
 from swarm.identity import Keyring
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
+from swarm.net.sharing import BlockQuery, Holding
 from swarm.net.shelves import Mark
 from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Phase, Role
 from swarm.sim.clock import run
@@ -69,6 +70,8 @@ DECODED = {
     "Offer": Offer,
     "Past": Past,
     "ReleaseQuery": ReleaseQuery,
+    "BlockQuery": BlockQuery,
+    "Holding": Holding,
     "Way": Way,
     "WayQuery": WayQuery,
     "bytes": wire.Envelope,

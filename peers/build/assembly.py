@@ -198,6 +198,7 @@ def _host(
         keyring=local.keyring,
         addresses=node.addresses,
         relayed=node.relayed,
+        introduced=node.network.introduce,
     )
     who = PeerInfo(
         name=human_name(local.keyring.me),

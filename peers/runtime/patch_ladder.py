@@ -47,11 +47,11 @@ class PatchLadder:
             host.ports.mail,
             service=Service.PATCHES,
             folder=folder,
-            rule=file_block,
             keep=KEPT,
             rng=host.rng,
             on_bad=self._bad_holder,
             on_damage=host.disk_damaged,
+            reach=host.ports.reach,
         )
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""

@@ -74,6 +74,7 @@ class ReleaseExchange:
             on_bad=self._bad_holder,
             rng=host.rng,
             on_damage=host.disk_damaged,
+            reach=host.ports.reach,
         )
         self.blobs.lasting = lasting
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")

@@ -1,23 +1,23 @@
 """Blobs: content-addressed bytes between peers, over the Mail port of either world.
 
     Blocks -> hold     blocks and leaf list, each under its digest; the root is in the Release
-    fetch: leaf list, blocks of several holders -> Blocks
+    fetch: leaf list, blocks of several holders (swarm.net.fetching) -> Blocks
+    others' questions -> what is here of a root, a block (swarm.net.sharing)
 
-A request is one digest, its answer the bytes (service `blobs`). Invariants: what is returned or held has the
-digest it was asked by; sizes are checked before anything is allocated; a holder that lies is reported to
-`on_bad`, one that is late or busy is not, and the others are tried. A block is held as soon as it is here, so
-that a fetch that failed goes on where it ended, after a restart too where there is a folder; whoever fetched
-something holds it for others. Retention: the newest versions, what is being fetched, here or from here, and
-what was begun and is newer than they are. Where they lie is a shelf's business (swarm.net.shelves);
+Invariants: what is returned or held has the digest it was asked by; sizes are checked before anything is
+allocated; a holder that lies is reported to `on_bad`, one that is late or busy is not, and the others are
+tried. A block is held, and given to others, as soon as it is here: a fetch that failed goes on where it
+ended, after a restart too where there is a folder. Who asks here for what is being fetched here may have
+some of it, and joins that fetch. Retention: the newest versions, what is being fetched, here or from here,
+and what was begun and is newer than they are. Where they lie is a shelf's business (swarm.net.shelves);
 `on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard),
-finding holders (the Board), two fetches of one digest at once (both run).
+finding the first holders (the Board), two fetches of one root at once (both run).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,28 +26,25 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.blocks import LARGEST, Blocks, Buffer, Rule, block_size, block_sizes, lone_leaf, read_leaf_list
+from swarm.blocks import LARGEST, Blocks, block_size, block_sizes, file_block, lone_leaf, read_leaf_list
 from swarm.image import Draft
 from swarm.net.fetching import Fetch
-from swarm.net.ports import Mail, NetError, Refused
+from swarm.net.ports import Mail, NetError, Reach
+from swarm.net.sharing import BlockQuery, Shared, Sharing
 from swarm.net.shelves import Held, Shelf
-from swarm.net.turns import AnswerTurns
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
 T = TypeVar("T")
 
-DIGEST = re.compile(rb"[0-9a-f]{64}")
-
-AT_ONCE = 4
-"""Blocks under way: enough to fill several holders' links, and at most 16 MiB in memory."""
-
 AGAIN = 60.0
 """Seconds after which a disk that still refuses is reported again: later windows see it too."""
 
 LATELY = 90.0
-"""Seconds after a request for a part of a version during which a peer counts as fetching it: over 0.5 Mbit/s
-its four blocks come together, every 67 s, and then it asks again."""
+"""Seconds after a question for a version during which a peer counts as fetching it: over 0.5 Mbit/s four
+blocks that come together take 67 s, and then it asks again."""
+
+ALONE = Reach()
 
 
 def _ignore(peer: PeerId, reason: str) -> None:
@@ -74,40 +71,40 @@ class Blobs:
         on_bad: Callable[[PeerId, str], None] = _ignore,
         rng: random.Random | None = None,
         service: Service = Service.BLOBS,
-        rule: Rule = block_size,
         on_damage: Callable[[str], None] = _bear,
+        reach: Reach = ALONE,
     ) -> None:
         """Read the folder back, if one is given: every file is hashed. Blocks.
 
         `keep` is the number of newest versions to hold; `rng` draws how long a busy holder is left alone;
-        `rule` says how large the blocks are.
+        `reach` leads those who fetch the same to each other.
         """
         self.asked = 0.0
         self.most = LARGEST
         self.lasting = False
-        self._mail, self._service, self._rule = mail, service, rule
+        self._mail, self._service, self._reach = mail, service, reach
+        self._rule = file_block if service is Service.PATCHES else block_size
         self._on_bad = on_bad
         self._keep = keep
         self._rng = rng or random.Random()
         self._on_damage = on_damage
-        self._shelf = Shelf(folder, on_damage, rule)
+        self._shelf = Shelf(folder, on_damage, self._rule)
         self._whole: dict[Digest, Held] = {held.root: held for held in self._shelf.whole()}
         self._begun: dict[Digest, Held] = {held.root: held for held in self._shelf.begun()}
         """Of which some blocks are here, but not all."""
         self._fetching: Counter[Digest] = Counter()
-        self._part_of: dict[Digest, Digest] = {}
-        """Leaf list and leaves of what is here as a whole -> its root."""
+        self._fetches: dict[Digest, list[Fetch]] = {}
+        self._shared: dict[Digest, Shared] = {}
+        """What others asked for, or may ask for since it is being fetched."""
         self._wanted: dict[Digest, float] = {}
-        """Root -> when a part of it was last asked for, in loop seconds."""
+        """Root of what is whole -> when somebody asked for it last, in loop seconds."""
         self._last: Digest | None = None
         """What was made here last, until something newer is here: a learner that fell back to an old version
         has to offer it."""
-        self._turns = AnswerTurns()
+        self._sharing = Sharing(mail, service, self._find, self._shelf.get, self._rng)
         self._complained = -AGAIN
         """When the disk was last reported, in monotonic seconds."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
-        for held in self._whole.values():
-            self._name_parts(held)
 
     def hold(self, version: int, blocks: Blocks) -> None:
         """Hold these bytes, made here, for others, until newer ones take their place. Blocks where there is a
@@ -169,32 +166,45 @@ class Blobs:
         return {"releases": len(self._whole), "blobs": len(self._shelf)}
 
     async def serve(self) -> None:
-        await self._mail.serve(self._service, self._answer, self._turns)
+        await self._sharing.serve()
 
-    async def _answer(self, sender: PeerId, message: bytes) -> bytes:
-        self.asked = asyncio.get_running_loop().time()
-        if (root := self._part_of.get(Digest(message.decode(errors="replace")))) is not None:
+    def _find(self, sender: PeerId, query: BlockQuery) -> Shared | None:
+        """What a question is about; who asks joins the fetches of the same."""
+        self.asked, root = asyncio.get_running_loop().time(), query.root
+        if root in self._whole:
             self._wanted[root] = self.asked
-        if not DIGEST.fullmatch(message):
-            raise Refused("not a digest: ask with 64 lower-case hex digits")
-        data = self.get(Digest(message.decode()))
-        if data is None:
-            raise Refused("not held here")
-        return data
+        for fetch in self._fetches.get(root, ()):
+            fetch.join(sender, query.addresses)
+        if root not in self._shared and (held := self._whole.get(root) or self._begun.get(root)) is not None:
+            self._shared[root] = Shared(held.leaves, self._here(held))
+        return self._shared.get(root)
+
+    def _here(self, held: Held) -> int:
+        """A bit for each block that is here."""
+        return sum(1 << block for block, leaf in enumerate(held.leaves) if leaf in self._shelf)
 
     async def fetch(self, version: int, root: Digest, size: int, holders: Sequence[PeerId]) -> Blocks:
-        """The `size` bytes below `root`, at most 4 blocks at a time. They are held for others from then on.
+        """The `size` bytes below `root`. Each block is held for others as soon as it is here.
 
         Raises NetError; what is here by then is not asked for again.
         """
         if not 0 < size <= LARGEST:
             raise NetError(f"version {version} claims {size} bytes: at most {LARGEST} are fetched")
-        fetch = Fetch(self._mail, self._service, holders, self._rng, self._on_bad)
-        leaves = await self._leaves(fetch, version, root, size)
-        held = Held(root, version, size, leaves)
-        async with self._coming(held):
-            await self._fetch_blocks(fetch, held)
-            whole = self._shelf.blocks(root)
+        fetch = Fetch(self._mail, self._service, root, holders, self._rng, self._on_bad, self._reach)
+        self._shared.setdefault(root, Shared())
+        self._fetches.setdefault(root, []).append(fetch)
+        try:
+            leaves = await self._leaves(fetch, version, root, size)
+            held = Held(root, version, size, leaves)
+            async with self._coming(held):
+                await self._fetch_blocks(fetch, held)
+                whole = self._shelf.blocks(root)
+        finally:
+            self._fetches[root].remove(fetch)
+            if not self._fetches[root]:
+                del self._fetches[root]
+                if root not in self._whole and root not in self._begun:
+                    self._shared.pop(root, None)
         if whole is None:
             raise NetError(f"version {version} was damaged on the disk while it came: it is fetched again")
         return whole
@@ -233,17 +243,13 @@ class Blobs:
         step = self._rule(size)
         if lone := lone_leaf(root, size, step):
             return lone
+        data = self._shelf.get(root)
         try:
-            return read_leaf_list(await self._blob(fetch, root), size, step)
+            return read_leaf_list(data if data is not None else await fetch.leaf_list(), size, step)
         except ValueError as error:
             raise NetError(
                 f"version {version}: {error}; whoever published it made a mistake or lies"
             ) from error
-
-    async def _blob(self, fetch: Fetch, digest: Digest) -> Buffer:
-        """A blob from here, else from the holders; fetching does not hold it."""
-        data = self._shelf.get(digest)
-        return data if data is not None else await fetch.blob(digest)
 
     async def _begin(self, held: Held) -> None:
         """Hold blocks of it from now on, before it is complete."""
@@ -254,43 +260,38 @@ class Blobs:
 
     async def _fetch_blocks(self, fetch: Fetch, held: Held) -> None:
         """Hold all blocks, each as soon as it is here."""
-        # Equal blocks have one leaf, and are fetched once.
-        sizes = block_sizes(held.size, self._rule(held.size))
-        todo = iter(dict(zip(held.leaves, sizes, strict=True)).items())
-
-        async def take() -> None:
-            for leaf, size in todo:
-                if not self._shelf.lacks(held.root, leaf):
-                    continue
-                block = await self._blob(fetch, leaf)
-                if len(block) != size:
+        sizes, shared, same = (
+            block_sizes(held.size, self._rule(held.size)),
+            self._shared[held.root],
+            _same(held),
+        )
+        if len(set(zip(held.leaves, sizes, strict=True))) > len(same):
+            raise NetError(f"version {held.version} has equal blocks of different sizes: its publisher lies")
+        for leaf, blocks in same.items():
+            if self._shelf.lacks(held.root, leaf) and (data := self._shelf.get(leaf)) is not None:
+                if len(data) != sizes[(blocks & -blocks).bit_length() - 1]:
                     raise NetError(
-                        f"{leaf} has {len(block)} bytes, not {size}: whoever published version"
-                        f" {held.version} made a mistake or lies"
+                        f"version {held.version} claims {leaf} to have another size: its publisher lies"
                     )
-                await self._off_loop(self._shelf.add, {leaf: block})
+                await self._off_loop(self._shelf.add, {leaf: data})
+        missing = {leaf: blocks for leaf, blocks in same.items() if self._shelf.lacks(held.root, leaf)}
+        shared.begin(held.leaves, sum(same.values()) - sum(missing.values()))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(AT_ONCE):
-                    group.create_task(take())
-        except BaseExceptionGroup as broken:
-            lost, bugs = broken.split(NetError)
-            if bugs is not None or lost is None:
-                raise
-            raise NetError(str(lost.exceptions[0])) from broken
+        async def keep(block: int, data: bytes) -> None:
+            await self._off_loop(self._shelf.add, {held.leaves[block]: data})
+            shared.add(same[held.leaves[block]])
+
+        await fetch.blocks(held.leaves, sizes, sum(blocks & -blocks for blocks in missing.values()), keep)
 
     def _complete(self, held: Held) -> None:
         self._begun.pop(held.root, None)
         self._whole[held.root] = held
-        self._name_parts(held)
+        if (shared := self._shared.get(held.root)) is not None:
+            shared.begin(held.leaves, (1 << len(held.leaves)) - 1)
         last = self._whole.get(self._last) if self._last is not None else None
         if last is not None and last.version < held.version:
             self._last = None
         self._prune()
-
-    def _name_parts(self, held: Held) -> None:
-        self._part_of |= dict.fromkeys((held.root, *held.leaves), held.root)
 
     def _newest(self) -> set[int]:
         """The versions to hold: the newest, and those before it up to `keep` in all and `most` bytes."""
@@ -329,5 +330,13 @@ class Blobs:
             self._whole.pop(root, None)
             self._begun.pop(root, None)
             self._wanted.pop(root, None)
-        self._part_of = {part: root for part, root in self._part_of.items() if root not in old}
+            self._shared.pop(root, None)
         self._shelf.drop(sorted(old))
+
+
+def _same(held: Held) -> dict[Digest, int]:
+    """Leaf -> a bit for each of its blocks: equal ones are fetched once."""
+    same: dict[Digest, int] = {}
+    for block, leaf in enumerate(held.leaves):
+        same[leaf] = same.get(leaf, 0) | 1 << block
+    return same

@@ -2,6 +2,7 @@
 
     bootstrap addresses ---- enter, watch ---> p2pd dials --> peers --greet--> DHT
     what heartbeats tell --remember--> find ---'
+    what others tell of a peer --introduce--^
       nobody is connected, or a bootstrap peer is missing: dial, until they are back
       nobody listens to what is published here: connect anew with the bootstrap peers
 
@@ -46,6 +47,9 @@ SOME = 8
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 """Peers whose addresses are remembered, and how many of each."""
 
+HINTS = 256
+"""Peers of whom others told addresses: those of a few fetches."""
+
 
 def parsed(bootstrap: Sequence[str], me: PeerId) -> tuple[Address, ...]:
     """The addresses of others among them. Raises NetError naming one that is none."""
@@ -70,6 +74,8 @@ class Network:
         self._me, self._bootstrap, self._children = me, tuple(bootstrap), children
         self._gossip, self._report = gossip, report
         self._addresses: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
+        self._hints: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()
+        """Where others say that a peer can be dialled that has not said it itself."""
         self._known: frozenset[PeerId] = frozenset()
         """Connected ones at the last look: they have been greeted."""
         self._lost_at: float | None = None
@@ -87,6 +93,13 @@ class Network:
         self._addresses.move_to_end(peer)
         while len(self._addresses) > ADDRESSES_KNOWN:
             self._addresses.popitem(last=False)
+
+    def introduce(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Remember where somebody else says that a peer can be dialled, until it says so itself."""
+        self._hints[peer] = tuple(addresses)[:ADDRESSES_OF_ONE]
+        self._hints.move_to_end(peer)
+        while len(self._hints) > HINTS:
+            self._hints.popitem(last=False)
 
     def forget(self) -> None:
         """A new p2pd is connected with nobody."""
@@ -197,6 +210,6 @@ class Network:
             log.debug("dialled %s: %s", address.text, why or "connected")
 
     def _told(self, peer: PeerId) -> list[Address]:
-        """What a peer told, as far as it is its own address."""
-        found = map(Address.parse, self._addresses.get(peer, ()))
+        """What a peer told, or else others of it, as far as it is its own address."""
+        found = map(Address.parse, self._addresses.get(peer) or self._hints.get(peer, ()))
         return [address for address in found if address is not None and address.peer == peer]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.protocol import Kind
 from swarm.types import PeerId
@@ -194,6 +194,19 @@ class Keyring(Protocol):
         ...
 
 
+def _forget(peer: PeerId, addresses: Sequence[str]) -> None:
+    """Nobody is dialled by addresses."""
+
+
+class Reach(NamedTuple):
+    """How peers that fetch the same find each other."""
+
+    addresses: Callable[[], Sequence[str]] = tuple
+    """Where other peers can dial me; empty where they cannot."""
+    introduced: Callable[[PeerId, Sequence[str]], None] = _forget
+    """Hears where a peer can be dialled, as somebody else says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The ports of one peer: all that a role uses of the world."""
@@ -206,9 +219,15 @@ class Ports:
     work: Work
     keyring: Keyring
     addresses: Callable[[], tuple[str, ...]]
-    """Multiaddresses under which other peers can dial this one; empty in memory."""
+    """Multiaddresses under which other peers can dial this one; empty where they cannot."""
     relayed: Callable[[], Collection[PeerId]] = tuple
     """Peers that are connected only over a relay."""
+    introduced: Callable[[PeerId, Sequence[str]], None] = _forget
+    """Hears where a peer can be dialled, as somebody else says."""
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(self.addresses, self.introduced)
 
     @property
     def me(self) -> PeerId:

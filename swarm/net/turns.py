@@ -15,16 +15,17 @@ from collections.abc import Callable
 from swarm.net.ports import Busy
 from swarm.types import PeerId
 
-AT_ONCE = 8
-"""Blocks of 1 MiB that are sent at once: enough to fill 300 Mbit/s at a round trip of 0.2 s; at 20 Mbit/s
-each takes 3.4 s."""
+AT_ONCE = 2
+"""Answers that are sent at once: whoever has the first of many can give it on while the second is sent. One
+alone would leave the line idle between two."""
 
-QUEUE = 64
-"""Calls that wait; each costs its stream and nothing else."""
+QUEUE = 16
+"""Calls that wait: at 20 Mbit/s the last of them has its MiB after 7 s. Whoever comes later asks somebody
+else."""
 
-FROM_ONE = 6
-"""Calls of one peer, waiting or at their turn: a fetch keeps four under way, and asks a second time where one
-is late."""
+FROM_ONE = 10
+"""Calls of one peer, waiting or at their turn: a fetch keeps up to eight under way, and asks a second time
+where one is late."""
 
 REMEMBERED = 256
 """Peers whose last turn is remembered: more than can wait."""
@@ -35,6 +36,9 @@ WAIT = 2.5
 LONGEST = 20.0
 """Seconds of a turn at most. On an uplink so slow that eight blocks take longer, more answers leave at
 once."""
+
+
+FULL = "busy: too many wait already, try later"
 
 
 class AnswerTurns:
@@ -51,8 +55,8 @@ class AnswerTurns:
     async def take(self, peer: PeerId) -> Callable[[], None]:
         """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
         Busy."""
-        if len(self._waiting) >= self._queue or self._of[peer] >= FROM_ONE:
-            raise Busy("busy: too many wait already, try later")
+        if self._of[peer] >= FROM_ONE or (len(self._waiting) >= self._queue and not self._make_room(peer)):
+            raise Busy(FULL)
         loop = asyncio.get_running_loop()
         mine = peer, loop.create_future()
         self._waiting.append(mine)
@@ -65,7 +69,7 @@ class AnswerTurns:
             if mine in self._waiting:
                 self._waiting.remove(mine)
                 self._less(peer)
-            else:
+            elif not _turned_away(mine[1]):
                 self._end(peer)  # its turn came in the same moment
             if isinstance(error, TimeoutError):
                 raise Busy(f"busy with others for {self._wait:g} s, try later") from error
@@ -81,6 +85,23 @@ class AnswerTurns:
 
         timer = loop.call_later(LONGEST, end)
         return end
+
+    def _make_room(self, peer: PeerId) -> bool:
+        """Turn away a call of the peer that has most, for one that has fewer; of those that have as many, of
+        the one that had a turn last."""
+        order = {served: k for k, served in enumerate(self._served)}
+
+        def claim(one: PeerId, more: int = 0) -> tuple[int, int]:
+            return self._of[one] + more, order.get(one, -1)
+
+        last = max(reversed(self._waiting), key=lambda waiting: claim(waiting[0]))
+        if claim(last[0]) <= claim(peer, 1):
+            return False
+        self._waiting.remove(last)
+        self._less(last[0])
+        if not last[1].done():
+            last[1].set_exception(Busy(FULL))
+        return True
 
     def _next(self) -> None:
         """Give free turns to the peers whose last turn is longest ago, and among these to the first that
@@ -107,6 +128,10 @@ class AnswerTurns:
         self._of[peer] -= 1
         if self._of[peer] <= 0:
             del self._of[peer]
+
+
+def _turned_away(call: asyncio.Future[None]) -> bool:
+    return call.done() and not call.cancelled() and call.exception() is not None
 
 
 def no_turn() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from swarm.net.ports import Busy
-from swarm.net.turns import FROM_ONE, LONGEST, QUEUE, REMEMBERED, WAIT, AnswerTurns
+from swarm.net.turns import FROM_ONE, LONGEST, QUEUE, REMEMBERED, AnswerTurns
 from swarm.sim.clock import run
 from swarm.types import PeerId
 
@@ -92,18 +92,19 @@ def test_calls_at_their_turn_and_waiting_count_for_what_one_peer_may_have() -> N
         await asyncio.gather(*mine)
         assert len(line.order) == FROM_ONE + 1
 
-    in_line(play, at_once=3)
+    in_line(play, at_once=5)
 
 
 def test_one_that_waits_too_long_is_told_to_come_later_and_leaves_its_place() -> None:
     async def play(line: Line) -> None:
+        line.turns = AnswerTurns(1, wait=1.0)
         end = await line.turns.take(PeerId("slow"))
         loop = asyncio.get_running_loop()
         for _ in range(FROM_ONE + 1):
             began = loop.time()
-            with pytest.raises(Busy, match=f"busy with others for {WAIT:g} s"):
+            with pytest.raises(Busy, match="busy with others for 1 s"):
                 await line.turns.take(PeerId("patient"))
-            assert loop.time() - began == pytest.approx(WAIT)
+            assert loop.time() - began == pytest.approx(1.0)
         end()
         await line.turn("patient")
         await line.turn("slow")

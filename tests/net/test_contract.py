@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from liars import lie
 
 from peers.runtime.traffic import Traffic
 from swarm.blocks import Blocks, digest_of
@@ -22,7 +23,7 @@ from swarm.config import DelayLaw
 from swarm.net.blobs import Blobs
 from swarm.net.in_memory import QUEUE, MemoryNetwork
 from swarm.net.in_memory_mail import CONCURRENT
-from swarm.net.ports import Busy, Mail, NetError, Refused, Silent, Unreachable
+from swarm.net.ports import Busy, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns
 from swarm.sim.clock import VirtualLoop
 from swarm.sim.links import SimLinks
@@ -353,21 +354,17 @@ def test_a_signature_is_its_signers_alone(world: Any) -> None:
 def test_blobs_travel_and_a_wrong_byte_is_noticed(world: Any) -> None:
     async def promise(one: Any, two: Any, three: Any) -> None:
         bad: list[PeerId] = []
-        liar: Mail = two.mail
         held = Blobs(one.mail)
         wants = Blobs(three.mail, on_bad=lambda peer, reason: bad.append(peer))
         blob = random.Random(4).randbytes(300_000)
         blocks = Blocks.of(blob)
         held.hold(1, blocks)
 
-        async def lie(sender: PeerId, message: bytes) -> bytes:
-            return blob[:-1] + b"?"
-
         await held.serve()
-        await liar.serve("blobs", lie)
-        assert await wants.fetch(1, blocks.root, blocks.size, [two.me, one.me]) == blocks
-        assert bad == [two.me]
+        await lie(two.mail, blob[:-1] + b"?")
         with pytest.raises(NetError, match="not"):
-            await Blobs(three.mail).fetch(1, blocks.root, blocks.size, [two.me])
+            await wants.fetch(1, blocks.root, blocks.size, [two.me])
+        assert bad == [two.me]
+        assert await wants.fetch(1, blocks.root, blocks.size, [two.me, one.me]) == blocks
 
     hold(world, promise)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from liars import lie
 from still_host import membership, still_host
 
 from peers.runtime.host import Host
@@ -246,10 +247,7 @@ def test_a_liar_beside_an_honest_holder_costs_a_question() -> None:
         await swarm.take(sampler, swarm.released[0])
         await swarm.release(BYTES[1])
 
-        async def lie(sender: PeerId, message: bytes) -> bytes:
-            return bytes(1000)
-
-        await liar.ports.mail.serve("patches", lie)
+        await lie(liar.ports.mail, bytes(1000), Service.PATCHES)
         found = await sampler.releases.patches.fetch(
             swarm.released[1],
             {swarm.released[1].weights: [swarm.released[1]]},
