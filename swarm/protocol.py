@@ -5,10 +5,9 @@
     Key      records that expire, on the board           Part  what can fail, named in Faulted events
     Phase    what a peer is doing, in its heartbeat
 
-All other code takes these names from here, so that a new service, role or topic is one row beside its own
-code. Values of the enums are sent to peers or written to journals: they never change. Not handled here: what
-the nouns hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act in a role
-(swarm.core.membership).
+All other code takes these names from here, so that a new service, role or topic is one row beside its code.
+Values of the enums are sent to peers or written to journals: they never change. Not handled: what the nouns
+hold (swarm.types, swarm.events), how frames are sealed (swarm.wire), who may act how (swarm.core.membership).
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
 """The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
 
 REQUEST = 8 << 10
-"""Bytes of a request, such as a digest or a name, in a private run inside a frame with a
-membership."""
+"""Bytes of a request, such as a name, in a private run inside a frame with a membership."""
 
 
 # --- mail ---------------------------------------------------------------------------------------------------
@@ -66,13 +64,8 @@ class Service(StrEnum):
     BLOBS = "blobs"
     PATCHES = "patches"
     STATES = "states"
-<<<<<<< HEAD
     CONTRIBUTIONS = "contributions"
-=======
-    HELD_BLOBS = "held/blobs"
-    HELD_PATCHES = "held/patches"
-    HELD_STATES = "held/states"
->>>>>>> 1ff03b8 (wip)
+    HELD = "held"
     SPEC = "spec"
     NEWEST = "newest"
     RELEASE = "release"
@@ -100,22 +93,14 @@ class ServiceRow(NamedTuple):
 SERVICES: Mapping[str, ServiceRow] = {
     # rewards may take seconds each, and a learner has room for as many by default
     Service.GROUPS: ServiceRow(128, FRAME_LIMIT, "learners", "frame of a Group", "Receipt", asked="rollouts"),
-<<<<<<< HEAD
-    Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "its bytes", answered="weights"),
-    # Stores of their own: what is held for how many versions differs, and bytes are counted apart.
-    Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "digest of a blob", "bytes", answered="weights"),
-    Service.STATES: ServiceRow(64, REQUEST, "learners", "digest of a blob", "bytes", answered="gradients"),
-    Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "digest", "bytes", answered="gradients"),
-=======
     Service.BLOBS: ServiceRow(64, REQUEST, "everybody", "BlockQuery: a block", "Holding", answered="weights"),
-    # stores of their own: patches are held for more versions, and the bytes of states are counted apart
+    # Stores of their own: what is held for how many versions differs, and bytes are counted apart.
     Service.PATCHES: ServiceRow(64, REQUEST, "everybody", "as blobs", "as blobs", answered="weights"),
     Service.STATES: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
-    # most of these calls wait until there is something to tell
-    Service.HELD_BLOBS: ServiceRow(128, REQUEST, "everybody", "BlockQuery: what is here", "Holding"),
-    Service.HELD_PATCHES: ServiceRow(128, REQUEST, "everybody", "as held/blobs", "as held/blobs"),
-    Service.HELD_STATES: ServiceRow(128, REQUEST, "learners", "as held/blobs", "as held/blobs"),
->>>>>>> 1ff03b8 (wip)
+    Service.CONTRIBUTIONS: ServiceRow(64, REQUEST, "learners", "as blobs", "as blobs", answered="gradients"),
+    Service.HELD: ServiceRow(
+        128, REQUEST, "as each", "`held/blobs`, ...: BlockQuery: what is here", "Holding"
+    ),
     Service.SPEC: ServiceRow(16, REQUEST, "everybody", "FileRequest", "a part of the Spec or of a file"),
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),

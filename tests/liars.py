@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarm.net.ports import Mail
-from swarm.net.sharing import HELD, BlockQuery, Holding
+from swarm.net.sharing import BlockQuery, Holding, held
 from swarm.protocol import Service
 from swarm.types import PeerId
 from swarm.wire import decode, encode
@@ -18,5 +18,5 @@ async def lie(mail: Mail, data: bytes, service: Service = Service.BLOBS, leaves:
     async def give(sender: PeerId, message: bytes) -> bytes:
         return encode(Holding(has=None, block=decode(message, BlockQuery).wanted[0], data=data))
 
-    await mail.serve(HELD[service], tell)
+    await mail.serve(held(service), tell)
     await mail.serve(service, give)

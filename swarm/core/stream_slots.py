@@ -184,7 +184,7 @@ def largest(service: str) -> int:
 
 
 def _row(service: str) -> ServiceRow:
-    return SERVICES.get(service, OTHER)
+    return SERVICES.get(service.split("/")[0], OTHER)  # held/blobs is the service `held` of a store
 
 
 def deadline(size: int) -> float:

@@ -23,7 +23,7 @@ import msgspec
 
 from swarm.blocks import digest_of
 from swarm.net.ports import Busy, Mail, NetError, Reach, Refused
-from swarm.net.sharing import FELLOWS, HELD, NEWS, BlockQuery, Holding
+from swarm.net.sharing import FELLOWS, NEWS, BlockQuery, Holding, held
 from swarm.net.sources import ALL, OF_ALONE, OF_ONE, Question, Source, choose, free, numbers, second
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
@@ -250,7 +250,7 @@ class Fetch:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            holding = await self._send(source, HELD[self._service], query, TOLD, None)
+            holding = await self._send(source, held(self._service), query, TOLD, None)
         finally:
             source.told = None
             self._wake.set()

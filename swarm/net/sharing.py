@@ -29,9 +29,6 @@ from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Struct
 from swarm.wire import WireError, decode, encode
 
-HELD = {name: Service(f"held/{name}") for name in (Service.BLOBS, Service.PATCHES, Service.STATES)}
-"""Service that gives blocks -> the one that tells which are there."""
-
 BlockNumber = Annotated[int, Meta(ge=0, le=MOST)]
 """Place of a block in its version, from 0, or how many there are."""
 
@@ -184,6 +181,11 @@ class Shared:
         return None if self.is_whole else self.has.to_bytes(-(-len(self.leaves) // 8), "little")
 
 
+def held(service: Service) -> str:
+    """The service that tells which blocks are there that `service` gives."""
+    return f"{Service.HELD}/{service}"
+
+
 class Sharing:
     """The two services of one store of blobs."""
 
@@ -201,7 +203,7 @@ class Sharing:
         self.turns = AnswerTurns()
 
     async def serve(self) -> None:
-        await self._mail.serve(HELD[self._service], self._tell, AnswerTurns(TELLING))
+        await self._mail.serve(held(self._service), self._tell, AnswerTurns(TELLING))
         await self._mail.serve(self._service, self._give, self.turns)
 
     async def _tell(self, sender: PeerId, message: bytes) -> bytes:

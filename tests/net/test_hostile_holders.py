@@ -25,7 +25,7 @@ from swarm.events import Bus
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Ports
 from swarm.protocol import RELEASE_LIMIT, Role
-from swarm.types import Digest, Patch, PeerId, Release
+from swarm.types import Patch, PeerId, Release
 
 SMALL = random.Random(3).randbytes(BLOCK + 5)
 """A leaf list and two blocks."""
@@ -58,11 +58,12 @@ def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question() -> No
 
         async def answer(peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             size = int.from_bytes(await reader.readexactly(4), "big")
-            data = source.get(Digest((await reader.readexactly(size)).decode())) or b""
+            data = await source._sharing._give(peer, await reader.readexactly(size))
             writer.write((b"\0" + len(data).to_bytes(4, "big") + data)[:most])
             await writer.drain()
             writer.close()
 
+        await source.serve()
         await (await stops.node.line()).on_stream(f"{world.run[:16]}/blobs", answer)
         for most in STOPS:
             lone, both = (Blobs(wants.mail, on_bad=lambda peer, why: blamed.append(peer)) for _ in range(2))
