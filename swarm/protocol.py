@@ -29,8 +29,7 @@ class Limit(NamedTuple):
     sealed: int
     """Bytes on the network."""
     inflated: int
-    """Bytes of its envelope. One byte can decode to an object of fifty: this bounds the memory that a frame
-    costs its receiver."""
+    """Bytes of its envelope: one byte can decode to an object of fifty."""
 
 
 FRAME_LIMIT = 4 << 20
@@ -233,8 +232,7 @@ INVITED = tuple(role for role in Role if role is not Role.SEED)
 
 
 class Phase(StrEnum):
-    """What a peer is doing, by its heartbeat. Other peers act by it; the text in the heartbeat is for
-    people."""
+    """What a peer is doing, by its heartbeat: other peers act by it; the text there is for people."""
 
     UNKNOWN = ""
     """A heartbeat without a phase, or with one that this program does not know."""
