@@ -184,6 +184,9 @@ class Averaging(Section):
     name their contributions after the first one; 0: twice what a gradient takes, at least 20."""
     alone: Literal["step", "keep"] = "step"
     """When no other learner came: `step` alone, or `keep` the gradient and gather more groups."""
+    overlap: bool = False
+    """Learners compute their next gradient while a round waits for releases and lines. They idle less, and a
+    gradient is a version older, which `window.versions` counts."""
     compression: Literal["none", "float16", "int8"] = "float16"
     """Of gradients on the wire: `float16` takes half the bytes of `none`, which is float32. `int8` takes half
     of these, for an error of a hundredth of the norm each way."""

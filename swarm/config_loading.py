@@ -86,6 +86,11 @@ SHARDED_SITES = (
     " contributions yet; set peer.learner.gpus = 1, or run.averaging.mode = 'butterfly' in a new run"
 )
 
+OVERLAPPED_SITES = (
+    "run.averaging.overlap with run.averaging.mode = 'sites': sites do not wait for rounds, so that there is"
+    " nothing to overlap; leave it out"
+)
+
 
 def load(
     path: Path | None, sets: Sequence[str] = (), environ: Mapping[str, str] | None = None
@@ -201,6 +206,8 @@ def _check_relations(loaded: LoadedConfig) -> None:
             )
     if loaded.config.run.averaging.mode == "sites" and loaded.config.peer.learner.gpus > 1:
         raise ConfigError(SHARDED_SITES)
+    if loaded.config.run.averaging.mode == "sites" and loaded.config.run.averaging.overlap:
+        raise ConfigError(OVERLAPPED_SITES)
 
 
 T = TypeVar("T", bound=Section)

@@ -3,6 +3,7 @@
     peers.roles.learner_inbox: stream "groups" -> batches                         beside the loop
     peers.roles.next_release: a better release than mine -> its bytes, here       beside the loop
     peers.roles.own_release: a step's snapshot -> packed, published, compared     beside the loop
+    peers.roles.next_gradient: with run.averaging.overlap, one gradient ahead     beside the loop
     loop: the round's table gives a command, a coroutine carries it out and returns the next cause
 
         gather -> learn -> (await my release) -> average -> step -> gather ...
@@ -22,7 +23,9 @@ from pathlib import Path
 
 from peers.roles.catch_up import CatchUp
 from peers.roles.checkpoints import Checkpoints
+from peers.roles.gradients import Gradients
 from peers.roles.learner_inbox import Decoder, LearnerInbox
+from peers.roles.next_gradient import NextGradient
 from peers.roles.other_learners import OtherLearners
 from peers.roles.own_release import OwnRelease
 from peers.roles.round_totals import RoundTotals
@@ -74,6 +77,8 @@ class LearnerPeer:
         self.checkpoints = Checkpoints(host, learner, self.inbox.admission, folder)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
+        self._learnt_ahead, self._patient_until = 0.0, 0.0
+        """Seconds that it took beside an earlier round, and until when it waits for others' gradients."""
         self._checks: dict[str, ClaimCheck] = {}
         """Group id -> check, for the groups of the batch."""
         self.round_totals = RoundTotals(host, self.other_learners.ready)
@@ -85,13 +90,16 @@ class LearnerPeer:
         self._catch_up = CatchUp(host, learner, self.own_release, self.transfer)
         self._report = StepReport(host, self.inbox)
         self._faults = FaultReports(host)
+        self._gradients = Gradients(host, learner, self.inbox, self._faults)
+        self.next_gradient = NextGradient(host, self.inbox, self._may_learn_ahead, self._gradients.compute)
 
     async def run(self) -> None:
         """Take the swarm's policy, then run rounds until the host is asked to stop."""
         await self.inbox.serve()
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(run()) for run in (self.own_release.next.run, self.own_release.run)]
+            own = self.own_release
+            beside = [tasks.create_task(run()) for run in (own.next.run, own.run, self.next_gradient.run)]
             await self._begin()
             await self._run_rounds()
             for task in beside:
@@ -108,6 +116,7 @@ class LearnerPeer:
                 cause = self._policy_lost(error)
             command = self.round.advance(cause)
             self.other_learners.set_state(self.round.state)
+            self.next_gradient.look()
             self.host.emit(
                 events.Moved, version=self.learner.version, state=self.round.state.value, cause=cause.value
             )
@@ -145,7 +154,7 @@ class LearnerPeer:
                 return cause
             may_learn = settled or self._learns_early()
             if may_learn and self._fill(now):
-                self._report.seconds = {"gather": self.host.now() - start}
+                self._report.seconds = {"gather": self.host.now() - start, "learn": self._learnt_ahead}
                 return Cause.BATCH_READY
             self.inbox.credit()
             # a step reports, too, but a learner that refuses all groups takes no step
@@ -162,9 +171,8 @@ class LearnerPeer:
         return Cause.PUBLISHED
 
     def _interrupted(self, settled: bool) -> Cause | None:
-        """The cause that ends any wait, if there is one now."""
+        """The cause that ends any wait, if there is one now. What I stepped to is released before I stop."""
         if self.host.stop.is_set():
-            # what it stepped to is released first: the others would wait for that
             return None if self.own_release.is_publishing() else Cause.STOP
         if settled and self._complete():
             return Cause.STOP
@@ -191,6 +199,9 @@ class LearnerPeer:
     def _fill(self, now: float) -> bool:
         """Is there a batch to learn on? A batch whose gradient was kept counts when it is this learner's
         turn, or when other learners are ready."""
+        if not self._batch and (ready := self.next_gradient.take()) is not None:
+            self._batch, self._gradient, self._learnt_ahead = ready
+            self._drop_unbelieved()
         if self._batch and any(
             staleness(item.group, self._window, self.learner.version, now) for item in self._batch
         ):
@@ -208,15 +219,18 @@ class LearnerPeer:
     def _closes_early(self) -> bool:
         return self.other_learners.batch_closed_elsewhere()
 
-    def _complete(self) -> bool:
-        last = self.host.config.run.stop.versions
-        return 0 < last <= self.learner.version
+    def _complete(self, ahead: int = 0) -> bool:
+        return 0 < self.host.config.run.stop.versions <= self.learner.version + ahead
+
+    def _may_learn_ahead(self) -> bool:
+        """Compute a gradient of this version that is stepped from the next one? While the round waits."""
+        waits = self.round.state in (State.RELEASING, State.MATCHING) and not self.host.stop.is_set()
+        in_step = not self._complete(1) and self.host.status.early and self.other_learners.all_early()
+        return waits and in_step and (self.own_release.is_settled() or self._learns_early())
 
     async def learn(self) -> Cause:
         host, began, groups = self.host, self.host.now(), [item.group for item in self._batch]
-        scored = [self.inbox.task_and_rewards(group) for group in groups]
-        prompts, rewards = [e.task.prompt for e in scored], [e.rewards for e in scored]
-        self.round_totals.announce(groups, rewards)
+        self.round_totals.announce(groups, [self.inbox.task_and_rewards(group).rewards for group in groups])
         # A learner that waited for its turn steps with the gradient it has.
         others_changed = not self.other_learners.turns.waited and await self.round_totals.collect(
             self.learner.version
@@ -224,26 +238,14 @@ class LearnerPeer:
         start = host.now()
         self._report.add("gather", start - began)
         if self._gradient is None or others_changed:
-            room = self._memory_use()
-            try:
-                with host.status.computing(host.now):
-                    self._gradient = await host.ports.work.run(
-                        Kind.LEARN,
-                        self.learner.gradient,
-                        groups,
-                        prompts,
-                        rewards,
-                        start,
-                        tuple(self.round_totals.collected.values()),
-                    )
-            except OutOfMemory as error:
-                return self._out_of_memory(error)
+            self._gradient = await self._gradients.compute(self._batch, self.round_totals.collected.values())
+            if self._gradient is None:
+                self._forget_batch()
+                return Cause.OUT_OF_MEMORY
             if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
-            if room != (now := self._memory_use()):
-                host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {room}")
-        self._report.seconds["learn"] = host.now() - start
-        self._breaks = 0
+        self._report.add("learn", host.now() - start)
+        self._breaks, self._patient_until = 0, host.now() + 2 * self._learnt_ahead
         return Cause.GRADIENT_READY if self.own_release.is_settled() else Cause.GRADIENT_EARLY
 
     def _drop_unbelieved(self) -> bool:
@@ -291,7 +293,9 @@ class LearnerPeer:
             return Cause.AHEAD_SEEN if self.own_release.is_ahead() else Cause.ROUND_BROKE
         self._report.add("average", host.now() - start)
         if outcome is None:
-            return await self._without_round()
+            # one that had its gradient before the round waits for those that compute theirs
+            early = host.now() < self._patient_until and self.other_learners.are_learning()
+            return Cause.ROUND_BROKE if early else await self._without_round()
         self._members = outcome.members
         host.traffic.averaged(outcome.exchanged)
         host.emit(
@@ -314,6 +318,7 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient = self.host, self._gradient
         assert gradient is not None
+        await self.next_gradient.idle()
         await self.other_learners.give_way(self._members, self.own_release.is_ahead)
         # a second release of one version would be useless
         if self.own_release.is_ahead() and not self.own_release.is_next_of(self._members):
@@ -342,16 +347,9 @@ class LearnerPeer:
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
     def _out_of_memory(self, error: OutOfMemory) -> Cause:
-        """Drop the batch; another one may be smaller. A policy that was lost with it is fetched again."""
-        self._faults.failed(Part.MEMORY, f"a batch of {len(self._batch)} groups is dropped: {error}")
-        self._drop_batch()
+        self._gradients.out_of_memory(self._batch, error)
+        self._forget_batch()
         return Cause.OUT_OF_MEMORY
-
-    def _memory_use(self) -> str:
-        """The size of a microbatch and what is kept of it, as text."""
-        statistics = self.learner.statistics()
-        kept = "activations recomputed" if statistics.get("recomputed") else "activations kept"
-        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}"
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Emit the events of a step, count its groups, and drop its batch."""
@@ -367,7 +365,7 @@ class LearnerPeer:
         self._forget_batch()
 
     def _forget_batch(self) -> None:
-        self._batch, self._gradient = [], None
+        self._batch, self._gradient, self._learnt_ahead = [], None, 0.0
         self.other_learners.turns.forget()
         self.round_totals.clear()
 
@@ -379,7 +377,9 @@ class LearnerPeer:
     async def fetch(self) -> Cause:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
         host, mine, had = self.host, self.own_release.weights, self.learner.version
+        await self.next_gradient.idle()
         behind = await self._catch_up.take()
+        self.next_gradient.give_back()
         self.inbox.batcher.give_back(self._batch)
         self._forget_batch()
         if behind is None:

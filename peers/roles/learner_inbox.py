@@ -201,9 +201,10 @@ class LearnerInbox:
         """Seconds until a batch closes; None while no batch can close."""
         return self.batcher.due(self._learners(), now)
 
-    def take(self, now: float) -> list[Waiting]:
-        """Take a batch from the batcher. Groups older than the window are counted as expired and dropped."""
-        batch, expired = self.batcher.take(self._learners(), self._version(), now)
+    def take(self, now: float, ahead: int = 0) -> list[Waiting]:
+        """Take a batch from the batcher, to be stepped from a version that is `ahead` of mine. Groups older
+        than the window are counted as expired and dropped."""
+        batch, expired = self.batcher.take(self._learners(), self._version() + ahead, now)
         for item in expired:
             self.tally.judged(item.group.sampler, "expired")
             self._tasks.pop(item.group.id, None)

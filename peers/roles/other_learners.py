@@ -68,6 +68,10 @@ class OtherLearners:
             if version - 1 <= beat.version <= version
         )
 
+    def are_learning(self) -> bool:
+        """Another learner computes its gradient of my version."""
+        return any(beat.phase is Phase.LEARNING for beat in self.at_my_version().values())
+
     def all_early(self) -> bool:
         """The others can learn before a release as I can. One that cannot would be too late for our round."""
         return all(beat.early for beat in self._beats())

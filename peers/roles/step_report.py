@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.host import Host
@@ -36,6 +37,9 @@ class StepReport:
         start: float,
     ) -> None:
         """Emit the events of the step to `version`, which began at `start`. `checks`: group id -> check."""
+        # versions that were made while the gradient waited for its round
+        lag = gradient.metrics["lag_versions"] + version - 1 - gradient.version
+        gradient = replace(gradient, metrics={**gradient.metrics, "lag_versions": lag})
         self.count(batch, checks, gradient, version, start)
         self.trained(len(batch), {**gradient.metrics, **metrics}, version, members, self._host.now() - start)
 

@@ -50,6 +50,8 @@ class Gradient:
     """(G,) importance weights of the same group, the mean over a completion's tokens."""
     checks: tuple[ClaimCheck, ...]
     """One for each group; groups that swarm.core.claimed_logprobs objects to add nothing to the vector."""
+    version: int
+    """Of the policy that computed it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,12 @@ class BaseLearner(ABC):
         """Raises ValueError for an objective that cannot be had."""
         self.run, self.version, self.settings = run, 0, settings or Training()
         self.objective = objectives.trainable(run.objective.name, run.objective.options)
+        if run.averaging.overlap and self.objective.of_round:
+            raise ValueError(
+                f"run.averaging.overlap with the objective {run.objective.name}: its gradient takes in all"
+                " batches of a round, and those of the next one are not closed yet; take an objective that"
+                " needs its own batch alone, such as gepo"
+            )
         self._steps = 0
 
     def gradient(
@@ -127,7 +135,16 @@ class BaseLearner(ABC):
         shown = result.groups[first_believed(checks, self.run.window.drift)]
         sampling = self.run.sampling
         weight = objectives.mean_weight(self.objective, total, sampling.group_size, sampling.max_tokens)
-        return Gradient(result.vector, len(groups), weight, metrics, shown.advantages, shown.weights, checks)
+        return Gradient(
+            result.vector,
+            len(groups),
+            weight,
+            metrics,
+            shown.advantages,
+            shown.weights,
+            checks,
+            self.version,
+        )
 
     def step(self, vector: Tensor) -> dict[str, float]:
         """Clip, AdamW, next version; returns the norm before clipping and the learning rate. Raises

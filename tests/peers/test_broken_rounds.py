@@ -108,7 +108,9 @@ class Watched:
 
     def held(self) -> list[str]:
         return [
-            item.group.id for peer in self._peers for item in (*peer._batch, *peer.inbox.batcher._waiting)
+            item.group.id
+            for peer in self._peers
+            for item in (*peer._batch, *peer.next_gradient.batch, *peer.inbox.batcher._waiting)
         ]
 
 
@@ -129,10 +131,12 @@ def slow_releases(patch: pytest.MonkeyPatch, seconds: float) -> None:
     patch.setattr(MemoryGossip, "publish", publish)
 
 
-def assert_one_release_of_each(patch: pytest.MonkeyPatch, minutes: float, learners: int, seed: int) -> None:
+def assert_one_release_of_each(
+    patch: pytest.MonkeyPatch, minutes: float, learners: int, seed: int, **run: Any
+) -> None:
     Broken(patch, seed, versions=0.3, calls=0.3)
     watched = Watched(patch)
-    told = Told(scenario(minutes, (learners, 4), seed=seed))
+    told = Told(scenario(minutes, (learners, 4), seed=seed, **run))
     assert watched.several() == {}
     steps = told.of(Trained)
     alone = {event.version for event in steps if event.members == 1}

@@ -353,4 +353,6 @@ def test_a_table_that_is_given_a_value_names_a_key_in_it() -> None:
 def test_a_model_on_several_gpus_at_a_site_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match="split over several GPUs"):
         load(None, ["run.averaging.mode=sites", "peer.learner.gpus=2"])
+    with pytest.raises(ConfigError, match="nothing to overlap"):
+        load(None, ["run.averaging.mode=sites", "run.averaging.overlap=true"])
     assert load(None, ["run.averaging.mode=sites"]).config.run.averaging.local_steps == 8

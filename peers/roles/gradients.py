@@ -1,0 +1,54 @@
+"""Computes a batch's gradient on the work port, and says what it took of memory.
+
+A batch that does not fit is dropped; another one may be smaller. Not handled here: what the gradient is
+(swarm.learn), what becomes of it (peers.roles.learner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from peers.roles.learner_inbox import LearnerInbox
+from peers.runtime.faults import FaultReports
+from peers.runtime.host import Host
+from swarm import events
+from swarm.core.batcher import Waiting
+from swarm.learn.base_learner import BaseLearner, Gradient
+from swarm.learn.microbatch import OutOfMemory
+from swarm.protocol import Kind, Part
+from swarm.types import BatchRewards
+
+
+class Gradients:
+    def __init__(self, host: Host, learner: BaseLearner, inbox: LearnerInbox, faults: FaultReports) -> None:
+        self._host, self._learner, self._inbox, self._faults = host, learner, inbox, faults
+
+    async def compute(self, batch: Sequence[Waiting], others: Iterable[BatchRewards] = ()) -> Gradient | None:
+        """The gradient of a batch, beside whose round `others` close theirs. None where it does not fit in
+        memory: the batch is dropped."""
+        host, groups = self._host, [item.group for item in batch]
+        scored = [self._inbox.task_and_rewards(group) for group in groups]
+        prompts, rewards = [one.task.prompt for one in scored], [one.rewards for one in scored]
+        before = self._memory_use()
+        try:
+            with host.status.computing(host.now):
+                gradient = await host.ports.work.run(
+                    Kind.LEARN, self._learner.gradient, groups, prompts, rewards, host.now(), tuple(others)
+                )
+        except OutOfMemory as error:
+            self.out_of_memory(batch, error)
+            return None
+        if before != (now := self._memory_use()):
+            host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {before}")
+        return gradient
+
+    def out_of_memory(self, batch: Sequence[Waiting], error: OutOfMemory) -> None:
+        """Drop a batch. A policy that was lost with it is fetched again."""
+        self._faults.failed(Part.MEMORY, f"a batch of {len(batch)} groups is dropped: {error}")
+        self._inbox.consumed(batch)
+
+    def _memory_use(self) -> str:
+        """The size of a microbatch and what is kept of it, as text."""
+        statistics = self._learner.statistics()
+        kept = "activations recomputed" if statistics.get("recomputed") else "activations kept"
+        return f"at most {statistics.get('micro', 0):g} groups at a time, {kept}"
