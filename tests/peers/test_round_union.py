@@ -60,7 +60,7 @@ class Watched:
             def step(self, vector: Tensor) -> dict[str, float]:
                 return watched._step(self, vector)
 
-        monkeypatch.setattr(sim, "Learner", Shown)
+        monkeypatch.setattr(sim, "of_mode", lambda run: Shown)
         run = Run(
             name="union",
             task=TaskSettings(name="toy"),
