@@ -56,7 +56,7 @@ PIECE = 1 << 16
 """Bytes read at a time of a refused message, and written at a time of a reply: smaller pieces cost more in
 calls."""
 
-BULK = frozenset({Service.BLOBS, Service.PATCHES, Service.STATES})
+BULK = frozenset({Service.BLOBS, Service.PATCHES, Service.STATES, Service.CONTRIBUTIONS})
 """Services whose answers are blocks: these wait where the line is limited."""
 
 OK, REFUSED, BUSY = 0, 1, 2
