@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 SWARMS = ("one-home", "two-homes", "two-labs", "four-homes-lora", "lab-8b")
 """Scenarios that ship."""
 
+ENDLESS = 1e12
+"""Bytes per second."""
+
 
 def measure(say: Say, names: Sequence[str] = SWARMS, hours: float | None = None) -> list[Figure]:
     """`hours` of each, by default as many as its scenario says."""
@@ -43,8 +46,14 @@ def measure(say: Say, names: Sequence[str] = SWARMS, hours: float | None = None)
         scene = scenario.load(shipped.scenario(Path(name)))
         scene = scene if hours is None else msgspec.structs.replace(scene, hours=hours)
         say(f"{name}: {sum(scene.peers.values())} peers for {scene.hours:g} virtual hours, twice")
-        found += _swarm(name, played(scene), played(msgspec.structs.replace(scene, lines={})))
+        found += _swarm(name, played(scene), played(unlimited(scene)))
     return found
+
+
+def unlimited(scene: Scenario) -> Scenario:
+    """The same swarm on lines that carry everything at once."""
+    links = msgspec.structs.replace(scene.links, bandwidth=ENDLESS)
+    return msgspec.structs.replace(scene, lines={}, links=links)
 
 
 class Useful:
