@@ -422,8 +422,10 @@ def test_a_liar_is_told_so_and_nobody_else_loses_anything(monkeypatch: pytest.Mo
     assert {pair for pair in verdicts if pair[1] != "stale"} == {
         (what, expected.get(what, "malformed")) for what in LIES
     }
-    honest = {event.verdict for event in told.of(Judged) if event.group not in told_lies}
-    assert honest == {Verdict.ADMIT} and told.of(Trained, since=100)
+    honest = [event for event in told.of(Judged) if event.group not in told_lies]
+    # A sampler may have a version before a learner has it, and then takes its group to another one.
+    judged = {event.verdict for event in honest if "ahead of this learner" not in event.detail}
+    assert judged == {Verdict.ADMIT} and told.of(Trained, since=100)
 
 
 def test_strangers_keep_out_nobody_who_delivered_or_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
