@@ -24,13 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from swarm import patch_files
-from swarm.blocks import LEAF, Blocks, grain
+from swarm.blocks import Blocks, grain
 from swarm.learn.policy import Policy
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import release_bytes
+from swarm.net.sharing import Holding
 from swarm.protocol import Service
 from swarm.sim.scenario import Scenario, ScenarioError
 from swarm.tasks.toy import Toy
+from swarm.wire import decode
 
 Values = NDArray[Any]
 """uint16, each a bfloat16."""
@@ -168,8 +170,8 @@ class StandIn:
 
 
 def carried(answer: bytes) -> int:
-    """Bytes of a block in an answer; a leaf list has none."""
-    return 0 if len(answer) % LEAF == 0 else len(answer)
+    """Bytes of the block in an answer."""
+    return len(decode(answer, Holding).data)
 
 
 def _cut(size: int, blocks: int) -> int:
