@@ -34,6 +34,9 @@ def of(kind: object) -> st.SearchStrategy:  # type: ignore[type-arg]
         return st.from_regex("[0-9a-f]{64}", fullmatch=True)
     if kind in (Count, Size):
         return st.integers(1, (1 << 63) - 1)
+    if getattr(kind, "__origin__", None) is int:
+        (least,) = (meta.ge for meta in kind.__metadata__)  # type: ignore[attr-defined]
+        return st.integers(least, (1 << 63) - 1)
     if hasattr(kind, "__metadata__"):
         # 64 characters are the least that any text may have.
         return st.text(max_size=64) if kind.__origin__ is str else of(kind.__origin__)

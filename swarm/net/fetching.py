@@ -59,9 +59,9 @@ STARVED = 120.0
 """Seconds in which all sources are busy, or rest, until the fetch gives up: its caller looks whether it wants
 something newer."""
 
-BARE = 15.0
-"""Seconds in which nobody has any of what is missing until the fetch gives up: fellows wait for each
-other."""
+BARE = 2 * NEWS
+"""Seconds in which nobody has any of what is missing until the fetch gives up: fellows wait for each other,
+and whoever waits for the release has a patience of its own after that."""
 
 GIVEN = 10.0
 """Seconds after which an unanswered question counts as being answered: a busy source says so earlier."""
