@@ -73,7 +73,7 @@ bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
 
 bench-releases: $(STAMP) namespaces  ## what a version costs: patches, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
-	$(BIN)/swarm bench patches releases image lines swarms
+	$(BIN)/swarm bench patches releases image loop lines swarms
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard

@@ -10,6 +10,7 @@
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     image      memory and time of a version beside image and engine    all tensors (load)
+    loop       longest stall of an event loop, a version of 600 MB     -
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     swarms     five simulated swarms: share that learners compute      lines without an end
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
@@ -44,6 +45,7 @@ ROWS = {
     "releases": "benchmarks.rows.releases",
     "rounds": "benchmarks.rows.rounds",
     "image": "benchmarks.rows.image",
+    "loop": "benchmarks.rows.loop",
     "lines": "benchmarks.rows.lines",
     "swarms": "benchmarks.rows.swarms",
     "scoring": "benchmarks.rows.scoring",

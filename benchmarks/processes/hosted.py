@@ -1,4 +1,4 @@
-"""Makes a Host on a real node without a run folder, for the rows `groups` and `engines`."""
+"""Makes a Host on a real node without a run folder, for the rows `groups`, `engines` and `loop`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from swarm.protocol import Role
 from swarm.types import Digest
 
 
-def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> Any:
-    """A Host as peers.build.assembly builds it, with its journal in `folder`. Its run is the node's, and this
-    peer is the run's owner."""
+def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shelf: Path | None = None) -> Any:
+    """A Host as peers.build.assembly builds it, with its journal in `folder` and its releases in `shelf`, or
+    in memory. Its run is the node's, and this peer is the run's owner."""
     from peers.build.learner_averager import NoAverager
     from peers.runtime.frames import Frames
     from peers.runtime.host import Host, PeerInfo
@@ -38,4 +38,4 @@ def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path) -> A
     bus.add(Journal(folder / "journal.jsonl"))
     who = PeerInfo(name="bench", role=role, run=run, incarnation=int(time.time() * 1000))
     trust = Trust(config.run.name, keyring.public, config.run.private, verify)
-    return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust)
+    return Host(who, config, ports, Frames(run, keyring, None, False), bus, trust, shelf)

@@ -10,7 +10,7 @@ from rich.console import Console
 import benchmarks
 from benchmarks import table
 from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import averaging, groups, joining, lines, memory, patches, rounds, scoring, tokens
+from benchmarks.rows import averaging, groups, joining, lines, loop, memory, patches, rounds, scoring, tokens
 from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
@@ -198,3 +198,15 @@ def test_a_version_is_at_samplers_behind_slow_lines_sooner_than_a_whole_copy() -
     assert spread.ratio is not None and spread.ratio < 1
     assert sent.ratio is not None and sent.ratio < 1
     assert named["from the kill of a publisher to the next version"].value > 0
+
+
+@pytest.mark.slow
+def test_the_loop_of_a_peer_is_watched_while_it_publishes_and_fetches() -> None:
+    figures = loop.measure(quiet, size=4_000_000)
+    assert [figure.what.split(" are ")[1] for figure in figures] == [
+        "published whole",
+        "fetched whole",
+        "published as a patch",
+        "fetched as a patch",
+    ]
+    assert all(0 < figure.value < 5000 for figure in figures)
