@@ -22,6 +22,7 @@ def test_a_publisher_that_is_killed_after_its_announcement_leaves_one_digest_eve
     with started_swarm(tmp_path) as house:
         seed, learners = house.seed(), [house.join("learner"), house.join("learner")]
         samplers = [house.join("sampler", *UNHURRIED), house.join("sampler", *UNHURRIED)]
+        house.wait_until(lambda: all(one.saw(events.Started) for one in learners), 60, "no learners")
         house.wait_until(lambda: all(averaged(one, learners) for one in learners), 90, "no round of both")
         house.wait_until(lambda: min(map(adopted, samplers)) >= 1, 60, "the samplers adopted nothing")
 

@@ -141,7 +141,7 @@ def test_a_contribution_by_hand_is_read() -> None:
     ("spoiled", "why"),
     [
         ({"positions": [SEVERAL]}, "position"),
-        ({"positions": [1 << 40]}, "declares"),
+        ({"positions": [1 << 26]}, "declares"),
         ({"positions": [CHUNK]}, "counts"),
         ({"counts": np.array([2, 0, 0, 0])}, "counts"),
         ({"counts": np.array([1, 0, 0])}, "declares"),

@@ -142,7 +142,9 @@ def test_a_round_keeps_to_a_members_limit_and_ends_with_the_same_bytes(trio, dir
         answers = round_of([trio[0], limited], fills=(1.0, 3.0), weights=(1.0, 1.0))
         assert_averaged(answers, [trio[0], limited], 2.0)
         passed = sum(answers[1]["exchanged"].values())
-        assert passed * 8 / answers[1]["seconds"] <= 1.1 * mbit * 1e6
+        # Whose means come early has some of its own on their way still: the other waits for these.
+        seconds = max(answer["seconds"] for answer in answers)
+        assert passed * 8 / seconds <= 1.1 * mbit * 1e6
     finally:
         limited.crash()
 
