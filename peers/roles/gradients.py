@@ -1,4 +1,4 @@
-"""Computes a batch's gradient on the work port, and says what it took of memory.
+"""Computes a batch's gradient on the work port and steps along it, and says what it took of memory.
 
 A batch that does not fit is dropped; another one may be smaller. Not handled here: what the gradient is
 (swarm.learn), what becomes of it (peers.roles.learner).
@@ -6,17 +6,22 @@ A batch that does not fit is dropped; another one may be smaller. Not handled he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
 from swarm import events
 from swarm.core.batcher import Waiting
+from swarm.core.rounds import Cause
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.microbatch import OutOfMemory
 from swarm.protocol import Kind, Part
 from swarm.types import BatchRewards
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Gradients:
@@ -36,13 +41,30 @@ class Gradients:
                     Kind.LEARN, self._learner.gradient, groups, prompts, rewards, host.now(), tuple(others)
                 )
         except OutOfMemory as error:
-            self.out_of_memory(batch, error)
+            self._out_of_memory(batch, error)
             return None
         if before != (now := self._memory_use()):
             host.emit(events.Noted, level="info", text=f"memory of this learner: {now}; before, {before}")
         return gradient
 
-    def out_of_memory(self, batch: Sequence[Waiting], error: OutOfMemory) -> None:
+    async def step(
+        self, step: Callable[[Tensor], dict[str, float]], gradient: Gradient, batch: Sequence[Waiting]
+    ) -> dict[str, float] | Cause:
+        """Take a step of the learner along a batch's gradient -> its metrics, or why there was none: then the
+        batch is dropped."""
+        host = self._host
+        with host.status.computing(host.now):
+            try:
+                return await host.ports.work.run(Kind.STEP, step, gradient.vector)
+            except ValueError as error:
+                host.emit(events.RoundBroke, version=self._learner.version, reason=str(error))
+                self._inbox.consumed(batch)
+                return Cause.ROUND_BROKE
+            except OutOfMemory as error:
+                self._out_of_memory(batch, error)
+                return Cause.OUT_OF_MEMORY
+
+    def _out_of_memory(self, batch: Sequence[Waiting], error: OutOfMemory) -> None:
         """Drop a batch. A policy that was lost with it is fetched again."""
         self._faults.failed(Part.MEMORY, f"a batch of {len(batch)} groups is dropped: {error}")
         self._inbox.consumed(batch)

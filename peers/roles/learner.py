@@ -40,7 +40,6 @@ from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.core.rounds import Cause, Command, Round, State
 from swarm.learn.base_learner import BaseLearner, Gradient
 from swarm.learn.fsdp.driver import RankLost
-from swarm.learn.microbatch import OutOfMemory
 from swarm.net.ports import RoundLost
 from swarm.protocol import Kind, Part
 from swarm.tasks.base import TaskSource
@@ -324,15 +323,10 @@ class LearnerPeer:
         if self.own_release.is_ahead() and not self.own_release.is_next_of(self._members):
             return Cause.AHEAD_SEEN
         start, self.own_release.parent = host.now(), self.own_release.weights
-        with host.status.computing(host.now):
-            try:
-                metrics = await host.ports.work.run(Kind.STEP, self.learner.step, gradient.vector)
-            except ValueError as error:
-                host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
-                self._drop_batch()
-                return Cause.ROUND_BROKE
-            except OutOfMemory as error:
-                return self._out_of_memory(error)
+        metrics = await self._gradients.step(self.learner.step, gradient, self._batch)
+        if isinstance(metrics, Cause):
+            self._forget_batch()
+            return metrics
         groups = len(self._batch) * len(self._members)
         self._record_step(gradient, metrics, start)
         snapshot = await host.ports.work.run(Kind.COPY, self.learner.snapshot, host.releases.draft)
@@ -345,11 +339,6 @@ class LearnerPeer:
         loaded, and `fetch` gives the batch back."""
         self._faults.failed(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
-
-    def _out_of_memory(self, error: OutOfMemory) -> Cause:
-        self._gradients.out_of_memory(self._batch, error)
-        self._forget_batch()
-        return Cause.OUT_OF_MEMORY
 
     def _record_step(self, gradient: Gradient, metrics: dict[str, float], start: float) -> None:
         """Emit the events of a step, count its groups, and drop its batch."""

@@ -27,7 +27,6 @@ from swarm import events
 from swarm.core import site_lists
 from swarm.core.rounds import SITES, Cause, Command, Round
 from swarm.core.solo_turns import GOSSIP_SECONDS
-from swarm.learn.microbatch import OutOfMemory
 from swarm.learn.site_learner import SiteLearner
 from swarm.protocol import Kind
 from swarm.tasks.base import TaskSource
@@ -110,15 +109,10 @@ class SiteLearnerPeer(LearnerPeer):
         """Step along my own gradient."""
         host, gradient, start = self.host, self._gradient, self.host.now()
         assert gradient is not None
-        with host.status.computing(host.now):
-            try:
-                metrics = await host.ports.work.run(Kind.STEP, self.learner.step_locally, gradient.vector)
-            except ValueError as error:
-                host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))
-                self._drop_batch()
-                return Cause.ROUND_BROKE
-            except OutOfMemory as error:
-                return self._out_of_memory(error)
+        metrics = await self._gradients.step(self.learner.step_locally, gradient, self._batch)
+        if isinstance(metrics, Cause):
+            self._forget_batch()
+            return metrics
         self._faults.recovered()
         self._report.count(self._batch, self._checks, gradient, self.learner.version + 1, start)
         seconds = self._report.seconds | {"step": host.now() - start}
