@@ -61,42 +61,29 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
-
     config = config_loading.load(None, SETTINGS).config
-    keyring = open_key(folder / "key")
-    node = await Node.start(
-        keyring=keyring,
-        key_path=folder / "key",
-        run=RUN,
-        listen=config.peer.listen,
-        bootstrap=(),
-        report=lambda *_: None,
-    )
-    supervision = asyncio.create_task(node.supervise())
-    learner, released = _learner(node, keyring, config, model, folder), time.time()
-    learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
-    taking = asyncio.create_task(_take(learner))
-    await node.mail.serve(Service.GROUPS, learner.inbox.receive)
-    await node.mail.serve("acknowledge", _acknowledge)
-    server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
+    async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
+        learner, released = _learner(node, keyring, config, model, folder), time.time()
+        learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
+        taking = asyncio.create_task(_take(learner))
+        await node.mail.serve(Service.GROUPS, learner.inbox.receive)
+        await node.mail.serve("acknowledge", _acknowledge)
+        server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
-    async def count(_: Answer) -> Answer:
-        verdicts, learner.inbox.tally.verdicts = (
-            dict(learner.inbox.tally.verdicts),
-            type(learner.inbox.tally.verdicts)(),
-        )
-        return {"verdicts": verdicts}
+        async def count(_: Answer) -> Answer:
+            verdicts, learner.inbox.tally.verdicts = (
+                dict(learner.inbox.tally.verdicts),
+                type(learner.inbox.tally.verdicts)(),
+            )
+            return {"verdicts": verdicts}
 
-    try:
-        say(addresses=node.addresses(), run=RUN, tcp=server.sockets[0].getsockname()[1], released=released)
-        await answer_all(count)
-    finally:
-        server.close()
-        taking.cancel()
-        supervision.cancel()
-        await node.close()
+        try:
+            tcp = server.sockets[0].getsockname()[1]
+            say(addresses=node.addresses(), run=RUN, tcp=tcp, released=released)
+            await answer_all(count)
+        finally:
+            server.close()
+            taking.cancel()
 
 
 def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:

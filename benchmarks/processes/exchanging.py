@@ -92,28 +92,12 @@ async def _longest_stall() -> float:
 
 
 async def _program(setup: Answer, _: SignalHandler) -> None:
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
-
     folder = Path(setup["folder"])
-    keyring = open_key(folder / "key")
-    node = await Node.start(
-        keyring=keyring,
-        key_path=folder / "key",
-        run=RUN,
-        listen=Listen(host="127.0.0.1"),
-        bootstrap=setup["bootstrap"],
-        report=lambda *_: None,
-    )
-    supervision = asyncio.create_task(node.supervise())
-    host = hosted.host(node, keyring, Config(), Role.LEARNER, folder, folder / "blobs")
-    try:
+    async with hosted.node(folder, RUN, Listen(host="127.0.0.1"), setup["bootstrap"]) as (node, keyring):
+        host = hosted.host(node, keyring, Config(), Role.LEARNER, folder, folder / "blobs")
         await host.releases.serve()
         say(me=node.me, addresses=node.addresses())
         await answer_all(Exchange(host).answer)
-    finally:
-        supervision.cancel()
-        await node.close()
 
 
 def main() -> int:

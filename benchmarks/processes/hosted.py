@@ -1,14 +1,42 @@
-"""Makes a Host on a real node without a run folder, for the rows `groups`, `engines` and `loop`."""
+"""A real node in a process that measures, and a Host on one without a run folder."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Config
+from swarm.config import Config, Listen
 from swarm.protocol import Role
 from swarm.types import Digest
+
+
+@asynccontextmanager
+async def node(
+    folder: Path, run: Digest, listen: Listen, bootstrap: Sequence[str] = ()
+) -> AsyncIterator[tuple[Any, Any]]:
+    """A supervised node, and its key, which lies in `folder`."""
+    from swarm.identity import open_key
+    from swarm.net.hive import Node
+
+    keyring = open_key(folder / "key")
+    started = await Node.start(
+        keyring=keyring,
+        key_path=folder / "key",
+        run=run,
+        listen=listen,
+        bootstrap=bootstrap,
+        report=lambda *_: None,
+    )
+    supervision = asyncio.create_task(started.supervise())
+    try:
+        yield started, keyring
+    finally:
+        supervision.cancel()
+        await started.close()
 
 
 def host(node: Any, keyring: Any, config: Config, role: Role, folder: Path, shelf: Path | None = None) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
+from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Averaging, Listen
 from swarm.net.uplink import Uplink
@@ -97,29 +98,16 @@ async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
-
-    key = Path(setup["folder"]) / "key"
-    node = await Node.start(
-        keyring=open_key(key),
-        key_path=key,
-        run=RUN,
-        listen=Listen(host=setup.get("host", "127.0.0.1")),
-        bootstrap=setup["bootstrap"],
-        report=lambda *_: None,
-    )
-    supervision = asyncio.create_task(node.supervise())
-    member = Member(node)
-    measuring = asyncio.create_task(member.uplink.watch())
-    try:
-        say(me=node.me, addresses=node.addresses())
-        await answer_all(member.answer)
-    finally:
-        await member.close()
-        measuring.cancel()
-        supervision.cancel()
-        await node.close()
+    listen = Listen(host=setup.get("host", "127.0.0.1"))
+    async with hosted.node(Path(setup["folder"]), RUN, listen, setup["bootstrap"]) as (node, _key):
+        member = Member(node)
+        measuring = asyncio.create_task(member.uplink.watch())
+        try:
+            say(me=node.me, addresses=node.addresses())
+            await answer_all(member.answer)
+        finally:
+            await member.close()
+            measuring.cancel()
 
 
 def main() -> int:

@@ -179,42 +179,28 @@ class Swarmed:
 async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
     """A sampler as peers.build.assembly makes it, on a node that is connected to the sink, with the folder's
     weights as its release."""
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
-
     folder = Path(setup["folder"])
-    keyring = open_key(folder / "key")
-    node = await Node.start(
-        keyring=keyring,
-        key_path=folder / "key",
-        run=RUN,
-        listen=config.peer.listen,
-        bootstrap=[setup["sink"]],
-        report=lambda *_: None,
-    )
-    supervision = asyncio.create_task(node.supervise())
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
-            engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
-            weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
-            await host.releases.publish(Weights.of(weights, 0), learners=1)
-            sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
-            gate = Gate(engine)
-            from peers.roles.sampler import Sampler
+    async with (
+        hosted.node(folder, RUN, config.peer.listen, [setup["sink"]]) as (node, keyring),
+        asyncio.TaskGroup() as tasks,
+    ):
+        host = hosted.host(node, keyring, config, Role.SAMPLER, folder)
+        engine, source = await node.work.run(Kind.LOAD, parts, setup, config)
+        weights = (Path(setup["model"]) / "model.safetensors").read_bytes()
+        await host.releases.publish(Weights.of(weights, 0), learners=1)
+        sink = tasks.create_task(_sink_beats(host, PeerId(setup["sink"].rsplit("/p2p/", 1)[1])))
+        gate = Gate(engine)
+        from peers.roles.sampler import Sampler
 
-            role = tasks.create_task(host.run(Sampler(host, gate, source).run))
-            try:
-                yield Swarmed(host, gate)
-            finally:
-                host.leave()
-                gate.close()  # a call that waited for ever would keep this process
-            await role
-            sink.cancel()
-            engine.close()
-    finally:
-        supervision.cancel()
-        await node.close()
+        role = tasks.create_task(host.run(Sampler(host, gate, source).run))
+        try:
+            yield Swarmed(host, gate)
+        finally:
+            host.leave()
+            gate.close()  # a call that waited for ever would keep this process
+        await role
+        sink.cancel()
+        engine.close()
 
 
 async def _sink_beats(host: Any, sink: PeerId) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
+from benchmarks.processes import hosted
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import wire
 from swarm.config import Listen
@@ -28,30 +29,17 @@ async def _program(setup: dict[str, Any], _: SignalHandler) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from swarm.identity import open_key
-    from swarm.net.hive import Node
-
-    key = Path(setup["folder"]) / "key"
-    node = await Node.start(
-        keyring=open_key(key),
-        key_path=key,
-        run=Digest(setup["run"]),
-        listen=Listen(host="127.0.0.1"),
-        bootstrap=(),
-        report=lambda *_: None,
-    )
-    supervision = asyncio.create_task(node.supervise())
-    await node.mail.serve(Service.GROUPS, _take)
-    listening = [
-        asyncio.create_task(_listen(node, name)) for name in (Topic.BEAT_SAMPLER, Topic.EVENT, Topic.RELEASE)
-    ]
-    try:
-        say(addresses=node.addresses())
-        await answer_all(_nothing)
-    finally:
-        for task in (supervision, *listening):
-            task.cancel()
-        await node.close()
+    folder, run = Path(setup["folder"]), Digest(setup["run"])
+    async with hosted.node(folder, run, Listen(host="127.0.0.1")) as (node, _key):
+        await node.mail.serve(Service.GROUPS, _take)
+        topics = (Topic.BEAT_SAMPLER, Topic.EVENT, Topic.RELEASE)
+        listening = [asyncio.create_task(_listen(node, name)) for name in topics]
+        try:
+            say(addresses=node.addresses())
+            await answer_all(_nothing)
+        finally:
+            for task in listening:
+                task.cancel()
 
 
 async def _listen(node: Any, name: Topic) -> None:
