@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,17 @@ class HivePorts:
 
     def addresses(self) -> tuple[str, ...]:
         return self.node.addresses()
+
+
+def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = HiveWorld()
+        try:
+            await body(world)
+        finally:
+            await world.close()
+
+    asyncio.run(main())
 
 
 class HiveWorld:

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import hive_world
 import msgspec
 import psutil
 import pytest
-from hive_world import LOOPBACK, HivePorts, HiveWorld
+from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
 
 from swarm.identity import open_key
 from swarm.net import board, supervision
@@ -26,17 +26,6 @@ from swarm.net.ports import NetError, Refused, Silent, Unreachable
 from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
-
-
-def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = HiveWorld()
-        try:
-            await body(world)
-        finally:
-            await world.close()
-
-    asyncio.run(main())
 
 
 async def echo(_sender: PeerId, message: bytes) -> bytes:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from hive_world import HivePorts, HiveWorld
+from hive_world import HivePorts, HiveWorld, in_world
 from still_host import RUN, membership
 from test_patches import BOMB, raw
 
@@ -33,17 +32,6 @@ SMALL = random.Random(3).randbytes(BLOCK + 5)
 STOPS = (0, 1, 4, 5, 6, 5 + 63, 5 + 64, 70_000, 5 + BLOCK - 1)
 """Bytes of a reply after which an upload ends: in its head, behind it, at the end of a leaf list, behind a
 first piece, before the last byte of a block."""
-
-
-def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = HiveWorld()
-        try:
-            await body(world)
-        finally:
-            await world.close()
-
-    asyncio.run(main())
 
 
 def test_an_upload_that_stops_after_any_number_of_bytes_costs_a_question() -> None:

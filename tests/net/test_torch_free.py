@@ -7,11 +7,10 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hive_world import HivePorts, HiveWorld
+from hive_world import HivePorts, HiveWorld, in_world
 
 from swarm.net import torch_free
 from swarm.types import PeerId
@@ -52,17 +51,6 @@ async def without_torch(world: HiveWorld, peer: HivePorts, check: str) -> None:
     )
     said, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, said.decode()
-
-
-def in_world(body: Callable[[HiveWorld], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = HiveWorld("slim")
-        try:
-            await body(world)
-        finally:
-            await world.close()
-
-    asyncio.run(main())
 
 
 def test_the_board_works_both_ways_without_torch() -> None:

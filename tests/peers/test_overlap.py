@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 from test_broken_rounds import Watched, assert_one_release_of_each
-from test_releases_beside_rounds import busy
+from test_releases_beside_rounds import busy, flip_bits
 from test_roles_swarm import Told, scenario, seconds
 
 from swarm.config import Averaging, BatchSize, ObjectiveSettings, Run, Stop, Window
@@ -105,15 +105,8 @@ def assert_all_groups_are_somewhere(told: Told, watched: Watched) -> None:
 def test_the_groups_of_both_gradients_come_back_when_a_release_overtakes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watched, step = Watched(monkeypatch), Learner.step
-    order: dict[int, int] = {}
-
-    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
-        """At every fifth version, as a bit that flipped."""
-        mine = order.setdefault(id(learner), len(order))
-        return step(learner, vector + (1e-2 * mine if learner.version % 5 == 4 else 0.0))
-
-    monkeypatch.setattr(Learner, "step", differs)
+    watched = Watched(monkeypatch)
+    flip_bits(monkeypatch)
     told = Told(waiting(True))
     assert len(told.of(Snapped)) > 2 and watched.several() == {}
     assert_all_groups_are_somewhere(told, watched)

@@ -35,6 +35,17 @@ def busy(told: Told, learner: str, since: float) -> float:
     return float(sum(event.learn + event.step for event in steps[1:]) / (steps[-1].at - steps[0].at))
 
 
+def flip_bits(patch: pytest.MonkeyPatch) -> None:
+    """At every fifth version the learners' steps differ, as by a bit that flipped."""
+    order, step = dict[int, int](), Learner.step
+
+    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
+        mine = order.setdefault(id(learner), len(order))
+        return step(learner, vector + (1e-2 * mine if learner.version % 5 == 4 else 0.0))
+
+    patch.setattr(Learner, "step", differs)
+
+
 def test_learners_compute_while_their_version_is_packed_and_published() -> None:
     told = Told(packing())
     assert not told.of(Snapped) and {event.members for event in told.of(Trained)} == {2}
@@ -69,15 +80,8 @@ def test_who_does_not_publish_makes_no_patch(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_early_gradient_of_a_version_that_is_not_the_release_costs_no_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watched, step = Watched(monkeypatch), Learner.step
-    order: dict[int, int] = {}
-
-    def differs(learner: Learner, vector: torch.Tensor) -> dict[str, float]:
-        """At every fifth version, as a bit that flipped."""
-        mine = order.setdefault(id(learner), len(order))
-        return step(learner, vector + (1e-2 * mine if learner.version % 5 == 4 else 0.0))
-
-    monkeypatch.setattr(Learner, "step", differs)
+    watched = Watched(monkeypatch)
+    flip_bits(monkeypatch)
     told = Told(packing())
     assert len(told.of(Snapped)) > 3 and watched.several() == {}
     thrown = [

@@ -11,21 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_roles_swarm
 import torch
+from test_roles_swarm import EPOCH
 
-from peers.commands import sim
 from peers.roles.site_exchange import SiteExchange
 from swarm.blocks import Blocks
 from swarm.config import Averaging, BatchSize, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
-from swarm.events import Averaged, CaughtUp, Event, Rejected, Released, Snapped, Trained
+from swarm.events import Averaged, CaughtUp, Rejected, Released, Snapped, Trained
 from swarm.learn import contribution
 from swarm.net.in_memory import MemoryAverager
 from swarm.protocol import Topic
 from swarm.sim.scenario import Fault, Scenario
-from swarm.sim.world import World
 from swarm.types import PeerId
 
-EPOCH = 1_750_000_000.0
 torch.set_num_threads(1)
 
 
@@ -52,16 +51,8 @@ def scenario(minutes: float, learners: int, *faults: Fault, **averaging: Any) ->
     )
 
 
-class Told:
-    """A scenario's events."""
-
-    def __init__(self, played: Scenario) -> None:
-        self.all: list[Event] = []
-        self.outcome = World(played, sim.spawn, sinks=[self.all.append]).run()
-
-    def of(self, kind: type[Any], peer: str = "", since: float = 0.0, until: float = 1e9) -> list[Any]:
-        found = (event for event in self.all if isinstance(event, kind) and since <= event.at - EPOCH < until)
-        return [event for event in found if event.peer.startswith(peer)]
+class Told(test_roles_swarm.Told):
+    """What the learners of a scenario at sites did."""
 
     def releases(self, since: float = 0.0) -> dict[int, set[str]]:
         """Version -> the weights that were released as it."""
