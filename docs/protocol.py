@@ -10,22 +10,8 @@ from pathlib import Path
 
 from swarm import PROTOCOL
 from swarm.core.stream_slots import CALLS_OF_ONE, STREAMS_OF_ONE
-from swarm.protocol import (
-    FRAME_LIMIT,
-    KEYS,
-    KINDS,
-    MAIL_LIMIT,
-    PARTS,
-    PHASES,
-    RECORD_SECONDS,
-    ROLES,
-    ROUND,
-    SCHEMA,
-    SERVICES,
-    TOPICS,
-    Phase,
-    Role,
-)
+from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, RECORD_SECONDS
+from swarm.protocol import KEYS, KINDS, PARTS, PHASES, ROLES, ROUND, SCHEMA, SERVICES, TOPICS, Phase, Role
 
 ROOT = Path(__file__).parents[1]
 PAGE, WORDS = ROOT / "docs/protocol.md", ROOT / "dashboard/static/protocol.js"
@@ -36,7 +22,7 @@ def page() -> str:
     return f"""# What goes over the wire
 
 Made of the tables in `swarm/protocol.py` by `make docs-protocol`; a test compares the two. The nouns are in
-`swarm/types.py` and `swarm/events.py`, the envelope around them in `swarm/wire.py`.
+`swarm/types.py`, `swarm/run_types.py` and `swarm/events.py`, the envelope around them in `swarm/wire.py`.
 
 Versions: the protocol of a run, in its specification and its invites, is {PROTOCOL}; the schema of the
 envelope, in every frame, is {SCHEMA}. A frame of another schema or run is refused. Unknown fields are

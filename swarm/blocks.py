@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from blake3 import blake3
 
 from swarm.durable import write_durably
-from swarm.protocol import FRAME_LIMIT
+from swarm.limits import FRAME_LIMIT
 from swarm.types import Digest
 
 Buffer: TypeAlias = bytes | memoryview

@@ -28,7 +28,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm import PROTOCOL, identity
 from swarm.core import membership
 from swarm.protocol import Role
-from swarm.types import Delegation, Digest, Membership, PeerId, Struct
+from swarm.run_types import Delegation, Membership
+from swarm.types import Digest, PeerId, Struct
 
 PREFIX = "swarm1"
 LAYOUT = 1

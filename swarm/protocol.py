@@ -16,41 +16,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, FRAME_LIMIT, RECORD_LIMIT, RELEASE_LIMIT, REQUEST, Limit
+
 SCHEMA = 1
 """Version of the envelope around every frame; swarm.PROTOCOL is the version of all the rest."""
-
-
-# --- limits -------------------------------------------------------------------------------------------------
-
-
-class Limit(NamedTuple):
-    """Size limits of one kind of frame."""
-
-    sealed: int
-    """Bytes on the network."""
-    inflated: int
-    """Bytes of its envelope: one byte can decode to an object of fifty."""
-
-
-FRAME_LIMIT = 4 << 20
-"""p2pd's own limit of a unary call; streams keep to it: a peer can always hold `streams x limit`."""
-
-RECORD_LIMIT = 1024
-"""The pipe of hivemind's DHT process breaks above about 16 KiB; 1 KiB holds every record we have."""
-
-RECORD_SECONDS = 120.0
-"""Longest life of a record: its peer refreshes it at a third of that, so that two losses cost nothing."""
-
-BEAT_LIMIT = Limit(1024, 4 << 10)
-RELEASE_LIMIT = Limit(1024, 4 << 10)
-EVENT_LIMIT = Limit(4096, 16 << 10)
-"""Text and names compress three to four times, so an honest envelope does not inflate further."""
-
-MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
-"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
-
-REQUEST = 8 << 10
-"""Bytes of a request, such as a name, in a private run inside a frame with a membership."""
 
 
 # --- mail ---------------------------------------------------------------------------------------------------

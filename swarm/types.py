@@ -14,7 +14,8 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
-from swarm.protocol import MAIL_LIMIT, RELEASE_LIMIT, Phase, Role
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, WAY_BASES, WAY_STEPS
+from swarm.protocol import Phase, Role
 
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
 """libp2p id of an Ed25519 key in base58 (`12D3Koo...`, 52 characters): the identity is the key."""
@@ -240,7 +241,7 @@ class WayQuery(Struct, tag="way-query"):
     """Asks a holder for the releases that lead by patches to the release with the weights `to`."""
 
     to: Digest
-    held: Annotated[tuple[Digest, ...], Meta(max_length=8)]
+    held: Annotated[tuple[Digest, ...], Meta(max_length=WAY_BASES)]
     """Weights that the asker holds."""
 
 
@@ -249,7 +250,7 @@ class Way(Struct, tag="way"):
     known."""
 
     releases: Annotated[
-        tuple[Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)], ...], Meta(max_length=16)
+        tuple[Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)], ...], Meta(max_length=WAY_STEPS)
     ]
 
 
@@ -349,52 +350,3 @@ class Record(Struct):
     peer: PeerId
     value: Annotated[bytes, Meta(max_length=BLOB)]
     expires: Finite
-
-
-Files = Annotated[dict[Word, Digest], Meta(max_length=1024)]
-"""Name -> sha256."""
-
-
-class Spec(Struct, tag="spec"):
-    """What all peers of a run must agree on. Its digest is in the invite, in every release and in every
-    frame."""
-
-    protocol: int
-    run: Annotated[dict[Word, object], Meta(max_length=64)]
-    """The `[run]` half of the config, complete with defaults."""
-    owner: Word
-    """Hex Ed25519 public key that signs memberships."""
-    files: Files
-    """Model folder: config.json, tokenizer files, and the base's weights where a run trains an adapter on a
-    local model."""
-    genesis: Digest
-    """Root of the bf16 safetensors of version 0: all weights, or the first adapter."""
-    release_size: Size
-    """Bytes of these, and so of every release: names, shapes and type of its tensors stay."""
-    task: Files = {}
-    """Local data and reward code of the task."""
-    sizes: Annotated[dict[Word, int], Meta(max_length=2048)] = {}
-    """Bytes of each of `files`, and of each of `task` under `task/<name>`: a joiner knows what it asks
-    for."""
-
-
-class Delegation(Struct, omit_defaults=True):
-    """The owner's permission for the holder of `key` to admit peers to a role until `expires` (unix
-    seconds)."""
-
-    role: Role
-    expires: int
-    key: Annotated[bytes, Meta(max_length=64)]
-    signature: Annotated[bytes, Meta(max_length=64)]
-    """By the owner, over (run name, role, expires, key, final)."""
-    final: bool = False
-    """Memberships that follow from it end with it: none is renewed."""
-
-
-class Membership(Struct):
-    """A peer's proof that it may act in a role: owner -> delegation -> peer, checkable offline."""
-
-    peer: PeerId
-    delegation: Delegation
-    signature: Annotated[bytes, Meta(max_length=64)]
-    """By the delegation's key, over the peer id."""

@@ -18,8 +18,10 @@ import msgspec
 from msgspec import Meta
 
 from swarm.compression import CompressionError, Zstd
-from swarm.protocol import FRAME_LIMIT, MAIL_LIMIT, SCHEMA, Key, Limit, Topic
-from swarm.types import Array, Digest, Membership, PeerId, Struct
+from swarm.limits import FRAME_LIMIT, MAIL_LIMIT, Limit
+from swarm.protocol import SCHEMA, Key, Topic
+from swarm.run_types import Membership
+from swarm.types import Array, Digest, PeerId, Struct
 
 HEAD = 4 << 10
 """Bytes of a frame besides its numbers: envelope, membership, ids, digests and times need half of it."""

@@ -13,7 +13,8 @@ from swarm.core.membership import Trust
 from swarm.events import Bus
 from swarm.net.in_memory import MemoryNetwork
 from swarm.protocol import Role
-from swarm.types import Delegation, Digest, Membership, PeerId
+from swarm.run_types import Delegation, Membership
+from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)
 

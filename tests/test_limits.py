@@ -30,11 +30,13 @@ from peers.runtime.frames import Frames
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
 from swarm.identity import Keyring
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, Limit
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.matching import Announcement
 from swarm.net.sharing import BlockQuery, Holding
 from swarm.net.shelves import Mark
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, SCHEMA, Limit, Phase, Role
+from swarm.protocol import SCHEMA, Phase, Role
+from swarm.run_types import Delegation, Membership, Spec
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import (
@@ -42,16 +44,13 @@ from swarm.types import (
     Beat,
     Contribution,
     ContributionList,
-    Delegation,
     Digest,
     Group,
     ListEntries,
-    Membership,
     PeerId,
     Receipt,
     Release,
     ReleaseQuery,
-    Spec,
     Times,
     Way,
     WayQuery,

@@ -13,23 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nouns import beat
 
-from swarm import types, wire
+from swarm import run_types, types, wire
 from swarm.identity import Keyring
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, SCHEMA, Limit, Role
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, Limit
+from swarm.protocol import SCHEMA, Role
+from swarm.run_types import Delegation, Membership, Spec
 from swarm.types import (
     Array,
     Beat,
-    Delegation,
     Digest,
     Group,
     Lag,
     Link,
-    Membership,
     PeerId,
     Receipt,
     Release,
     ReleaseQuery,
-    Spec,
     Struct,
     Times,
     Verdict,
@@ -123,7 +122,7 @@ def open_(frame: bytes, limit: Limit = MAIL_LIMIT) -> wire.Opened:
 def test_every_noun_is_tried_here() -> None:
     nouns = {
         kind
-        for kind in vars(types).values()
+        for kind in [*vars(types).values(), *vars(run_types).values()]
         if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct
     }
     assert nouns == {type(noun) for noun in NOUNS}

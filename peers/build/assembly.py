@@ -50,9 +50,10 @@ from swarm.invite import Invite
 from swarm.net.ports import Averager, Ports
 from swarm.page_settings import Page
 from swarm.protocol import INVITED, JOINING, ROLES, Kind, Phase, Policy, Role
+from swarm.run_types import Membership
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
-from swarm.types import Membership, PeerId
+from swarm.types import PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:

@@ -38,9 +38,10 @@ from swarm.durable import sync, write_durably
 from swarm.identity import Keyring, open_key
 from swarm.invite import Invite, InviteError, InviteProblem
 from swarm.protocol import Role
+from swarm.run_types import Membership, Spec
 from swarm.tasks import catalog as tasks
 from swarm.tasks import task_files
-from swarm.types import Digest, Membership, Spec, Task
+from swarm.types import Digest, Task
 
 MODEL_FILES = (
     "config.json",

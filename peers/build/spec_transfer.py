@@ -28,8 +28,9 @@ from swarm import PROTOCOL, wire
 from swarm.durable import sync
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.protocol import Service
+from swarm.run_types import Spec
 from swarm.tasks import task_files
-from swarm.types import Digest, PeerId, Spec, Struct, Word
+from swarm.types import Digest, PeerId, Struct, Word
 
 SLICE = 1 << 20
 LARGEST = 64 << 20

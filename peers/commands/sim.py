@@ -34,7 +34,9 @@ from swarm.learn.learning_rates import UnknownRate, with_learning_rate
 from swarm.learn.site_learner import Counted, SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
 from swarm.learn.weights import from_bytes
-from swarm.protocol import ROLES, Limit, Policy
+from swarm.limits import Limit
+from swarm.protocol import ROLES, Policy
+from swarm.run_types import Delegation, Membership
 from swarm.sample.base import Engine
 from swarm.sample.toy import ToyEngine
 from swarm.sim import report, scenario
@@ -42,7 +44,7 @@ from swarm.sim.world import SimPeer, World
 from swarm.tasks import catalog as tasks
 from swarm.tasks.base import TaskSource
 from swarm.tasks.toy import Toy
-from swarm.types import Delegation, Digest, Membership, PeerId
+from swarm.types import Digest, PeerId
 from swarm.wire import Opened
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import open_key
-from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.limits import RELEASE_LIMIT
+from swarm.protocol import Role
 from swarm.types import Release
 
 LISTEN = 5.0

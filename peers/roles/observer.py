@@ -28,8 +28,9 @@ from dashboard.state import State
 from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.durable import write_durably
+from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import FRAME_LIMIT, Kind, Role, Service
+from swarm.protocol import Kind, Role, Service
 from swarm.types import Finite, PeerId, Struct
 
 ANSWER_LIMIT = 3670016

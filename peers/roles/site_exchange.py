@@ -26,9 +26,10 @@ from swarm.core import site_lists
 from swarm.core.site_lists import Gathered
 from swarm.core.standing import Usual
 from swarm.learn.site_learner import Counted, SiteLearner
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError
-from swarm.protocol import RELEASE_LIMIT, Kind, Role, Service, Topic
+from swarm.protocol import Kind, Role, Service, Topic
 from swarm.types import (
     Contribution,
     ContributionList,

@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from swarm import wire
 from swarm.core.membership import Trust
 from swarm.core.stream_slots import largest
+from swarm.limits import MAIL_LIMIT, Limit
 from swarm.net.ports import Clock, Handler, Keyring, Mail, Refused
 from swarm.net.turns import AnswerTurns
-from swarm.protocol import MAIL_LIMIT, Limit
-from swarm.types import Digest, Membership, PeerId
+from swarm.run_types import Membership
+from swarm.types import Digest, PeerId
 
 _NONCE = 12
 OVERHEAD = _NONCE + 16

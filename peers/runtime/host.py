@@ -32,23 +32,11 @@ from swarm import events, wire
 from swarm.config import Config
 from swarm.core.membership import Trust, needs_membership
 from swarm.core.roster import Roster
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, MAIL_LIMIT, RECORD_SECONDS, Limit
 from swarm.net.ports import NetError, Ports
-from swarm.protocol import (
-    BEAT_LIMIT,
-    EVENT_LIMIT,
-    MAIL_LIMIT,
-    PHASES,
-    RECORD_SECONDS,
-    ROLES,
-    TOPICS,
-    Key,
-    Limit,
-    Part,
-    Phase,
-    Role,
-    Topic,
-)
-from swarm.types import Beat, Digest, Membership, PeerId
+from swarm.protocol import PHASES, ROLES, TOPICS, Key, Part, Phase, Role, Topic
+from swarm.run_types import Membership
+from swarm.types import Beat, Digest, PeerId
 
 BUNDLE_EVERY = 0.25
 """Seconds between two bundles of events: a page shows four updates a second."""

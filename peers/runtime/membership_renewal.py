@@ -26,7 +26,8 @@ from swarm.durable import write_durably
 from swarm.identity import Keyring
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Kind, Part, Role, Service
-from swarm.types import Membership, PeerId
+from swarm.run_types import Membership
+from swarm.types import PeerId
 
 DAY = 86400.0
 RENEW = 10 * DAY

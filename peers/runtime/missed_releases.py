@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from swarm import wire
 from swarm.core.ladder import cheapest
 from swarm.core.releases import Releases
+from swarm.limits import WAY_BASES
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Service
@@ -24,15 +25,11 @@ from swarm.types import Digest, PeerId, Release, Way, WayQuery
 if TYPE_CHECKING:
     from peers.runtime.host import Host
 
-HELD = 8
-"""Versions that a question names, the newest first: a way from an older one is hardly smaller than the
-whole."""
-
 ASKED = 2
 """Holders that are asked: one may have come later than the way began."""
 
 TIMEOUT = 5.0
-"""Seconds for an answer of 16 KiB."""
+"""Seconds for an answer of 24 KiB."""
 
 
 class MissedReleases:
@@ -50,7 +47,7 @@ class MissedReleases:
     async def ask(self, release: Release, holders: Sequence[PeerId]) -> None:
         """Learn which releases lead to this one, where I hold something that they may lead from, and know no
         way."""
-        held = self._wholes.wholes()[:HELD]
+        held = self._wholes.wholes()[:WAY_BASES]
         if not held or self._asked == release.weights or self._way(release, held):
             return
         self._asked = release.weights

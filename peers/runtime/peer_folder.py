@@ -17,7 +17,7 @@ from pathlib import Path
 from peers.errors import CannotHere
 from swarm import wire
 from swarm.protocol import Role
-from swarm.types import Membership
+from swarm.run_types import Membership
 
 MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""

@@ -33,9 +33,10 @@ from peers.runtime.patch_ladder import PatchLadder
 from swarm import events, wire
 from swarm.core.releases import Releases
 from swarm.image import Draft
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import RELEASE_LIMIT, ROLES, Kind, Role, Service, Topic
+from swarm.protocol import ROLES, Kind, Role, Service, Topic
 from swarm.types import Beat, Digest, Patch, PeerId, Release, ReleaseQuery
 from swarm.weights import Weights
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from swarm.limits import WAY_STEPS
 from swarm.types import Digest, Patch, Release
 
 RUNG = 8
@@ -22,9 +23,6 @@ RUNG = 8
 KEPT = RUNG * RUNG
 """Versions whose patches are held: over a slow line the whole release takes many versions, and whoever has it
 then needs a way to the newest."""
-
-LONGEST = 3 * RUNG
-"""Patches of one way: up to the first rung, rungs, and down from the last one, over KEPT versions."""
 
 
 class Step(NamedTuple):
@@ -51,7 +49,7 @@ def cheapest(
         size, _, base, way = heapq.heappop(ways)
         if way and is_here(base):
             return way
-        if base in seen or len(way) == LONGEST:
+        if base in seen or len(way) == WAY_STEPS:
             continue
         seen.add(base)
         for made in known.get(base, ()):

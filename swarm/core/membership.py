@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.protocol import ROLES, Role
-from swarm.types import Delegation, Membership, PeerId
+from swarm.run_types import Delegation, Membership
+from swarm.types import PeerId
 
 Verify = Callable[[bytes, bytes, bytes], bool]
 """(public key, data, signature) -> whether the signature is genuine."""

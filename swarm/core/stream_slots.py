@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from swarm.protocol import FRAME_LIMIT, SERVICES, ServiceRow
+from swarm.limits import FRAME_LIMIT
+from swarm.protocol import SERVICES, ServiceRow
 from swarm.types import PeerId
 
 STREAMS_OF_ONE, STREAMS = 32, 256

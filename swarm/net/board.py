@@ -22,9 +22,9 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, PeerID
 
+from swarm.limits import RECORD_LIMIT, RECORD_SECONDS
 from swarm.net import guard
 from swarm.net.ports import Silent
-from swarm.protocol import RECORD_LIMIT, RECORD_SECONDS
 from swarm.types import Digest, PeerId
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from swarm.limits import EVENT_LIMIT
 from swarm.net.ports import NetError
-from swarm.protocol import EVENT_LIMIT
 from swarm.types import PeerId
 
 log = logging.getLogger(__name__)

@@ -34,8 +34,9 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 from swarm.identity import public_key, verify
+from swarm.limits import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.net.ports import Keyring
-from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS, Key
+from swarm.protocol import Key
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
 

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from swarm.config import Averaging, BatchSize
 from swarm.core.standing import Usual
+from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory_board import MemoryBoard
 from swarm.net.in_memory_mail import Dials, MemoryMail, MemoryPeer, Weigh, as_it_is
 from swarm.net.in_memory_rounds import Meetings
 from swarm.net.ports import Average, Ports
 from swarm.net.turns import no_turn
-from swarm.protocol import EVENT_LIMIT, KINDS, Kind, Thread
+from swarm.protocol import KINDS, Kind, Thread
 from swarm.types import PeerId
 
 if TYPE_CHECKING:

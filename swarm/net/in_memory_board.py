@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from swarm.protocol import RECORD_LIMIT
+from swarm.limits import RECORD_LIMIT
 from swarm.types import PeerId
 
 if TYPE_CHECKING:

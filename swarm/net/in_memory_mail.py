@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from swarm.limits import FRAME_LIMIT
 from swarm.net.ports import Busy, Handler, NetError, Refused, Silent, Unreachable
 from swarm.net.turns import AnswerTurns, no_turn
-from swarm.protocol import FRAME_LIMIT
 from swarm.types import PeerId
 
 if TYPE_CHECKING:

@@ -23,12 +23,13 @@ from functools import partial
 from typing import Protocol
 
 from swarm.core.stream_slots import StreamSeat, StreamSlots, deadline, largest
+from swarm.limits import FRAME_LIMIT
 from swarm.net.mail_pool import Pool, Stream
 from swarm.net.ports import Busy, Handler, Refused, Silent, Unreachable
 from swarm.net.rate import UNLIMITED, RateLimit, RateLimits
 from swarm.net.step_deadline import StepDeadline
 from swarm.net.turns import AnswerTurns, no_turn
-from swarm.protocol import FRAME_LIMIT, Service
+from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 
 log = logging.getLogger(__name__)

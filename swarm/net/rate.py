@@ -21,7 +21,7 @@ import mmap
 from typing import NamedTuple
 
 from swarm.config import Limits
-from swarm.protocol import FRAME_LIMIT
+from swarm.limits import FRAME_LIMIT
 
 BURST = 0.1
 """Seconds of the rate that may go at once: an event loop that computes is late by less, and catches up."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from nouns import release
 
-from swarm.core.ladder import LONGEST, RUNG, cheapest
+from swarm.core.ladder import RUNG, cheapest
+from swarm.limits import WAY_STEPS
 from swarm.types import Digest, Patch, Release
 
 WHOLE = 1000
@@ -81,8 +82,8 @@ def test_patches_in_a_circle_end() -> None:
 
 
 def test_a_way_has_at_most_so_many_patches() -> None:
-    steps = [made(v, (v - 1, 1)) for v in range(1, LONGEST + 2)]
-    assert len(way(steps, 1)) == LONGEST and way(steps, 0) == []
+    steps = [made(v, (v - 1, 1)) for v in range(1, WAY_STEPS + 2)]
+    assert len(way(steps, 1)) == WAY_STEPS and way(steps, 0) == []
 
 
 def test_two_announcements_of_one_release_are_two_ways() -> None:

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm.core.membership import Trust, delegation_bytes, membership_bytes, needs_membership
 from swarm.identity import Keyring, verify
 from swarm.protocol import Role
-from swarm.types import Delegation, Membership, PeerId
+from swarm.run_types import Delegation, Membership
+from swarm.types import PeerId
 
 NOW = 1_750_000_000.0
 OWNER, INVITE, OTHER, PEER, THIEF = (Keyring(Ed25519PrivateKey.generate()) for _ in range(5))

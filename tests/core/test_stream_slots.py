@@ -18,7 +18,8 @@ from swarm.core.stream_slots import (
     StreamSlots,
     deadline,
 )
-from swarm.protocol import FRAME_LIMIT, SERVICES
+from swarm.limits import FRAME_LIMIT
+from swarm.protocol import SERVICES
 from swarm.types import PeerId
 
 STRANGERS = [PeerId(f"stranger-{k}") for k in range(40)]

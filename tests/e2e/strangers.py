@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm import events, invite, wire
 from swarm.config import Listen
 from swarm.identity import Keyring, open_key
+from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, Limit
 from swarm.net.hive import Node
-from swarm.protocol import BEAT_LIMIT, EVENT_LIMIT, Limit, Phase, Role
+from swarm.protocol import Phase, Role
 from swarm.types import Beat, Digest, Lag
 
 EVERY = 1.0

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.identity import open_key
+from swarm.limits import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.net import guard
-from swarm.protocol import FRAME_LIMIT, RECORD_LIMIT, RECORD_SECONDS
 from swarm.types import Digest
 from swarm.wire import topic
 

@@ -20,10 +20,10 @@ import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
 
 from swarm.identity import open_key
+from swarm.limits import FRAME_LIMIT
 from swarm.net import board, supervision
 from swarm.net.hive import Node
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
-from swarm.protocol import FRAME_LIMIT
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
 

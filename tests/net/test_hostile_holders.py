@@ -21,9 +21,10 @@ from swarm.blocks import BLOCK, Blocks
 from swarm.config import Config
 from swarm.core.membership import Trust
 from swarm.events import Bus
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Ports
-from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.protocol import Role
 from swarm.types import Patch, PeerId, Release
 
 SMALL = random.Random(3).randbytes(BLOCK + 5)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from test_mail_slots import RUN, SIZE, Line, echo, mail
 
+from swarm.limits import FRAME_LIMIT
 from swarm.net import mail as mails
 from swarm.net.step_deadline import StepDeadline
-from swarm.protocol import FRAME_LIMIT
 from swarm.types import PeerId
 
 SERVER = PeerId("server")

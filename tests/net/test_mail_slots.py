@@ -14,12 +14,12 @@ from hive_world import HiveWorld
 from swarm.config import Listen
 from swarm.core import stream_slots
 from swarm.identity import open_key
+from swarm.limits import FRAME_LIMIT, REQUEST
 from swarm.net import mail as mails
 from swarm.net.addresses import Address
 from swarm.net.mail import StreamMail
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import FRAME_LIMIT, REQUEST
 from swarm.types import Digest, PeerId
 
 RUN = Digest("5" * 64)

@@ -23,7 +23,8 @@ from swarm.identity import open_key
 from swarm.journal import to_line
 from swarm.page_settings import Page
 from swarm.protocol import Role
-from swarm.types import Digest, PeerId, Spec
+from swarm.run_types import Spec
+from swarm.types import Digest, PeerId
 from swarm.wire import encode
 
 ME = PeerId("12D3KooWBv1JUxbGetLPesuHAB469wPhu9UeTbh9UPm9abejcDA9")

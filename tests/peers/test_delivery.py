@@ -22,9 +22,10 @@ from peers.runtime.frames import Frames
 from swarm import events, wire
 from swarm.config import BatchSize, Config, DelayLaw, Run, Sampling, Window
 from swarm.core.deliveries import LONGEST, SHORTEST, TABLE, DeliveryLoss, NextStep, Outcome
+from swarm.limits import MAIL_LIMIT
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.net.ports import Refused
-from swarm.protocol import MAIL_LIMIT, Role
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks.toy import Toy

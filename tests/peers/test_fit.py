@@ -30,7 +30,8 @@ from swarm.config_loading import load, run_dict
 from swarm.invite import Invite
 from swarm.learn import tiny
 from swarm.protocol import Role
-from swarm.types import Digest, Spec
+from swarm.run_types import Spec
+from swarm.types import Digest
 
 FAMILIES = ("llama", "qwen3", "gemma3")
 GB = 1 << 30

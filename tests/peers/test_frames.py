@@ -11,9 +11,11 @@ from peers.runtime.frames import OVERHEAD, Frames, MemberMail
 from swarm import invite, wire
 from swarm.core.membership import Trust
 from swarm.identity import Keyring, verify
+from swarm.limits import MAIL_LIMIT, Limit
 from swarm.net.ports import Refused
-from swarm.protocol import MAIL_LIMIT, Limit, Role
-from swarm.types import Digest, Membership, PeerId
+from swarm.protocol import Role
+from swarm.run_types import Membership
+from swarm.types import Digest, PeerId
 
 RUN, OTHER = Digest("ab" * 32), Digest("cd" * 32)
 

@@ -26,9 +26,10 @@ from swarm.durable import write_durably
 from swarm.invite import InviteError
 from swarm.net.in_memory import EPOCH, MemoryNetwork
 from swarm.protocol import Phase, Role
+from swarm.run_types import Spec
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
-from swarm.types import Digest, PeerId, Spec
+from swarm.types import Digest, PeerId
 
 OWNER = invite.keyring(bytes(range(32)))
 SEED, LEARNER = PeerId("seed"), PeerId("learner")

@@ -17,9 +17,10 @@ from peers.runtime.host import Host
 from swarm import events, patch_files, wire
 from swarm.blocks import BLOCK, Blocks, file_block
 from swarm.config import DelayLaw
-from swarm.core.ladder import RUNG
+from swarm.core.ladder import KEPT, RUNG
+from swarm.limits import RELEASE_LIMIT, WAY_STEPS
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import RELEASE_LIMIT, Role, Service
+from swarm.protocol import Role, Service
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, Patch, PeerId, Release, Way
@@ -138,6 +139,22 @@ def test_who_was_away_asks_a_holder_for_the_way() -> None:
         heard_of_the_last = swarm.released[-1]
         assert await swarm.fetch(sampler, heard_of_the_last) < SIZE / 30
         assert sampler.releases.named(2, swarm.released[2].weights) == swarm.released[2]
+        assert not swarm.blamed
+
+    among(promise)
+
+
+def test_the_longest_way_fits_its_answer() -> None:
+    async def promise(swarm: Swarm) -> None:
+        sampler, values = swarm.host("sampler"), np.frombuffer(BYTES[0], "<u2", SIZE // 2).copy()
+        await swarm.release(BYTES[0], values.tobytes())
+        await swarm.take(sampler, swarm.released[1])
+        for version in range(2, KEPT):
+            values[version * 100 : version * 100 + 100] += 1
+            await swarm.release(values.tobytes())
+        steps = (RUNG - 1) + (RUNG - 2) + (RUNG - 1)  # up to version 8, rungs to 56, down to 63
+        assert 16 < steps <= WAY_STEPS
+        assert await swarm.fetch(sampler, swarm.released[-1]) < SIZE / 30
         assert not swarm.blamed
 
     among(promise)

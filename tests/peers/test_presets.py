@@ -25,7 +25,8 @@ from swarm.config import Config
 from swarm.config_loading import load, run_dict
 from swarm.learn import tiny
 from swarm.learn.learning_rates import with_learning_rate
-from swarm.types import Array, Digest, Group, PeerId, Spec, Task, Times
+from swarm.run_types import Spec
+from swarm.types import Array, Digest, Group, PeerId, Task, Times
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "presets.md").read_text(encoding="utf-8")

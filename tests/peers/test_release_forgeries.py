@@ -30,8 +30,9 @@ from peers.runtime.host import Host
 from swarm import patch_files, wire
 from swarm.blocks import BLOCK, Blocks, digest_of, leaf_list
 from swarm.events import Adopted, Noted
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.shelves import Held
-from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.protocol import Role
 from swarm.types import Digest, Patch, PeerId, Release
 
 GENESIS, HONEST = Blocks.of(BYTES[0]), Blocks.of(BYTES[1])

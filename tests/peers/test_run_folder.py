@@ -27,8 +27,9 @@ from swarm.identity import open_key, verify
 from swarm.learn import adapters, tiny, weights
 from swarm.learn.model import load_policy
 from swarm.learn.pretrained import ModelError
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
-from swarm.protocol import RELEASE_LIMIT, Role
+from swarm.protocol import Role
 from swarm.types import Digest, Release
 
 

@@ -14,9 +14,10 @@ from peers.roles.sampler import Sampler, make_group
 from swarm.config import BatchSize
 from swarm.events import Judged
 from swarm.net.ports import NetError
+from swarm.run_types import Membership
 from swarm.sample.base import Completions
 from swarm.sim.world import SimPeer
-from swarm.types import Membership, Times, Verdict
+from swarm.types import Times, Verdict
 
 EVERY = 0.1
 """Seconds between two groups of one stranger: ten a second, fourteen times what the honest ones sample

@@ -15,8 +15,9 @@ from peers.roles.learner_inbox import LearnerInbox, TaskAndRewards
 from swarm import events, wire
 from swarm.config import Config, DelayLaw, Pace, Run
 from swarm.journal import from_line, to_line
+from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import EVENT_LIMIT, Role
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.tasks import catalog as tasks

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peers.commands.sim import FRAMES, RUN, OpenedOnce
+from swarm.limits import BEAT_LIMIT
 from swarm.net.in_memory import MemoryKeyring
-from swarm.protocol import BEAT_LIMIT
 from swarm.types import PeerId
 from swarm.wire import WireError
 

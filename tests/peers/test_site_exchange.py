@@ -22,8 +22,9 @@ from swarm.core.membership import Trust
 from swarm.events import Event, Rejected
 from swarm.learn.site_learner import SiteLearner
 from swarm.learn.tabular import Tabular
+from swarm.limits import RELEASE_LIMIT
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import RELEASE_LIMIT, Role, Topic
+from swarm.protocol import Role, Topic
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Contribution, ContributionList, Digest, ListEntry, PeerId

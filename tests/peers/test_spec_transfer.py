@@ -15,7 +15,8 @@ from peers.build.spec_transfer import SLICE
 from peers.errors import CANNOT, CannotHere, Refusal, Unreached, explain
 from swarm import PROTOCOL, wire
 from swarm.net.ports import Handler, Refused, Unreachable
-from swarm.types import Digest, PeerId, Spec
+from swarm.run_types import Spec
+from swarm.types import Digest, PeerId
 
 TOKENIZER = bytes(range(256)) * (2 * SLICE // 256) + b"tail"
 BASE = bytes(reversed(range(256))) * (4 * SLICE // 256) + b"weights"

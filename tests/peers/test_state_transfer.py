@@ -17,8 +17,9 @@ from peers.roles import state_transfer
 from peers.roles.state_transfer import HELD_FOR, StateTransfer
 from swarm import blocks
 from swarm.config import Config, DelayLaw, EngineSettings, Peer, Run
+from swarm.limits import FRAME_LIMIT
 from swarm.net.in_memory import MemoryNetwork
-from swarm.protocol import FRAME_LIMIT, Role
+from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.types import Digest, PeerId, Release

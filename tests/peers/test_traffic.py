@@ -16,14 +16,16 @@ from peers.runtime.frames import Frames
 from peers.runtime.traffic import ANSWERED, LINKS_PER_EVENT, RTT_SPAN, TIMED_UP_TO, CountedMail, Traffic
 from swarm import events, wire
 from swarm.config import BatchSize, Delay, DelayLaw, Optimizer, Pace, Run, Sampling, TaskSettings
+from swarm.limits import EVENT_LIMIT
 from swarm.net.in_memory import MemoryKeyring, MemoryNetwork
 from swarm.net.ports import Ports, Refused, Unreachable
-from swarm.protocol import EVENT_LIMIT, Role
+from swarm.protocol import Role
+from swarm.run_types import Delegation, Membership
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import Fault, Scenario
 from swarm.sim.world import World
-from swarm.types import Delegation, Digest, Membership, PeerId
+from swarm.types import Digest, PeerId
 
 SECONDS = 0.05
 """A link's latency, one way."""

@@ -1,0 +1,47 @@
+"""Size limits of what peers say to each other: frames, records, questions.
+
+A limit is held before anything is decoded, so that no stranger decides how much memory a frame takes. Not
+handled: which limit is whose (swarm.protocol), limits of nouns inside a frame (swarm.types).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    """Size limits of one kind of frame."""
+
+    sealed: int
+    """Bytes on the network."""
+    inflated: int
+    """Bytes of its envelope: one byte can decode to an object of fifty."""
+
+
+FRAME_LIMIT = 4 << 20
+"""p2pd's own limit of a unary call; streams keep to it: a peer can always hold `streams x limit`."""
+
+RECORD_LIMIT = 1024
+"""The pipe of hivemind's DHT process breaks above about 16 KiB; 1 KiB holds every record we have."""
+
+RECORD_SECONDS = 120.0
+"""Longest life of a record: its peer refreshes it at a third of that, so that two losses cost nothing."""
+
+BEAT_LIMIT = Limit(1024, 4 << 10)
+RELEASE_LIMIT = Limit(1024, 4 << 10)
+EVENT_LIMIT = Limit(4096, 16 << 10)
+"""Text and names compress three to four times, so an honest envelope does not inflate further."""
+
+MAIL_LIMIT = Limit(FRAME_LIMIT, 4 * FRAME_LIMIT)
+"""The largest frame of any kind; what arrives is held to the limit of its kind, such as group_limit."""
+
+WAY_STEPS = 24
+"""Patches of one way between versions: up to the first rung, rungs, and down from the last one, over as many
+versions as patches are held for (`swarm.core.ladder`)."""
+
+WAY_BASES = 8
+"""Versions that a question for a way names as held, the newest first: a way from an older one is hardly
+smaller than the whole."""
+
+REQUEST = 8 << 10
+"""Bytes of a request, such as a name, in a private run inside a frame with a membership."""
