@@ -72,8 +72,8 @@ test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one,
 bench: .venv/.bench  ## the figures of the README, as a table
 	$(BIN)/swarm bench
 
-bench-releases: $(STAMP) namespaces  ## what a version costs: patches, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
-	$(BIN)/swarm bench patches releases image loop lines swarms
+bench-releases: $(STAMP) namespaces  ## what a version costs: patches, progress, memory, a swarm behind lines of 20 Mbit/s, five simulated ones, as a table
+	$(BIN)/swarm bench patches progress releases image loop lines swarms
 
 bench-dashboard: $(STAMP) chromium  ## what the page costs and how late it is, as a table
 	$(BIN)/swarm bench dashboard

@@ -7,6 +7,7 @@
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd
+    progress   training at lr 1e-6 beside others and through kills     one learner
     releases   when the last of n receivers has a version, virtual     a plain server: n copies over one line
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     image      memory and time of a version beside image and engine    all tensors (load)
@@ -42,6 +43,7 @@ ROWS = {
     "tokens": "benchmarks.rows.tokens",
     "memory": "benchmarks.rows.memory",
     "patches": "benchmarks.rows.patches",
+    "progress": "benchmarks.rows.progress",
     "releases": "benchmarks.rows.releases",
     "rounds": "benchmarks.rows.rounds",
     "image": "benchmarks.rows.image",

@@ -10,7 +10,19 @@ from rich.console import Console
 import benchmarks
 from benchmarks import table
 from benchmarks.processes.baseline_trl import Count
-from benchmarks.rows import averaging, groups, joining, lines, loop, memory, patches, rounds, scoring, tokens
+from benchmarks.rows import (
+    averaging,
+    groups,
+    joining,
+    lines,
+    loop,
+    memory,
+    patches,
+    progress,
+    rounds,
+    scoring,
+    tokens,
+)
 from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
@@ -210,3 +222,12 @@ def test_the_loop_of_a_peer_is_watched_while_it_publishes_and_fetches() -> None:
         "fetched as a patch",
     ]
     assert all(0 < figure.value < 5000 for figure in figures)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_learners_that_miss_each_other_or_die_keep_what_they_trained_where_somebody_has_it() -> None:
+    figures = progress.measure(quiet, versions=20)
+    came = {figure.what: figure.ratio for figure in figures}
+    assert came.pop("one killed between checkpoints") is not None
+    assert len(came) == 5 and all(ratio is not None and ratio >= 0.95 for ratio in came.values())
