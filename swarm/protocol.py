@@ -153,7 +153,7 @@ class Policy(StrEnum):
     USED = "used"
     """program(host, engine, source)"""
     KEPT = "kept"
-    """program(host, weights of version 0 or None, folder or None)"""
+    """program(host, weights of version 0 or None)"""
     UNUSED = "unused"
     """program(host, folder)"""
 

@@ -239,7 +239,7 @@ async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHa
             )
             async with observer.running(), renewal.running(), shown:
                 _print_invites(local, run, node.addresses())
-                await host.run(Seed(host, _genesis(run, host), local.folder).run)
+                await host.run(Seed(host, _genesis(run, host)).run)
 
 
 def _genesis(run: RunFolder, host: Host) -> Weights | None:

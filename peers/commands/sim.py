@@ -163,7 +163,7 @@ def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) ->
             learner, decoder = parts.learner()
             return program(host, learner, source, decoder, None)
         case Policy.KEPT:
-            return program(host, parts.learner()[0].weights(), None)
+            return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")
 
 

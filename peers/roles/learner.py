@@ -139,7 +139,7 @@ class LearnerPeer:
         while not self.host.stop.is_set() and (self.host.now() < wait_until or self.learner.version < 0):
             if self.own_release.is_ahead():
                 return
-            await self.host.releases.ask_newest([peer for peer, _ in self.host.roster])
+            await self.host.releases.queries.ask_newest([peer for peer, _ in self.host.roster])
             await self.host.changed(SETTLE / 4)
 
     # --- the round ------------------------------------------------------------------------------------------

@@ -154,7 +154,9 @@ class LearnerInbox:
         if judgement.release_unknown:
             # The sampler has that release, signed by its publisher; gossip of it may not have reached this
             # learner.
-            await host.releases.ask_release(sender, group.version, group.weights, group.times.released)
+            await host.releases.queries.ask_release(
+                sender, group.version, group.weights, group.times.released
+            )
             judgement = self._judge(opened, sender, group, host.now())
         if judgement.verdict not in (Verdict.UNTRUSTED, Verdict.MALFORMED):
             self._senders[sender] = now

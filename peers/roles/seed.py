@@ -1,22 +1,18 @@
 """The seed: the peer that others connect to first, which keeps releases and history.
 
-It publishes version 0 and keeps the newest releases on disk: their bytes in `blobs`, and in `releases` each
-one as its publisher signed it. A swarm whose peers all died goes on from the last released version, or from
-the one before if its bytes are damaged. The seed observes: its journal has every event of the swarm. It also
+It publishes version 0 and holds the newest releases on its disk (peers.runtime.releases). A swarm whose peers
+all died goes on from the last released version, or from the one before if its bytes are damaged. The seed
+observes: its journal has every event of the swarm. It also
 announces that the run is complete.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from peers.runtime.host import Host
-from peers.runtime.peer_folder import RELEASES
 from swarm import events
 from swarm.core.releases import rank
-from swarm.durable import write_durably
-from swarm.protocol import Part, Phase
-from swarm.types import Digest, Release
+from swarm.protocol import Phase
+from swarm.types import Release
 from swarm.weights import Weights
 
 COMPLETE_FOR = 5.0
@@ -24,10 +20,9 @@ COMPLETE_FOR = 5.0
 
 
 class Seed:
-    def __init__(self, host: Host, genesis: Weights | None, folder: Path | None) -> None:
-        """`genesis` is version 0 as a release's bytes, None where the run was not started here; `folder`
-        keeps releases as publishers signed them."""
-        self.host, self._genesis, self.folder = host, genesis, folder
+    def __init__(self, host: Host, genesis: Weights | None) -> None:
+        """`genesis` is version 0 as a release's bytes, None where the run was not started here."""
+        self.host, self._genesis = host, genesis
         self._held = -1
         self._accuracy = 0.0
         host.bus.add(self._watch)
@@ -50,24 +45,13 @@ class Seed:
     async def _begin(self) -> None:
         """Offer the best release whose bytes are on the disk, or version 0."""
         host = self.host
-        self._load_kept()
         if (held := host.releases.held) is not None:
             self._set_status(held)
         elif self._genesis is not None:
             release = await host.releases.publish(self._genesis)
-            self._keep(release)
             self._set_status(release)
         self._genesis = None
         self._report_missing()
-
-    def _load_kept(self) -> None:
-        """Read the signed releases from the disk; a damaged one is reported and deleted."""
-        for path in sorted((self.folder / RELEASES).glob("*")) if self.folder is not None else ():
-            if not self.host.releases.remember(path.read_bytes()):
-                self._warn(
-                    f"{path} is damaged: its release is left out until a peer that holds it announces it"
-                )
-                path.unlink()
 
     def _report_missing(self) -> None:
         host, held = self.host, self.host.releases.held
@@ -88,26 +72,8 @@ class Seed:
         if (found := await host.releases.obtain(rank(held) if held is not None else ())) is None:
             return False
         release, _ = found
-        self._keep(release)
         self._set_status(release)
         return True
-
-    def _keep(self, release: Release) -> None:
-        """Write the release as its publisher signed it; delete those whose bytes are not held any more."""
-        if self.folder is None:
-            return
-        host, folder = self.host, self.folder / RELEASES
-        try:
-            write_durably(folder / release.weights, host.releases.sealed(release))
-            for path in folder.iterdir():
-                if not host.releases.has(Digest(path.name)):
-                    path.unlink()
-        except OSError as error:
-            host.emit(
-                events.Faulted,
-                part=Part.DISK,
-                detail=f"release {release.version} is not on the disk: {error.strerror}",
-            )
 
     def _warn(self, text: str) -> None:
         self.host.emit(events.Noted, level="warning", text=text)

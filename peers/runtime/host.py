@@ -168,6 +168,7 @@ class Host:
 
     async def run(self, role: Callable[[], Any]) -> None:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
+        self.releases.restore()
         await self.releases.serve()
         async with asyncio.TaskGroup() as tasks:
             self._emit_traffic()  # bytes from before; from here on events come at a fixed interval
@@ -205,10 +206,10 @@ class Host:
             self._beat_forever,
             self._expire_forever,
             self._bundle_forever,
-            self.releases.ask_forever,
+            self.releases.queries.ask_forever,
             self._post_forever,
             self._emit_traffic_forever,
-            self.releases.look_for_holders_forever,
+            self.releases.queries.look_for_holders_forever,
             self.releases.mirror_forever,
         )
         return [*(service() for service in always), *(self.listen(name, takers[name]) for name in names)]

@@ -23,7 +23,7 @@ MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""
 
 RELEASES = "releases"
-"""Folder in a seed's folder: releases as their publishers signed them, each named by the root of its
+"""Folder in a peer's folder: releases as their publishers signed them, each named by the root of its
 weights."""
 
 

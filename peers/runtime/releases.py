@@ -27,17 +27,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from peers.runtime.announcements import Announcements
 from peers.runtime.mirror import Mirror, mirrors
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
+from peers.runtime.peer_folder import RELEASES
+from peers.runtime.release_queries import ReleaseQueries
 from swarm import events, wire
 from swarm.core.releases import Releases
 from swarm.image import Draft
 from swarm.limits import RELEASE_LIMIT
 from swarm.net.blobs import Blobs
-from swarm.net.ports import NetError, Refused
-from swarm.protocol import ROLES, Kind, Role, Service, Topic
-from swarm.types import Beat, Digest, Patch, PeerId, Release, ReleaseQuery
+from swarm.net.ports import NetError
+from swarm.protocol import Kind, Role, Service, Topic
+from swarm.types import Beat, Digest, Patch, PeerId, Release
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -51,19 +54,12 @@ REMEMBERED = 64
 """Versions whose releases are remembered, and those of the run's window: what comes of them is judged by
 them."""
 
-ASK_TIMEOUT = 5.0
-"""Seconds for an answer of less than a kilobyte."""
-
-ASKED = 8
-"""Peers that are asked for the newest release at a time: whoever boasts of a version can be asked for it, and
-is silent for 5 s."""
-
 
 class ReleaseExchange:
     """Announce, hear, obtain, hold and serve the releases of one run as one peer."""
 
     def __init__(self, host: Host, folder: Path | None) -> None:
-        """Releases' bytes are held in `folder`, or in memory."""
+        """Releases' bytes are held in `folder`, and what their publishers signed beside it; or in memory."""
         run, lasting = host.config.run, host.who.role is Role.SEED
         self._host = host
         self.candidates = Releases(max(REMEMBERED, run.window.versions + 1), run.pace.patience)
@@ -78,9 +74,13 @@ class ReleaseExchange:
             reach=host.ports.reach,
         )
         self.blobs.lasting = lasting
+        self._announcements = Announcements(
+            None if folder is None else folder.with_name(RELEASES), host.disk_damaged
+        )
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
+        self.queries = ReleaseQueries(host, self)
         self._missed = MissedReleases(host, self.candidates, self.blobs, self.remember)
-        self._lacks = False
+        self.lacks = False
         """A release that I wait for could not be had at once."""
         self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
         """Weights -> held while they are fetched: a role and a mirror want the same ones."""
@@ -168,7 +168,7 @@ class ReleaseExchange:
         """True when it is news."""
         news = self.candidates.hear(release, sealed)
         if self._is_here(release):
-            self.candidates.hold(release)
+            self.hold(release)
         if news and (release.publisher == self._host.ports.me or self._host.who.observes):
             self._host.emit(events.Released, release=release)
         self._host.move()
@@ -185,6 +185,15 @@ class ReleaseExchange:
             )
             return False
 
+    def restore(self) -> None:
+        """Take up the releases that this peer's disk holds; a damaged announcement is told and deleted."""
+        for path, sealed in self._announcements.read():
+            if not self.remember(sealed):
+                self._warn(
+                    f"{path} is damaged: its release is left out until a peer that holds it announces it"
+                )
+                path.unlink(missing_ok=True)
+
     async def obtain(self, above: tuple[Any, ...]) -> tuple[Release, Weights] | None:
         """A release that ranks above `above`, and its weights: the best that can be had. None when none can
         be had now.
@@ -193,19 +202,19 @@ class ReleaseExchange:
         """
         host = self._host
         self._note_given_up()
-        self._lacks = self.candidates.lacking(above, host.now())
+        self.lacks = self.candidates.lacking(above, host.now())
         if (wanted := self.candidates.wanted(above, host.now())) is None:
             return None
         try:
             weights = await self.fetch(wanted)
         except NetError as error:
             self.candidates.failed(wanted, host.now())
-            self._lacks = self.candidates.lacking(above, host.now())
-            if self._lacks or self.candidates.held is None:
+            self.lacks = self.candidates.lacking(above, host.now())
+            if self.lacks or self.candidates.held is None:
                 self._warn(f"release {wanted.version} could not be fetched: {error}")
             host.move()
             return None
-        self.candidates.hold(wanted)
+        self.hold(wanted)
         return wanted, weights
 
     def _note_given_up(self) -> None:
@@ -295,7 +304,8 @@ class ReleaseExchange:
 
     def hold(self, release: Release) -> None:
         """Its bytes are here."""
-        self.candidates.hold(release)
+        if self.candidates.hold(release):
+            self._announcements.keep(release.weights, self.sealed(release), self.has)
 
     async def lose(self, weights: Digest) -> None:
         """Reading these weights has failed: what is damaged of them is fetched when they are wanted again."""
@@ -308,64 +318,6 @@ class ReleaseExchange:
         """Its bytes are of no use: it is not held, and not wanted again."""
         self.candidates.refuse(release)
 
-    # --- asking others --------------------------------------------------------------------------------------
-
-    async def ask_newest(self, peers: list[PeerId]) -> None:
-        """Ask some of these peers, until one tells news, for the newest release that they hold: gossip may
-        have passed me by."""
-        for peer in self._host.rng.sample(peers, min(ASKED, len(peers))):
-            if self._remember_answer(await self._ask(peer, Service.NEWEST, b"")):
-                return
-
-    async def ask_release(self, peer: PeerId, version: int, weights: Digest, released: float) -> None:
-        """Ask whoever names a release to show it; what it shows is remembered when its publisher signed
-        it."""
-        question = wire.encode(ReleaseQuery(version=version, weights=weights, released=released))
-        self._remember_answer(await self._ask(peer, Service.RELEASE, question))
-
-    async def _ask(self, peer: PeerId, service: Service, question: bytes) -> bytes:
-        """A sealed release; empty when there is none, or no answer."""
-        try:
-            return await self._host.ports.mail.send(peer, service, question, timeout=ASK_TIMEOUT)
-        except NetError:
-            return b""
-
-    def _remember_answer(self, sealed: bytes) -> bool:
-        return bool(sealed) and self.remember(sealed)
-
-    async def ask_forever(self) -> None:
-        """Gossip may pass a peer by: whose heartbeat names a release that I have not heard of, at two looks,
-        is asked."""
-        host, beat_seconds = self._host, self._host.config.run.pace.beat
-        looked: set[PeerId] = set()
-        while True:
-            held = self.held
-            mine = held.version if held else -1
-            unheard = [peer for peer, beat in host.roster if beat.version > mine and not self.heard_of(beat)]
-            if due := [peer for peer in unheard if held is None or peer in looked]:
-                await self.ask_newest(due)
-            looked = set(unheard)
-            await (host.changed(beat_seconds) if held is None else host.ports.clock.sleep(beat_seconds))
-
-    async def look_for_holders_forever(self) -> None:
-        """Samplers hold releases too: who cannot have one, or holds none, hears their heartbeats for a
-        while."""
-        host = self._host
-        if host.who.observes:
-            return  # it hears them always
-        patience, lacked = host.config.run.pace.patience, host.now()
-        while True:
-            if self._lacks or (self.held is None and host.now() - lacked >= patience):
-                async with asyncio.TaskGroup() as tasks:
-                    listening = tasks.create_task(host.hear_samplers())
-                    await host.ports.clock.sleep(2 * patience)
-                    listening.cancel()
-                for peer in [
-                    peer for peer, beat in host.roster if ROLES[beat.role].heartbeat is Topic.BEAT_SAMPLER
-                ]:
-                    host.roster.forget(peer)  # nobody listens any more: its silence means nothing
-            await host.changed(host.config.run.pace.beat)
-
     async def mirror_forever(self) -> None:
         """Fetch what is announced, where this peer is a mirror."""
         if mirrors(self._host.config):
@@ -377,21 +329,7 @@ class ReleaseExchange:
         await self.blobs.serve()
         await self.patches.serve()
         await self._missed.serve()
-        await self._host.ports.mail.serve(Service.NEWEST, self._answer_newest)
-        await self._host.ports.mail.serve(Service.RELEASE, self._answer_release)
-
-    async def _answer_newest(self, sender: PeerId, _: bytes) -> bytes:
-        return self.sealed_newest()
-
-    async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
-        """The release that is sought as its publisher signed it; empty when it is not known here."""
-        try:
-            sought = wire.decode(question, ReleaseQuery)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
-        known = self.known(sought.version, sought.weights)
-        found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
-        return self.sealed(found) if found else b""
+        await self.queries.serve()
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:
         self._host.emit(events.Rejected, sender=holder, kind=Service.BLOBS, reason=reason)

@@ -194,18 +194,14 @@ class Releases:
 
     # --- outcome of a try -----------------------------------------------------------------------------------
 
-    def hold(self, release: Release) -> None:
-        """Record that its bytes are here."""
+    def hold(self, release: Release) -> bool:
+        """Record that its bytes are here. True when that is news."""
         one = self._candidates.get(_key(release))
-        if one is not None and not one.held:
-            one.held, one.failures, one.since, one.not_before, one.reported = (
-                True,
-                0,
-                math.inf,
-                -math.inf,
-                False,
-            )
-            self._unavailable.pop(one.release.publisher, None)
+        if one is None or one.held:
+            return False
+        one.held, one.failures, one.since, one.not_before, one.reported = True, 0, math.inf, -math.inf, False
+        self._unavailable.pop(one.release.publisher, None)
+        return True
 
     def lose(self, release: Release) -> None:
         """Record that its bytes are not here any more."""

@@ -212,6 +212,35 @@ def test_a_disk_goes_on_by_patches_after_a_restart(tmp_path: Path) -> None:
     among(promise)
 
 
+def test_a_peer_that_comes_back_alone_offers_what_its_disk_holds(tmp_path: Path) -> None:
+    async def promise(swarm: Swarm) -> None:
+        def sampler(name: str) -> Host:
+            host = swarm.host(name, shelf=tmp_path / "blobs")
+            host.releases.blobs._disk = host.releases.patches.files._disk = None  # virtual time, no threads
+            return host
+
+        before = sampler("sampler")
+        for version in BYTES[:4]:
+            await swarm.release(version)
+            release = swarm.released[-1]
+            before.releases.candidates.hear(release, swarm.learner.releases.sealed(release))
+            assert await before.releases.obtain((release.version,)) is not None
+        swarm.network.crash(swarm.learner.ports.me)
+
+        again, late = sampler("sampler again"), swarm.host("late")
+        again.releases.restore()
+        await again.releases.serve()
+        assert again.releases.held == swarm.released[3]
+        assert [release.version for release in again.releases.announced()] == [2, 3], "whose bytes are here"
+        await late.releases.queries.ask_newest([again.ports.me])
+        again.status.version, again.status.weights = 3, swarm.released[3].weights
+        late.roster.hear(again.ports.me, again._beat(), late.now())
+        found = await late.releases.obtain(())
+        assert found is not None and found[1].data == BYTES[3]
+
+    among(promise)
+
+
 async def _useless(swarm: Swarm, sampler: Host, file: bytes | None, base: bytes = BYTES[0]) -> Release:
     """Version 1, whose only patch is `file`; a file of nobody when that is None."""
     await swarm.release(BYTES[0])

@@ -41,7 +41,7 @@ class House:
         self.told: list[events.Event] = []
         self.learner = self._host("learner-0", Role.LEARNER, None)
         self.host = self._host("seed-0", Role.SEED, folder / "blobs")
-        self.seed = Seed(self.host, Weights.of(genesis, 0), folder)
+        self.seed = Seed(self.host, Weights.of(genesis, 0))
 
     def _host(self, name: str, role: Role, shelf: Path | None) -> Host:
         config = Config(run=Run(release=Releasing(keep=4), pace=Pace(beat=0.05, patience=1.0)))

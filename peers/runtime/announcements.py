@@ -1,0 +1,42 @@
+"""Releases on the disk as their publishers signed them, beside their bytes: a peer that comes back can offer
+what it holds, though nobody is there to announce it.
+
+    releases/<root of the weights>        one sealed Release each, for as long as the bytes are held
+
+Not handled: what a seal is worth (peers.runtime.releases), the bytes (swarm.net.shelves).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from swarm.durable import write_durably
+from swarm.types import Digest
+
+
+class Announcements:
+    def __init__(self, folder: Path | None, on_damage: Callable[[str], None]) -> None:
+        """They are written to `folder`; None keeps none. `on_damage` hears what the disk refuses."""
+        self._folder, self._on_damage = folder, on_damage
+
+    def read(self) -> list[tuple[Path, bytes]]:
+        """All that are kept, in no order."""
+        try:
+            paths = sorted(self._folder.glob("*")) if self._folder is not None else []
+            return [(path, path.read_bytes()) for path in paths]
+        except OSError as error:
+            self._on_damage(f"{self._folder} cannot be read: {error.strerror}")
+            return []
+
+    def keep(self, weights: Digest, sealed: bytes, has: Callable[[Digest], bool]) -> None:
+        """Write one, and delete those whose bytes are not here any more."""
+        if self._folder is None or not sealed:
+            return
+        try:
+            write_durably(self._folder / weights, sealed)
+            for path in self._folder.iterdir():
+                if not has(Digest(path.name)):
+                    path.unlink()
+        except OSError as error:
+            self._on_damage(f"{self._folder / weights} is not on the disk: {error.strerror}")
