@@ -176,31 +176,32 @@ def _write_merged(model: Path, run: Run, weights: bytes, target: Path) -> None:
 
 
 def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
-    """(version, bytes) of the best undamaged release of this machine's seed, or of version 0. Raises
+    """(version, bytes) of the best undamaged release of this machine's peers, or of version 0. Raises
     UserError."""
-    seed = folder / "peers" / Role.SEED
-    for release in _kept(seed, run):
-        if (weights := _whole(seed / "blobs", release)) is not None:
+    found = [(release, peer) for peer in sorted(folder.glob("peers/*")) for release in _kept(peer, run)]
+    for release, peer in sorted(found, key=lambda one: rank(one[0]), reverse=True):
+        if (weights := _whole(peer / "blobs", release)) is not None:
             return release.version, weights
-        print(f"release {release.version} in {seed} is damaged: the next best is taken", file=sys.stderr)
+        print(f"release {release.version} in {peer} is damaged: the next best is taken", file=sys.stderr)
     if (genesis := run.genesis()) is not None:
         return 0, genesis
     raise Refusal(
-        f"{folder} holds no release: only the machine that started the run keeps them; export there"
+        f"{folder} holds no release: none of its peers has taken one yet; let one run until it has, or export"
+        " where another peer of the run is"
     )
 
 
-def _kept(seed: Path, run: RunFolder) -> list[Release]:
-    """Releases whose bytes a seed holds, best first."""
-    if not (seed / "key").exists():
+def _kept(peer: Path, run: RunFolder) -> list[Release]:
+    """Releases whose bytes a peer holds."""
+    if not (peer / "key").exists():
         return []
-    frames, found = Frames(run.digest, open_key(seed / "key"), None, bool(run.spec.run["private"])), []
-    for path in sorted((seed / RELEASES).glob("*")):
+    frames, found = Frames(run.digest, open_key(peer / "key"), None, bool(run.spec.run["private"])), []
+    for path in sorted((peer / RELEASES).glob("*")):
         try:
             found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))
         except wire.WireError as error:
             print(f"{path} is damaged ({error}): its release is left out", file=sys.stderr)
-    return sorted(found, key=rank, reverse=True)
+    return found
 
 
 def _whole(blobs: Path, release: Release) -> bytes | None:

@@ -120,10 +120,12 @@ def test_a_version_0_that_was_damaged_is_not_given_out(run: RunFolder, tmp_path:
     assert run.genesis() is None
 
 
-def test_the_best_release_that_is_whole_on_a_seeds_disk_is_what_is_exported(
-    run: RunFolder, capsys: Any
+@pytest.mark.parametrize("peer", ["seed", "sampler-1"])
+def test_the_best_release_that_is_whole_on_a_peers_disk_is_what_is_exported(
+    run: RunFolder, peer: str, capsys: Any
 ) -> None:
-    seed = run.path / "peers" / "seed"
+    seed = run.path / "peers" / peer
+    seed.mkdir(parents=True, exist_ok=True)
     key = open_key(seed / "key")
     frames, blobs = Frames(run.digest, key, None, False), Blobs(None, folder=seed / "blobs")  # type: ignore[arg-type]
     for version in (3, 20):
