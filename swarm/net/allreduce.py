@@ -2,11 +2,12 @@
 
     my part of all members' tensors -> weighted mean -> encoded once -> all members (me too)
 
-In come a group, what its members claimed and a flat tensor; out come the means. Invariants: every member ends
-with the bytes that each reducer encoded; sizes are compared before anything is allocated; a part that is
-lost, of another shape or not finite breaks the round at its reducer for all senders. A value that is too
-large breaks no round (swarm.core.standing): a reducer scales parts down that exceed their sender's announced
-norm, and all members scale means down that exceed the largest possible mean.
+In come a group, what its members claimed and a flat tensor; the means take the place of its values, part by
+part. Invariants: every member ends with the bytes that each reducer encoded; sizes are compared before
+anything is allocated; a part that is lost, of another shape or not finite breaks the round at its reducer for
+all senders, and leaves some values and some means. A value that is too large breaks no round
+(swarm.core.standing): a reducer scales parts down that exceed their sender's announced norm, and all members
+scale means down that exceed the largest possible mean.
 """
 
 from __future__ import annotations
@@ -40,19 +41,16 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """`groups`: those of the run's whole batch."""
         super().__init__(weight=1.0, compression=codec, **kwargs)
         self.broken, self.cut = "", asyncio.Event()
-        self.tensor_part_container.return_deltas = False
         self._codec = codec
         judged = standings([claims[peer] for peer in self.ordered_peer_ids], groups)
         self._standing: dict[PeerID, Standing] = dict(zip(self.ordered_peer_ids, judged, strict=True))
         largest = largest_mean_norm([claims[peer] for peer in self.ordered_peer_ids], judged)
         self._sent = {peer: Allowance(claims[peer].norm) for peer in self.ordered_peer_ids}
         self._reduced = {peer: Allowance(largest) for peer in self.ordered_peer_ids}
-        self._shapes = [
-            [part.shape for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
+        self._parts = [
+            [part for part, _ in parts] for parts in self.tensor_part_container._input_parts_by_peer
         ]
         self._mean: tuple[int, asyncio.Future[tuple[runtime_pb2.Tensor, torch.Tensor]]] | None = None
-        # Read the exception, or asyncio would log it: `broken` says what happened.
-        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def scaled(self) -> dict[str, float]:
         """Member -> factor by which its gradient, or its parts and means beyond the announced norm, were
@@ -67,34 +65,38 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
         """Means go back while parts still come, also to members that reduce nothing: lines go both ways."""
         return False
 
-    async def collect(self) -> list[torch.Tensor]:
-        """The means. hivemind's iterator misses an end that comes while it does not wait, so the break is
-        watched here."""
-
-        async def means() -> list[torch.Tensor]:
-            async with contextlib.aclosing(self.run()) as parts:
-                return [mean async for mean in parts]
-
+    async def reduce(self) -> None:
+        """Put the means where the values were. Nothing changes once this has ended. Raises
+        AllreduceException."""
         loop = asyncio.get_running_loop()
-        work, cut = loop.create_task(means()), loop.create_task(self.cut.wait())
+        work, cut = loop.create_task(self._communicate()), loop.create_task(self.cut.wait())
+        tasks = work, cut, loop.create_task(self._handle_missing_senders())
         try:
             await asyncio.wait({work, cut}, return_when=asyncio.FIRST_COMPLETED)
             if self.broken:
                 raise AllreduceException(self.broken)
-            return work.result()
+            work.result()
+            self.finalize()
         finally:
-            work.cancel()
-            cut.cancel()
-            await asyncio.gather(work, cut, return_exceptions=True)
+            self.finalize(cancel=True)  # unless it is done
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _communicate(self) -> None:
+        async with asyncio.TaskGroup() as members:
+            for peer, parts in zip(self.ordered_peer_ids, self._parts, strict=True):
+                if parts:
+                    members.create_task(self._communicate_with_peer(peer))
 
     def exchanged(self) -> dict[str, int]:
         """Member -> bytes of parts that a complete round got from it, and sent there: its own part's and
         mine."""
-        parts = [sum(self._codec.size(shape.numel()) for shape in shapes) for shapes in self._shapes]
-        mine = parts[self.ordered_peer_ids.index(self.peer_id)]
+        sizes = [sum(self._codec.size(part.numel()) for part in parts) for parts in self._parts]
+        mine = sizes[self.ordered_peer_ids.index(self.peer_id)]
         return {
-            str(peer): part + mine
-            for peer, part in zip(self.ordered_peer_ids, parts, strict=True)
+            str(peer): size + mine
+            for peer, size in zip(self.ordered_peer_ids, sizes, strict=True)
             if peer != self.peer_id
         }
 
@@ -131,14 +133,13 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
     async def _reduce_own(self, index: int) -> None:
         sender = self.sender_peer_ids.index(self.peer_id)
         share = self._standing[self.peer_id].share
-        for number, part in enumerate(self.parts_for_local_averaging):
-            # Not in place: the tensor is hivemind's.
-            mean = await self._accumulate(sender, number, part if share == 1 else part * share)
+        for number, part in enumerate(self._parts[index]):
+            mean = await self._accumulate(sender, number, _scaled(part, share))
             _, rounded = await self._as_sent(number, mean)
-            self.tensor_part_container.register_processed_part(index, number, rounded)
+            part.copy_(rounded)
 
     async def _exchange(self, peer_id: PeerID, index: int) -> None:
-        shapes, number, loop = self._shapes[index], 0, asyncio.get_running_loop()
+        mine, number, loop = self._parts[index], 0, asyncio.get_running_loop()
         parts = self._generate_input_for_peer(index)
         stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(parts)
         async with contextlib.aclosing(stream):
@@ -146,14 +147,14 @@ class Runner(AllReduceRunner):  # type: ignore[misc]
                 if message.code != averaging_pb2.AVERAGED_PART:
                     raise AllreduceException(f"it sent {averaging_pb2.MessageCode.Name(message.code)}")
                 mean = await loop.run_in_executor(
-                    None, self._scaled_mean, peer_id, message.tensor_part, shapes[number]
+                    None, self._scaled_mean, peer_id, message.tensor_part, mine[number].shape
                 )
-                self.tensor_part_container.register_processed_part(index, number, mean)
+                mine[number].copy_(mean)
                 number += 1
-                if number == len(shapes):  # the reducer waits for me to hang up
+                if number == len(mine):  # the reducer waits for me to hang up
                     break
-        if number != len(shapes):
-            raise AllreduceException(f"it sent {number} of {len(shapes)} parts")
+        if number != len(mine):
+            raise AllreduceException(f"it sent {number} of {len(mine)} parts")
 
     async def _accumulate(self, sender: int, number: int, part: torch.Tensor) -> torch.Tensor:
         try:

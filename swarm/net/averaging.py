@@ -4,11 +4,11 @@ where it read.
     peer --- Order ---> matching -> all-reduce -> shared buffer --- Ended ---> peer
                             ^ calls of other averager processes, through the peer's p2pd
 
-The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes only after a
-complete round; who was not invited is not served; the process ends with its parent. The process shares no
-lock with the peer: hivemind's MPFuture takes locks of all its processes, and one that is frozen or killed
-while it holds one takes the whole peer along. So hivemind's calls and reducer are used and its
-DecentralizedAverager, which is a process, is not.
+The first thread reads the pipe, rounds run in a second one. Invariants: the buffer changes during a round
+only, and holds the mean after a complete one (after a lost one nothing of use); who was not invited is not
+served; the process ends with its parent. The process shares no lock with the peer: hivemind's MPFuture takes
+locks of all its processes, and one that is frozen or killed while it holds one takes the whole peer along. So
+hivemind's calls and reducer are used and its DecentralizedAverager, which is a process, is not.
 """
 
 from __future__ import annotations
@@ -263,12 +263,9 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         promise.set_result(runner)
         try:
             with self._held_to(lines, size):
-                results = await runner.collect()
+                await runner.reduce()
         except AllreduceException as error:
             raise AllreduceException(runner.broken or str(error)) from error
-        if runner.broken or runner.tensor_part_container.failed_size:
-            raise AllreduceException(runner.broken or "a part was lost")
-        self._setup.buffer.copy_(results[0])
         return Ended(
             members=tuple(map(str, group.peer_ids)),
             exchanged=runner.exchanged(),

@@ -45,16 +45,18 @@ def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, 
         for me, weight, size in zip(ids, weights or [1.0] * len(ids), norms, strict=True)
     }
 
+    buffers = [tensor.clone() for tensor in tensors]
+
     async def meet():
         world = {}
-        for me, tensor, kind in zip(ids, tensors, kinds or [Wired] * len(ids), strict=True):
+        for me, buffer, kind in zip(ids, buffers, kinds or [Wired] * len(ids), strict=True):
             kind(
                 world,
                 me,
                 claims=claims,
                 groups=groups,
                 codec=Codec(codec),
-                tensors=[tensor],
+                tensors=[buffer],
                 ordered_peer_ids=ids,
                 peer_fractions=tuple(shares(lines or [Uplink()] * len(ids))),
                 sender_timeout=2.0,
@@ -62,14 +64,13 @@ def reduced(tensors, weights=None, codec="float16", announced=None, kinds=None, 
                 part_size_bytes=1 << 14,
             )
         return (
-            await asyncio.gather(*(runner.collect() for runner in world.values()), return_exceptions=True),
+            await asyncio.gather(*(runner.reduce() for runner in world.values()), return_exceptions=True),
             world,
         )
 
     ends, world = asyncio.run(meet())
     return [
-        (got[0] if isinstance(got, list) else got, runner)
-        for got, runner in zip(ends, world.values(), strict=True)
+        (end or buffer, runner) for end, buffer, runner in zip(ends, buffers, world.values(), strict=True)
     ]
 
 
@@ -103,7 +104,7 @@ def test_a_slow_member_sends_its_own_parts_and_fast_ones_the_means(mbit, numel):
     torch.testing.assert_close(the_one(results), sum(tensors) / len(tensors), rtol=1e-5, atol=1e-5)
     parts, total = shares(lines), sum(shares(lines))
     for line, part, (_, runner) in zip(lines, parts, results, strict=True):
-        mine = sum(shape.numel() for shape in runner._shapes[runner.ordered_peer_ids.index(runner.peer_id)])
+        mine = sum(part.numel() for part in runner._parts[runner.ordered_peer_ids.index(runner.peer_id)])
         assert mine == pytest.approx(numel * part / total, abs=1 << 12), line
 
 
