@@ -3,7 +3,7 @@
     row        what is measured                                        compared with
     join       `swarm join` to its first accepted group, by stages     -
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
-    averaging  seconds a round, 1M and 25M parameters, 2 and 4 peers   bare hivemind
+    averaging  seconds a round, 1M, 25M, 100M parameters, 2 and 4      bare hivemind; plain TCP, the limit
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
     memory     MiB of each role's processes                            -
     patches    a release as a patch on the one before: bytes, speed    XOR + zstd, gaps + values + zstd

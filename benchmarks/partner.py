@@ -21,7 +21,7 @@ from benchmarks.table import Unmeasured
 from swarm import process
 
 LONGEST = 180.0
-"""Seconds for one answer: a round of 25M parameters among four on a busy machine takes 30."""
+"""Seconds for one answer: a round of 100M parameters among four on a busy machine may take 100."""
 
 GOODBYE = 15.0
 """Seconds to end by itself once its stdin is closed."""

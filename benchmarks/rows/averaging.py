@@ -1,12 +1,13 @@
-"""Row `averaging`: seconds of one round through HiveAverager on real nodes, against bare hivemind, taking
-turns.
+"""Row `averaging`: seconds of one round through HiveAverager on real nodes, against bare hivemind and against
+plain TCP, taking turns.
 
-    member x 4 (Node + HiveAverager)         one round, then
-    bare x 4 (DHT + DecentralizedAverager)   one round, then again from the top
+    ours  x 4: Node + HiveAverager            one round, then
+    stock x 4: DHT + DecentralizedAverager    one round, then
+    plain x 4: sockets, the limit             one round, then again from the top
 
-All members of a kind start at the same time; a round lasts until its last member has the mean. Both use
-float16 on the wire and the group's size as a target. Every round's mean is checked: a wrong one is not
-counted.
+All members of a kind start at the same time; a round lasts until its last member has the mean. All use
+float16 on the wire; ours and hivemind's stop looking for members once all are there. Every round's mean is
+checked: a wrong one is not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.table import Figure, Unmeasured
 if TYPE_CHECKING:
     from benchmarks import Say
 
-SIZES = (1_000_000, 25_000_000)
+SIZES = (1_000_000, 25_000_000, 100_000_000)
 MEMBERS = (2, 4)
 ROUNDS = 5
 TRIES = 3
@@ -38,42 +39,46 @@ def measure(
 ) -> list[Figure]:
     figures = []
     with ExitStack() as stack:
-        ours, stock = Ours(stack), Stock(stack)
+        kinds = Ours(stack), Stock(stack), Plain(stack)
         for count in members:
-            say(f"starting {count} learners of ours and {count} of bare hivemind")
-            ours.grow(count)
-            stock.grow(count)
+            say(f"starting {count} learners of ours, {count} of bare hivemind and {count} of plain TCP")
+            for kind in kinds:
+                kind.grow(count)
             for numel in sizes:
-                figures.append(_compare(say, ours, stock, count, numel, rounds))
+                figures += _compare(say, kinds, count, numel, rounds)
     return figures
 
 
-def _compare(say: Say, ours: Ours, stock: Stock, count: int, numel: int, rounds: int) -> Figure:
-    spent: dict[str, list[float]] = {"ours": [], "stock": []}
-    with ours.opened(numel, count), stock.opened(numel, count):
-        for number in range(rounds + 1):
-            mine, theirs = ours.round(), stock.round()
-            say(f"{numel / 1e6:g}M among {count}: {mine:.2f} s, bare hivemind {theirs:.2f} s")
-            if number:  # the first one makes connections
-                spent["ours"].append(mine)
-                spent["stock"].append(theirs)
-    lost = ours.lost + stock.lost
-    note = f"median of {rounds}, {min(spent['ours']):.2f} to {max(spent['ours']):.2f} s"
-    if lost:
-        note += f"; rounds repeated: {ours.lost} of ours, {stock.lost} of hivemind's"
-    return Figure(
-        row="averaging",
-        what=f"{numel / 1e6:g}M parameters, {count} learners",
-        value=median(spent["ours"]),
-        unit="s/round",
-        against="bare hivemind",
-        other=median(spent["stock"]),
-        note=note,
-    )
+def _compare(say: Say, kinds: Sequence[Kind], count: int, numel: int, rounds: int) -> list[Figure]:
+    spent: list[list[float]] = []
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(kind.opened(numel, count))
+        for _ in range(rounds + 1):
+            spent.append([kind.round() for kind in kinds])
+            taken = ", ".join(f"{kind.name} {one:.3f} s" for kind, one in zip(kinds, spent[-1], strict=True))
+            say(f"{numel / 1e6:g}M among {count}: {taken}")
+    mine, *others = zip(*spent[1:], strict=True)  # the first round makes connections
+    ours, *rest = kinds
+    return [
+        Figure(
+            row="averaging",
+            what=f"{numel / 1e6:g}M parameters, {count} learners",
+            value=median(mine),
+            unit="s/round",
+            against=kind.name,
+            other=median(theirs),
+            note=f"median of {rounds}, {min(mine):.3f} to {max(mine):.3f} s, and {min(theirs):.3f} to"
+            f" {max(theirs):.3f} s; rounds repeated: {ours.lost}, {kind.lost}",
+        )
+        for kind, theirs in zip(rest, others, strict=True)
+    ]
 
 
 class Kind(ABC):
     """Learners of one kind, of which the first `active` take part."""
+
+    name: str
 
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
@@ -92,15 +97,21 @@ class Kind(ABC):
     @abstractmethod
     def start(self, bootstrap: Sequence[str]) -> Partner: ...
 
-    @abstractmethod
+    def openings(self) -> list[dict[str, Any]]:
+        """What each of the active ones needs to know of the others beforehand."""
+        return [{"members": self.active}] * self.active
+
     def questions(self) -> list[dict[str, Any]]:
         """What tells each of the active ones to average."""
+        return [{"do": "average", "fill": i + 1.0} for i in range(self.active)]
 
     @contextlib.contextmanager
     def opened(self, numel: int, count: int) -> Iterator[None]:
         """An averager for so many parameters at so many learners."""
         self.active, self.lost = count, 0
-        ask_all(self.partners[:count], [{"do": "open", "numel": numel, "members": count}] * count)
+        ask_all(
+            self.partners[:count], [{"do": "open", "numel": numel, **opening} for opening in self.openings()]
+        )
         yield
         ask_all(self.partners[:count], [{"do": "close"}] * count)
 
@@ -114,12 +125,11 @@ class Kind(ABC):
             if all(a.get("members") == self.active and abs(a["mean"] - right) < 1e-2 for a in answers):
                 return max(float(answer["seconds"]) for answer in answers)
             self.lost += 1
-        raise Unmeasured(
-            f"{TRIES} rounds of {type(self).__name__.lower()} in a row failed, the last with {answers}"
-        )
+        raise Unmeasured(f"{TRIES} rounds of {self.name} in a row failed, the last with {answers}")
 
 
 class Ours(Kind):
+    name = "ours"
     _version = 0
 
     def start(self, bootstrap: Sequence[str]) -> Partner:
@@ -143,8 +153,18 @@ class Ours(Kind):
 
 
 class Stock(Kind):
+    name = "bare hivemind"
+
     def start(self, bootstrap: Sequence[str]) -> Partner:
         return Partner("benchmarks.processes.baseline_hivemind", {"bootstrap": list(bootstrap)})
 
-    def questions(self) -> list[dict[str, Any]]:
-        return [{"do": "average", "fill": i + 1.0} for i in range(self.active)]
+
+class Plain(Kind):
+    name = "plain TCP"
+
+    def start(self, bootstrap: Sequence[str]) -> Partner:
+        return Partner("benchmarks.processes.baseline_tcp", {})
+
+    def openings(self) -> list[dict[str, Any]]:
+        ports = [hello["addresses"][0] for hello in self.hello[: self.active]]
+        return [{"me": me, "ports": ports} for me in range(self.active)]
