@@ -13,7 +13,7 @@ from dashboard import pulse
 from dashboard.peer import known_verdicts
 from dashboard.rounds import Mean, members
 from dashboard.sentences import News
-from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, whole
+from dashboard.text import LARGEST, clean, count, duration, moment, number, proper, version_of, whole
 from swarm import events as happened
 from swarm.identity import human_name
 from swarm.protocol import Phase, Role
@@ -32,7 +32,7 @@ def _started(state: State, event: happened.Started, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.name, peer.role, peer.gone = name, event.role, ""
     peer.version, peer.hardware, peer.since = (
-        whole(event.version),
+        version_of(event.version),
         clean(event.hardware, 80),
         moment(event.at),
     )
@@ -148,7 +148,8 @@ def _released(state: State, event: happened.Released, at: float) -> None:
 def _adopted(state: State, event: happened.Adopted, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.version = whole(event.version)
-    state.at(peer, peer.version, at, age=event.age)
+    here = event.at - peer.since if peer.since is not None else event.age
+    state.at(peer, peer.version, at, age=min(event.age, here))
     if peer.role is Role.LEARNER:
         state.agreement.show(peer.version, peer.id, event.weights)
 

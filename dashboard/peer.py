@@ -13,11 +13,11 @@ from functools import cached_property
 
 import msgspec
 
-from dashboard.text import clean, moment, number, proper, whole
-from dashboard.views import Causes, Claims, Row, Status
+from dashboard.text import clean, moment, number, proper, version_of, whole
+from dashboard.views import Causes, Claims, FetchView, Row, Status
 from swarm.identity import human_name
 from swarm.protocol import ROLES, Phase, Policy, Role
-from swarm.types import Beat, Link, PeerId, Verdict
+from swarm.types import Beat, Fetching, Link, PeerId, Verdict
 
 MOVING = frozenset(role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.USED))
 """Roles that use the policy, so that a version lag means something."""
@@ -38,7 +38,8 @@ class PeerRow(msgspec.Struct, dict=True):
     state: str = ""
     """Name for people; the id is the identity."""
     phase: Phase = Phase.UNKNOWN
-    version: int = 0
+    version: int = -1
+    """-1: it has none yet."""
     since: float | None = None
     """Unix seconds of its start, by its own clock."""
     heard: float = 0.0
@@ -61,6 +62,10 @@ class PeerRow(msgspec.Struct, dict=True):
     busy: float = 0.0
     lag: dict[str, float] = {}
     hardware: str = ""
+    upload: float = 0.0
+    """Mbit/s that its settings let releases and rounds send; 0: no limit."""
+    download: float = 0.0
+    fetching: FetchView | None = None
     verdicts: dict[str, int] = {}
     """A Counter: groups of this sampler by verdict, and `expired`, counted by the learners."""
     trained: int = 0
@@ -98,13 +103,16 @@ class PeerRow(msgspec.Struct, dict=True):
         self.role, self.phase = beat.role, beat.phase
         self.state, self.hardware = clean(beat.state), clean(beat.hardware, 80)
         self.since = moment(self.order[0] / 1000)
-        self.version, self.credit, self.inbox = whole(beat.version), whole(beat.credit), whole(beat.inbox)
+        self.version = version_of(beat.version)
+        self.credit, self.inbox = whole(beat.credit), whole(beat.inbox)
         self.done, self.refused = whole(beat.done), whole(beat.refused)
         self.rate, self.tokens, self.busy = (
             number(beat.rate),
             number(beat.tokens),
             number(beat.busy, high=1.0),
         )
+        self.upload, self.download = number(beat.upload), number(beat.download)
+        self.fetching = _fetch_view(beat.fetching)
         lag = beat.lag
         self.lag = {
             "download": number(lag.download),
@@ -136,7 +144,7 @@ class PeerRow(msgspec.Struct, dict=True):
     def row(self, status: Status, newest: int, released: float | None, share: float | None) -> Row:
         """The row as a view. `newest`: the newest version; `released`: when the version that it uses was
         released."""
-        moving = self.role in MOVING
+        moving = self.role in MOVING and self.version >= 0
         verdicts = self.verdicts
         return Row(
             id=self.id,
@@ -176,6 +184,9 @@ class PeerRow(msgspec.Struct, dict=True):
             busy=self.busy,
             credit=self.credit,
             inbox=self.inbox,
+            upload=self.upload,
+            download=self.download,
+            fetching=self.fetching,
             causes=Causes(**self.lag),
         )
 
@@ -189,7 +200,10 @@ class PeerRow(msgspec.Struct, dict=True):
         self.heard, self.timed = moment(self.heard), moment(self.timed)
         self.since = None if self.since is None else moment(self.since)
         self.order = (min(max(self.order[0], -1), 2**53), min(max(self.order[1], -1), 2**53))
-        self.version, self.credit, self.inbox = whole(self.version), whole(self.credit), whole(self.inbox)
+        self.version = version_of(self.version)
+        self.credit, self.inbox = whole(self.credit), whole(self.inbox)
+        self.upload, self.download = number(self.upload), number(self.download)
+        self.fetching = _fetch_view(self.fetching)
         self.done, self.refused, self.trained = whole(self.done), whole(self.refused), whole(self.trained)
         self.rate, self.tokens, self.busy = (
             number(self.rate),
@@ -201,6 +215,13 @@ class PeerRow(msgspec.Struct, dict=True):
         self.rtt = None if self.rtt is None else number(self.rtt, high=1e6)
         self.clocks = [number(clock, -1e12, 1e12) for clock in self.clocks[-CLOCKS:]]
         return True
+
+
+def _fetch_view(told: Fetching | FetchView | None) -> FetchView | None:
+    if told is None:
+        return None
+    size = whole(told.size)
+    return FetchView(version=whole(told.version), held=min(whole(told.held), size), size=size)
 
 
 VERDICTS = (*map(str, Verdict), "expired")

@@ -45,7 +45,7 @@ class Pulse(msgspec.Struct):
 def measure(peers: Iterable[PeerRow], now: float, patience: float, newest: int) -> dict[str, float]:
     alive = [peer for peer in peers if peer.status(now, patience) == "alive"]
     learners = [peer for peer in alive if peer.role is Role.LEARNER]
-    lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING]
+    lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING and peer.version >= 0]
     figures = {
         "peers": float(len(alive)),
         "groups_per_second": sum(peer.rate for peer in learners),

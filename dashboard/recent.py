@@ -71,6 +71,10 @@ class Trace:
     """Sampler: (start of a slot, its groups by verdict)."""
     refused: float = 0.0
     """When one of its groups was last refused, or expired."""
+    coming: tuple[int, int] | None = None
+    """(version, bytes that are there) of what it fetches."""
+    arrived: float = 0.0
+    """When these bytes last grew."""
     together: int = 1
     """Learners that shared its last step."""
 
@@ -192,6 +196,11 @@ class Recent:
                 self._drop_faults(peer)
             trace.incarnation = beat.incarnation
         trace.at(beat.phase, int(number(beat.version, low=-1)), now)
+        fetching = beat.fetching
+        coming = (fetching.version, fetching.held) if fetching is not None else None
+        if coming is not None and coming != trace.coming:
+            trace.arrived = now
+        trace.coming = coming
         done = int(number(beat.done))
         if done != trace.done:
             trace.done, trace.worked = done, now

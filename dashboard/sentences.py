@@ -107,7 +107,9 @@ def _snapped(event: happened.Snapped, name: Namer) -> News:
 
 def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
     text = (
-        f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version"
+        f"{name(event.peer)} has its first policy, version {event.version}."
+        if event.behind > event.version
+        else f"{name(event.peer)} was {_some(event.behind, 'version')} behind and caught up with version"
         f" {event.version}."
     )
     return News(f"caught {event.peer}", "info", text, (event.peer,))

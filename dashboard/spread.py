@@ -104,6 +104,7 @@ class Spreads(msgspec.Struct):
             publisher=release.publisher,
             weights=clean(release.weights[:12]),
             size=whole(release.size),
+            patch=whole(release.patches[0].size) if release.patches else None,
             groups=whole(release.groups),
             learners=whole(release.learners),
             of=of,

@@ -96,7 +96,7 @@ class State:
         return (
             max(self.releases)
             if self.releases
-            else max((peer.version for peer in self.peers.values()), default=0)
+            else max((peer.version for peer in self.peers.values() if peer.version >= 0), default=0)
         )
 
     def name(self, peer: PeerId) -> str:
@@ -280,7 +280,7 @@ class State:
 
     def at(self, peer: PeerRow, version: int, at: float, age: float | None = None) -> None:
         """Record that `peer` uses `version`; `age`: seconds after the release, when the peer timed it."""
-        if peer.role in MOVING and peer.gone != "left":
+        if peer.role in MOVING and peer.gone != "left" and version >= 0:
             self.heat.take(peer.id, max(self.version - version, 0), self.last)
             self.spreads.reach(peer.id, version, at, self.revision, age)
 

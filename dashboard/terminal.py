@@ -134,6 +134,8 @@ def _peers(state: State, now: float, width: int) -> Table:
 def _cells(row: Row, now: float, wide: bool) -> list[Text]:
     claims, alive = row.claims, row.status == "alive"
     word = claims.state or "here" if alive else row.status
+    if alive and (fetching := claims.fetching) is not None and fetching.size:
+        word += f" {fetching.held / fetching.size:.0%}"
     works = row.version is not None
     figures = [f"{row.lag}", f"{claims.done:,}"] if works else ["–"] * 2
     if wide:

@@ -64,6 +64,11 @@ def whole(value: float) -> int:
     return int(number(value))
 
 
+def version_of(value: float) -> int:
+    """`value` as a version; -1 where there is none."""
+    return int(number(value, low=-1))
+
+
 def moment(at: float) -> float:
     """`at` as unix seconds within the range of dates."""
     return float(number(at, 0.0, LATEST))

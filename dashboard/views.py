@@ -107,6 +107,15 @@ class Causes(View):
     inbox: float = 0.0
 
 
+class FetchView(View):
+    """What a peer fetches: a release, or the patches to one."""
+
+    version: int
+    held: int
+    """Bytes that are there."""
+    size: int
+
+
 class Claims(View):
     """What a peer reports about itself, unverified."""
 
@@ -123,6 +132,11 @@ class Claims(View):
     busy: float
     credit: int
     inbox: int
+    upload: float
+    """Mbit/s that its settings let releases and rounds send; 0: no limit."""
+    download: float
+    """Mbit/s that they let them take; 0: no limit."""
+    fetching: FetchView | None
     causes: Causes
 
 
@@ -140,7 +154,7 @@ class Row(View):
     """It sends heartbeats, so silence means that something is wrong."""
     heard: float
     version: int | None
-    """None for roles without a policy."""
+    """None for roles without a policy, and for a peer that has none yet."""
     lag: int | None
     """Versions behind the newest release."""
     released: float | None
@@ -180,6 +194,8 @@ class ReleaseView(View):
     publisher: str
     weights: str
     size: int
+    patch: int | None
+    """Bytes of the patch from the version before; None where there is none."""
     groups: int
     learners: int
     have: int
@@ -189,7 +205,8 @@ class ReleaseView(View):
     first: float | None
     median: float | None
     last: float | None
-    """Seconds after the release when the first, the middle and the last of `have` had it."""
+    """Seconds after the release, or after they came where that was later, when the first, the middle and the
+    last of `have` had it."""
 
 
 class Flow(View):

@@ -224,6 +224,7 @@ class Phase(StrEnum):
     EVALUATING = "evaluating"
     NO_RELEASE = "no release"
     SERVING = "serving"
+    WATCHING = "watching"
     COMPLETE = "complete"
 
     @classmethod
@@ -258,6 +259,7 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.EVALUATING: PhaseRow("evaluating"),
     Phase.NO_RELEASE: PhaseRow("waiting for a release", "nothing new is released"),
     Phase.SERVING: PhaseRow("serving"),
+    Phase.WATCHING: PhaseRow("watching"),
     Phase.COMPLETE: PhaseRow("complete"),
 }
 

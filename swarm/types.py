@@ -301,6 +301,15 @@ class BatchRewards(Struct):
     """Moments of the groups' mean rewards."""
 
 
+class Fetching(Struct):
+    """What a peer fetches now, and how much of it is here: all of a release, or patches that lead to one."""
+
+    version: Count
+    held: Count
+    """Bytes."""
+    size: Size
+
+
 class Beat(Struct, tag="beat"):
     """A heartbeat: which peer is alive, what it does, at which version. At most 1 KiB sealed."""
 
@@ -342,6 +351,12 @@ class Beat(Struct, tag="beat"):
     as it was."""
     mirror: Annotated[int, Meta(ge=-1)] = -1
     """The newest version whose bytes a mirror holds; -1: the peer is none. Mirrors are asked first."""
+    upload: Finite = 0.0
+    """Mbit/s that the peer lets releases and rounds send (`peer.limits`); 0: all that its line carries."""
+    download: Finite = 0.0
+    """Mbit/s that it lets them take."""
+    fetching: Fetching | None = None
+    """None: no release."""
 
 
 class Record(Struct):

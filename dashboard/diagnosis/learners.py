@@ -133,7 +133,8 @@ def stuck(s: Situation) -> Iterator[Problem]:
     for peer in s.learners():
         trace = s.trace(peer)
         catching = s.now - max(trace.behind, s.listening) if trace.behind is not None else 0.0
-        if catching > 20.0 + 2 * s.beat + s.transfer():
+        patience = 20.0 + 2 * s.beat + s.transfer()
+        if trace.behind is not None and s.stalled(peer, trace.behind) > patience:
             yield problem(
                 f"waits {peer.id}",
                 "warning",
@@ -160,7 +161,9 @@ def stuck(s: Situation) -> Iterator[Problem]:
 def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
     samplers = s.samplers()
     waited = s.since(peer)
-    if waited <= GATHER or not samplers or not s.settled(peer) or waited <= _patient(s, samplers):
+    lacking = bool(samplers) and all(p.phase is Phase.NO_POLICY for p in samplers)
+    quiet = min(s.stalled(p, s.trace(peer).since) for p in samplers) if lacking else waited
+    if not samplers or not s.settled(peer) or quiet <= _patient(s, samplers):
         return
     if peer.inbox > 0:
         cause = (
@@ -168,7 +171,7 @@ def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
             " silent."
         )
         todo = "Look at the other learners; whoever is next publishes after `run.release.timeout`."
-    elif all(p.phase is Phase.NO_POLICY for p in samplers):
+    elif lacking:
         cause, todo = "All samplers wait for a policy.", "See that a seed is here and can be reached."
     elif refusals := _refusals(s, samplers):
         cause = f"The samplers' groups are refused, mostly as {refusals}."
@@ -204,6 +207,8 @@ def _patient(s: Situation, samplers: list[PeerRow]) -> float:
     slowest = max(sum(p.lag.get(cause, 0.0) for cause in ("generation", "upload")) for p in samplers)
     in_flight = any(p.inbox > 0 for p in samplers)
     least = max(GATHER, 8 * s.beat, 10 * (s.usual or 0.0), 3 * slowest, 3 * s.run.batch.close_after)
+    if any(p.phase is Phase.SAMPLING for p in samplers) and not any(p.done for p in samplers):
+        least = max(least, BEGIN)
     return max(least, s.run.window.seconds / 3) if in_flight else least  # groups on a slow way may still come
 
 

@@ -86,7 +86,7 @@ def unfetched(s: Situation) -> Iterator[Problem]:
     usual = sorted(s.recent.first)[len(s.recent.first) // 2] if s.recent.first else 0.0
     claimed = min(peer.lag.get("download", 0.0) + peer.lag.get("generation", 0.0) for peer in takers)
     allowed = max(UNFETCHED, 4 * s.beat, 5 * usual, 3 * claimed) + s.transfer()
-    if s.now - max(oldest, s.listening) <= allowed:
+    if min(s.stalled(peer, oldest) for peer in takers) <= allowed:
         return
     count = f"Version {waiting[0]}" if len(waiting) == 1 else f"Versions {waiting[0]} to {waiting[-1]}"
     publisher = s.state.peers.get(s.newest.publisher)
@@ -288,7 +288,9 @@ def idle(s: Situation) -> Iterator[Problem]:
     if hungry and s.learners():
         yield _hungry(s, hungry)
     allowed = max(LINGER, 8 * s.beat) + s.transfer()
-    lacking = [p for p in s.samplers() if p.phase is Phase.NO_POLICY and s.since(p) > allowed]
+    lacking = [
+        p for p in s.samplers() if p.phase is Phase.NO_POLICY and s.stalled(p, s.trace(p).since) > allowed
+    ]
     if lacking:
         longest = max(s.since(peer) for peer in lacking)
         none = s.newest is None

@@ -158,6 +158,10 @@ class Situation:
         """Seconds since it came into its state, as far as this window could see it."""
         return self.now - max(self.trace(peer).since, self.listening)
 
+    def stalled(self, peer: PeerRow, since: float) -> float:
+        """Seconds, from `since` on, in which nothing has come of what it fetches."""
+        return self.now - max(since, self.trace(peer).arrived, self.listening)
+
     def versions(self, seconds: float) -> int:
         """Versions that usually come in so many seconds."""
         return math.ceil(seconds / self.usual) if self.usual else 0

@@ -33,6 +33,7 @@ const MEANINGS = {
   [Phase.EVALUATING]: "It judges a release on held-out tasks.",
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
   [Phase.SERVING]: "It hands out releases and the addresses of others.",
+  [Phase.WATCHING]: "It watches, and shows a page like this one.",
   [Phase.COMPLETE]: "The run has reached its last version; it still hands out releases.",
   [Phase.LEAVING]: "It says good-bye.",
 };
@@ -151,6 +152,16 @@ function clockWords(skew) {
   return Math.abs(skew) < 0.05 ? "right" : `${duration(Math.abs(skew))} ${skew > 0 ? "ahead" : "behind"}`;
 }
 
+// What it gives of its line: words for each direction that it limits.
+export const limits = ({ upload, download }) =>
+  [[upload, "up"], [download, "down"]].filter(([mbit]) => mbit).map(([mbit, way]) => `${Number(mbit.toPrecision(3))} Mbit/s ${way}`);
+
+function Line({ claims }) {
+  const words = limits(claims).join(" and ");
+  return html`<p class="small"><${Claimed}>${words
+    ? `It gives releases and rounds ${words} of its line; groups go first.` : "It sets no limit: releases and rounds may take all of its line."}<//></p>`;
+}
+
 function Claims({ peer }) {
   const { claims, role } = peer;
   const done = { [Role.LEARNER]: "Groups trained", [Role.SAMPLER]: "Groups sampled", [Role.EVALUATOR]: "Versions judged" }[role];
@@ -164,7 +175,9 @@ function Claims({ peer }) {
     ${done && say("Busy", percent(claims.busy, 0))}
     ${role === Role.LEARNER && html`${say("Groups refused", count(claims.refused))}${say("Room for", `${count(claims.credit)} groups`)}`}
     ${(role === Role.LEARNER || role === Role.SAMPLER) && say(role === Role.LEARNER ? "In its inbox" : "On the way", `${count(claims.inbox)} groups`)}
+    ${claims.fetching && say(`Fetches version ${count(claims.fetching.version)}`, `${bytes(claims.fetching.held)} of ${bytes(claims.fetching.size)}`)}
   </dl>
+  <${Line} claims=${claims} />
   ${role === Role.SAMPLER && html`<${Delay} causes=${claims.causes} />`}
   <p><${ClaimedLegend} /></p></section>`;
 }

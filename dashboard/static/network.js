@@ -163,19 +163,20 @@ const Releases = memo(function Releases({ releases, peers }) {
   const most = Math.max(...shown.map(({ last }) => last ?? 0), 0.1);
   return html`<table class="list releases">
     <caption>How releases spread${" "}
-      <span class="muted">seconds from a release until the first, the middle and the last peer had it, or a newer one</span></caption>
+      <span class="muted">seconds from a release, or from a peer's start, until the first, the middle and the last peer had it, or a newer one</span></caption>
     <thead><tr><th scope="col" class="number">Version</th><th scope="col" class="c-mid">Released</th>
-      <th scope="col" class="number c-mid">Size</th><th scope="col" class="c-wide">Publisher</th>
+      <th scope="col" class="number c-mid">Size</th><th scope="col" class="number c-mid" title="what changed since the version before: whoever has that one fetches no more">Patch</th><th scope="col" class="c-wide">Publisher</th>
       <th scope="col">Have it</th><th scope="col" class="c-spread">Spread, 0 to ${duration(most)}</th>
       <th scope="col" class="number c-mid">First</th><th scope="col" class="number">Median</th><th scope="col" class="number">Last</th></tr></thead>
     <tbody>${shown.map((release) => html`<${Spread} key=${release.version} release=${release} most=${most} publisher=${peers.get(release.publisher)?.name} />`)}</tbody></table>`;
 });
 
 const Spread = memo(function Spread({ release, most, publisher }) {
-  const { version, released, size, have, of, first, median, last } = release;
+  const { version, released, size, patch, have, of, first, median, last } = release;
   const place = (seconds) => (100 * seconds) / most;
   const all = have >= of;
   return html`<tr><th scope="row" class="number">${count(version)}</th><td class="muted c-mid"><${Age} at=${released} /></td><td class="number c-mid">${bytes(size)}</td>
+    <td class="number c-mid">${bytes(patch)}</td>
     <td class="c-wide">${publisher ? html`<${PeerLink} id=${release.publisher} name=${publisher} />` : html`<span class="mono">${release.publisher.slice(0, 12)}…</span>`}</td>
     <td class="have">${of === 0 ? html`<span class="muted">nobody to fetch it</span>`
       : html`<${Mark} kind=${all ? "ok" : have ? "waiting" : "warning"} word=${all ? `all ${count(of)}` : `${count(have)} of ${count(of)}`} />`}</td>

@@ -5,10 +5,10 @@
 // (drawer.js) has the rest.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { Drawer } from "./drawer.js";
-import { age, count, duration, percent, some } from "./format.js";
+import { Drawer, limits } from "./drawer.js";
+import { age, bytes, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
-import { Role, ROLES } from "./protocol.js";
+import { Phase, Role, ROLES } from "./protocol.js";
 import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
 import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
 
@@ -18,6 +18,7 @@ const STATUSES = ["alive", "lost", "left"];
 
 const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
 const alive = (peer) => statusOf(peer) === "alive";
+const WAITING = new Set([Phase.NO_POLICY, Phase.CATCHING_UP]);
 const samples = (peer) => peer.role === Role.SAMPLER;
 
 // [key, heading, class, what it sorts by (null: last), first direction, explanation]
@@ -32,6 +33,7 @@ const COLUMNS = [
   ["share", "Share", "number c-mid", (peer) => peer.share, -1, "of a sampler: its part of all admitted groups; of a learner: its part of all trained groups"],
   ["rtt", "Round trip", "number c-mid", (peer) => peer.rtt, 1, "fastest answer, timed by another peer"],
   ["hardware", "Hardware", "c-wide", (peer) => peer.claims.hardware.toLowerCase() || null, 1],
+  ["line", "Line limit", "c-wider", (peer) => peer.claims.upload || peer.claims.download || null, 1, "what it lets releases and rounds send and take, in Mbit/s; groups go first"],
   ["since", "Since", "number c-wider", (peer) => (peer.claims.since == null ? null : -peer.claims.since), -1, "how long ago it started"],
 ];
 
@@ -146,7 +148,7 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
     <th scope="row"><span class="peer-name"><${Identicon} id=${peer.id} /><span><${PeerLink} id=${peer.id} name=${peer.name} />
       <span class="muted small narrow">${peer.role}</span></span></span></th>
     <td class="c-mid">${peer.role}</td>
-    <td><${State} status=${status} word=${claims.state} silent=${silent} /></td>
+    <td><${State} status=${status} word=${claims.state} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}</td>
     <td class="number">${lag == null ? "–" : html`<span class=${late ? "late" : ""}>${late && html`
       <span class="mark" aria-hidden="true">▲</span><span class="sr">too old to train on: </span>`}${count(lag)}</span>
       <span class="muted small beside">${aged}</span>`}</td>
@@ -157,6 +159,7 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
     <td class="number c-mid">${duration(peer.rtt)}${peer.relayed && html` <span class="relayed" title="relayed: over a third peer">
       <span aria-hidden="true">⤳</span><span class="sr">relayed</span></span>`}</td>
     <td class="c-wide small hardware">${claims.hardware ? html`<${Claimed}>${claims.hardware}<//>` : "–"}</td>
+    <td class="c-wider small">${claims.upload || claims.download ? html`<${Claimed}>${limits(claims).join(", ")}<//>` : "none"}</td>
     <td class="number c-wider"><${Claimed}>${since}<//></td>
   </tr>`;
 });
@@ -164,6 +167,11 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
 function State({ status, word, silent }) {
   if (status === "alive") return word ? html`<${Mark} kind="alive" word=${html`<${Claimed}>${word}<//>`} />` : html`<${Mark} kind="alive" word="here" />`;
   return html`<${Mark} kind=${status} word=${status} />${silent && html` <span class="muted small">${silent}</span>`}`;
+}
+
+// How much of a policy is there, of a peer that waits for it.
+function Fetched({ fetching }) {
+  return fetching && html`<span class="muted small fetched"><${Claimed}>${bytes(fetching.held)} of ${bytes(fetching.size)}<//></span>`;
 }
 
 function Refused({ peer }) {

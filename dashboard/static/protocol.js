@@ -31,5 +31,6 @@ export const Phase = {
   EVALUATING: "evaluating",
   NO_RELEASE: "no release",
   SERVING: "serving",
+  WATCHING: "watching",
   COMPLETE: "complete",
 };

@@ -126,7 +126,7 @@ def observe(
                     _membership(invite, Role.OBSERVER, run, local),
                 )
                 observer, leaving = Observer(host, local.folder), asyncio.Event()
-                on_signal.leave = leaving.set
+                on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING
 
                 async def role() -> None:
                     has_history = await observer.catch_up(_peers_of(invite))

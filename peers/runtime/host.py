@@ -342,6 +342,9 @@ class Host:
             closed=status.closed,
             early=status.early,
             mirror=status.mirror,
+            upload=self.config.peer.limits.upload,
+            download=self.config.peer.limits.download,
+            fetching=self.releases.blobs.coming() or self.releases.patches.files.coming(),
         )
 
     async def _send_beat(self) -> None:

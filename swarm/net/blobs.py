@@ -33,7 +33,7 @@ from swarm.net.ports import Mail, NetError, Reach
 from swarm.net.sharing import BlockQuery, Shared, Sharing
 from swarm.net.shelves import Held, Shelf
 from swarm.protocol import Service
-from swarm.types import Digest, PeerId
+from swarm.types import Digest, Fetching, PeerId
 
 T = TypeVar("T")
 
@@ -145,6 +145,25 @@ class Blobs:
         """A block or a leaf list, if it is held here; asks nobody."""
         data = self._shelf.get(digest)
         return bytes(data) if data is not None else None
+
+    def coming(self) -> Fetching | None:
+        """What is fetched now, all of it together; None while nothing is."""
+        fetched = [held for root, held in self._begun.items() if root in self._fetching]
+        return (
+            Fetching(
+                version=max(held.version for held in fetched),
+                held=sum(map(self._arrived, fetched)),
+                size=sum(held.size for held in fetched),
+            )
+            if fetched
+            else None
+        )
+
+    def _arrived(self, held: Held) -> int:
+        """Bytes of its blocks that are here."""
+        has, step = self._shared[held.root].has, self._rule(held.size)
+        last = (held.size - 1) // step
+        return has.bit_count() * step - (has >> last & 1) * ((last + 1) * step - held.size)
 
     def blocks(self, root: Digest) -> Blocks | None:
         """The version below `root`, None where it is not whole; it can be read for as long as the result is

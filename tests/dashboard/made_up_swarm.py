@@ -14,7 +14,7 @@ from swarm import events as happened
 from swarm.config import Pace, Run
 from swarm.identity import human_name
 from swarm.protocol import PHASES, Phase, Role
-from swarm.types import Beat, Lag, PeerId, Release
+from swarm.types import Beat, Fetching, Lag, PeerId, Release
 
 START = 1_750_000_000.0
 METRICS = {
@@ -50,6 +50,9 @@ class Swarm:
         self.skews: dict[PeerId, float] = {}
         self.verdict: dict[PeerId, str] = {}
         self.lag: dict[PeerId, Lag] = {}
+        self.fetching: dict[PeerId, Fetching] = {}
+        self.idle: set[PeerId] = set()
+        """Those that have done nothing yet."""
         self.metrics = dict(METRICS)
         self.training, self.apart, self.snapping, self.breaking, self.listening = (
             True,
@@ -113,7 +116,7 @@ class Swarm:
                 weights=digest(self.version),
                 takers=3,
                 inbox=0,
-                done=done,
+                done=0 if peer in self.idle else done,
                 refused=0,
                 rate=4.0,
                 tokens=900.0,
@@ -122,6 +125,7 @@ class Swarm:
                 addresses=(),
                 hardware="2 cores",
                 at=self.now + self.skews.get(peer, 0.0),
+                fetching=self.fetching.get(peer),
             )
             self.emit(happened.Heard, SEED, subject=peer, beat=beat)
 
