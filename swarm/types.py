@@ -179,7 +179,8 @@ class Release(Struct, tag="release"):
     """How many groups were trained on for it: of two releases of one version the larger wins."""
     released: Finite
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
-    """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below."""
+    """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below, or from
+    version 0."""
 
 
 class Contribution(Struct, tag="contribution"):

@@ -215,6 +215,7 @@ def _host(
     shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
     host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)
     node.mail.prefer(host.known_sender)
+    host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host
 
 

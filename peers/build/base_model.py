@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,8 +20,10 @@ import platformdirs
 
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm import __version__
+from swarm.blocks import Blocks
 from swarm.config import Run
 from swarm.config_loading import run_dict
+from swarm.image import MakeDraft
 from swarm.learn import learning_rates
 from swarm.tasks import catalog as tasks
 from swarm.tasks import task_files
@@ -100,6 +102,27 @@ def base(model: Path, run: Run) -> Path:
             f"{model} has no model.safetensors, the base of the run's adapters: leave and join again"
         )
     return _hub(run.model.name, run.model.revision)
+
+
+def version_zero(run: Run) -> Callable[[MakeDraft], Blocks] | None:
+    """What writes version 0 of a run of all weights, where the Hub's model is on this disk at the run's
+    commit; nobody is asked for it. It raises ModelError or OSError."""
+    if run.model.training != "full" or COMMIT.fullmatch(run.model.revision) is None:
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(run.model.name, revision=run.model.revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+    def write(draft: MakeDraft) -> Blocks:
+        from swarm.learn.model import write_release
+
+        return write_release(folder, draft)
+
+    return write if any(folder.glob("*.safetensors")) else None
 
 
 def _embedded(run: Run) -> Path:

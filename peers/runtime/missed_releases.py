@@ -17,7 +17,6 @@ from swarm import wire
 from swarm.core.ladder import cheapest
 from swarm.core.releases import Releases
 from swarm.limits import WAY_BASES
-from swarm.net.blobs import Blobs
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Release, Way, WayQuery
@@ -34,10 +33,15 @@ TIMEOUT = 5.0
 
 class MissedReleases:
     def __init__(
-        self, host: Host, candidates: Releases, wholes: Blobs, remember: Callable[[bytes], bool]
+        self,
+        host: Host,
+        candidates: Releases,
+        bases: Callable[[], list[Digest]],
+        remember: Callable[[bytes], bool],
     ) -> None:
-        """`remember` takes a sealed release, if it can be believed."""
-        self._host, self._candidates, self._wholes, self._remember = host, candidates, wholes, remember
+        """`bases`: weights from which patches may lead here, those of the newest version first; `remember`
+        takes a sealed release, if it can be believed."""
+        self._host, self._candidates, self._bases, self._remember = host, candidates, bases, remember
         self._asked: Digest | None = None
         """The release whose way was asked for last."""
 
@@ -47,8 +51,8 @@ class MissedReleases:
     async def ask(self, release: Release, holders: Sequence[PeerId]) -> None:
         """Learn which releases lead to this one, where I hold something that they may lead from, and know no
         way."""
-        held = self._wholes.wholes()[:WAY_BASES]
-        if not held or self._asked == release.weights or self._way(release, held):
+        held = self._bases()[:WAY_BASES]
+        if not held or release.weights in (self._asked, *held) or self._way(release, held):
             return
         self._asked = release.weights
         question = wire.encode(WayQuery(to=release.weights, held=tuple(held)))

@@ -1,9 +1,9 @@
 """Patches between this peer and the swarm: a release from what is here already, for the bytes that changed.
 
-    publisher: make     from the version before, and at a rung from eight before -> files held, named in the
-                        Release
-    receiver:  fetch    the cheapest way from a version that is here -> its files -> the release's blocks, one
-                        by one, into an image of their own (swarm.image)
+    publisher: make     from the version before, and at a rung from eight before, or every KEPT versions from
+                        version 0 where that can be made here -> files held, named in the Release
+    receiver:  fetch    the cheapest way from a version that is here, or that can be made here -> its files ->
+                        the release's blocks, one by one, into an image of their own (swarm.image)
 
 A file is served by its publisher and by whoever fetched it, for KEPT versions and for no more bytes than one
 release. Invariants: what comes out has the root that was asked for; where a patch cannot be had, or makes
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peers.runtime.version_zero import VersionZero
 from swarm import events, patch_files
 from swarm.blocks import Blocks, Damaged, file_block
 from swarm.core.ladder import KEPT, RUNG, Step, cheapest
@@ -43,6 +44,7 @@ class PatchLadder:
     def __init__(self, host: Host, wholes: Blobs, folder: Path | None) -> None:
         """`wholes` holds the releases' own blocks; files are held in `folder`, or in memory."""
         self._host, self._wholes = host, wholes
+        self.version_zero = VersionZero(host, wholes)
         self.files = Blobs(
             host.ports.mail,
             service=Service.PATCHES,
@@ -66,26 +68,40 @@ class PatchLadder:
     async def make(self, weights: Weights, parent: Digest) -> tuple[Patch, ...]:
         """Hold the patches to these weights -> what their release says of them. None where the parent is not
         here, or its patch is no smaller than the whole."""
-        base, run = self._wholes.blocks(parent), self._host.ports.work.run
-        if base is None or base.size != weights.blocks.size:
+        if (step := await self._made(self._wholes.blocks(parent), weights)) is None:
             return ()
-        try:
-            step = await run(Kind.PATCH, patch_files.make, base, weights.blocks)
-        except Damaged:
-            await self._wholes.check(parent)
-            return ()
-        if len(step) >= weights.blocks.size:
-            return ()
-        patches = [await self._hold(weights, parent, step)]
-        self._remember(weights.digest, patches[0])
-        if weights.version % RUNG == 0 and (below := self._rung(weights.digest)) is not None:
-            lowest, files = below
-            rung = await run(Kind.PATCH, patch_files.compose, files, weights.blocks.size)
-            if len(rung) < weights.blocks.size:
-                patches.append(await self._hold(weights, lowest, rung))
-        return tuple(patches)
+        self._remember(weights.digest, step)
+        further = await self._from_version_zero(weights) or await self._made_rung(weights)
+        return (step,) if further is None else (step, further)
 
-    async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch:
+    async def _made(self, base: Blocks | None, weights: Weights) -> Patch | None:
+        if base is None or base.size != weights.blocks.size:
+            return None
+        try:
+            file = await self._host.ports.work.run(Kind.PATCH, patch_files.make, base, weights.blocks)
+        except Damaged:
+            await self._wholes.check(base.root)
+            return None
+        return await self._hold(weights, base.root, file)
+
+    async def _from_version_zero(self, weights: Weights) -> Patch | None:
+        """In place of a rung, for who joins: a release names two patches at most."""
+        if weights.version % KEPT:
+            return None
+        return await self._made(await self.version_zero.blocks(), weights)
+
+    async def _made_rung(self, weights: Weights) -> Patch | None:
+        if weights.version % RUNG or (below := self._rung(weights.digest)) is None:
+            return None
+        lowest, files = below
+        size = weights.blocks.size
+        file = await self._host.ports.work.run(Kind.PATCH, patch_files.compose, files, size)
+        return await self._hold(weights, lowest, file)
+
+    async def _hold(self, weights: Weights, base: Digest, file: bytes) -> Patch | None:
+        """The patch; None where it is no smaller than the whole."""
+        if len(file) >= weights.blocks.size:
+            return None
         blocks = await self._host.ports.work.run(Kind.PATCH, Blocks.of, file, file_block)
         self._make_room(weights.blocks.size)
         await self.files.take(weights.version, blocks, made_here=True)
@@ -112,18 +128,37 @@ class PatchLadder:
 
     async def fetch(self, release: Release, known: Known, holders: Sequence[PeerId]) -> Blocks | None:
         """The release's blocks, by patches; None where these do not lead there. They are held for others."""
+        if release.weights == self.version_zero.made_here():
+            made = await self.version_zero.blocks()
+            return None if made is None else await self._wholes.take(release.version, made)
         self._useless &= {patch.root for told in known.values() for made in told for patch in made.patches}
         missing = set[Digest]()
         for _ in range(WAYS):
-            way = cheapest(release, known, self._wholes.is_whole, self._useless | missing)
-            if not way or (base := self._wholes.blocks(way[0].patch.base)) is None:
+            way = cheapest(release, known, self._can_be_here, self._useless | missing)
+            if not way:
                 return None
+            if (base := await self._base(way[0].patch.base)) is None:
+                continue
             if base.size != release.size:
                 return None  # the whole tells who lies
             files = await self._files(way, holders, missing)
             if files and (draft := await self._apply(way, files, base)) is not None:
                 return await self._wholes.take(release.version, draft)
         return None
+
+    def bases(self) -> list[Digest]:
+        """Weights from which patches may lead to a release here: what is held, the newest version first, but
+        first of all version 0, where it can be made."""
+        made, held = self.version_zero.made_here(), self._wholes.wholes()
+        return held if made is None else [made, *held]
+
+    def _can_be_here(self, weights: Digest) -> bool:
+        return weights == self.version_zero.made_here() or self._wholes.is_whole(weights)
+
+    async def _base(self, weights: Digest) -> Blocks | None:
+        if weights == self.version_zero.made_here():
+            return await self.version_zero.blocks()
+        return self._wholes.blocks(weights)
 
     async def take(self, release: Release, holders: Sequence[PeerId]) -> None:
         """Hold all patches that a release names, for others. Raises NetError."""

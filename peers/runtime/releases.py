@@ -79,7 +79,7 @@ class ReleaseExchange:
         )
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self.queries = ReleaseQueries(host, self)
-        self._missed = MissedReleases(host, self.candidates, self.blobs, self.remember)
+        self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
         self.lacks = False
         """A release that I wait for could not be had at once."""
         self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()

@@ -2,6 +2,8 @@ r"""Which patches lead to a release, from a version that is here.
 
     version  0 ... 8 ... 16, 17, 18 ... 24     a rung: every RUNG-th version is also a patch from RUNG before
               \_____/ \____/   \_/             a step: every version is a patch from the one before
+             0 ................ 64, 128 ...   every KEPT-th version is one from version 0 instead of a rung,
+                                              where its publisher can make that version's bytes
 
 Every announced patch is an edge from its base to its release; the way with the fewest bytes is taken, or the
 whole release where that is smaller. Not handled: whether a patch can be had, and makes what it promises.

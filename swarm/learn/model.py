@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,11 @@ from transformers.utils import logging as transformers_logging
 from swarm.blocks import Blocks
 from swarm.config import Lora
 from swarm.durable import sync
+from swarm.image import MakeDraft
 from swarm.learn import adapters, quantized, weights
 from swarm.learn.microbatch import ran_out
 from swarm.learn.pretrained import ModelError, config_of, first_line
+from swarm.learn.release_file import header, values
 
 transformers_logging.disable_progress_bar()  # a bar per load would run through the swarm's own live view
 
@@ -87,37 +90,54 @@ def write_base(folder: Path, target: Path) -> None:
 
     Raises ModelError when there are none, OSError when the disk refuses.
     """
-    places = _places(folder)
-    shapes, dtypes = {}, {}
-    for name, shard in places.items():
-        with safe_open(shard, "pt") as file:
-            shapes[name] = file.get_slice(name).get_shape()
-            dtypes[name] = file.get_slice(name).get_dtype()
-    if strange := [name for name, kind in dtypes.items() if kind not in ("F64", "F32", "F16", "BF16")]:
-        raise ModelError(
-            f"{strange[0]} in {folder} is {dtypes[strange[0]]}: take the model in bfloat16 or float32"
-        )
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in sorted(shapes):
-        start, end = end, end + 2 * math.prod(shapes[name])
-        header[name] = {"dtype": "BF16", "shape": shapes[name], "data_offsets": [start, end]}
-    words = json.dumps(header, separators=(",", ":")).encode()
-    words += b" " * (-len(words) % 8)  # tensors begin at multiples of 8, as the format asks
+    _, parts = _as_released(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + ".new")
     with open(draft, "wb") as out:
-        out.write(len(words).to_bytes(8, "little") + words)
-        for name in sorted(shapes):
-            with safe_open(places[name], "pt") as file:
-                out.write(
-                    memoryview(
-                        file.get_tensor(name).bfloat16().contiguous().view(torch.uint8).flatten().numpy()
-                    )
-                )
+        out.writelines(parts)
     sync(draft)
     draft.rename(target)
     sync(target.parent)
+
+
+def write_release(folder: Path, draft: MakeDraft) -> Blocks:
+    """The weights in `folder` as a release, one tensor in memory at a time: the bytes that the model has when
+    it is loaded from there, where its files name its tensors as it does.
+
+    Raises ModelError when there are none, OSError when a file is missing.
+    """
+    size, parts = _as_released(folder)
+    out = draft(size)
+    for part in parts:
+        out.write(part)
+    return out.done()
+
+
+def _as_released(folder: Path) -> tuple[int, Iterator[bytes | memoryview]]:
+    """How many bytes the weights in `folder` have as one file in bfloat16, and that file in pieces. Raises
+    ModelError."""
+    places = _places(folder)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in sorted(places):
+        try:
+            with safe_open(places[name], "pt") as file:
+                tensor = file.get_slice(name)
+        except SafetensorError as error:
+            raise ModelError(f"{places[name]} cannot be read ({error}): copy the model again") from error
+        shapes[name] = tuple(tensor.get_shape())
+        if tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+            raise ModelError(
+                f"{name} in {folder} is {tensor.get_dtype()}: take the model in bfloat16 or float32"
+            )
+    first = header(shapes)
+    return len(first) + sum(2 * math.prod(shape) for shape in shapes.values()), _parts(places, first)
+
+
+def _parts(places: Mapping[str, Path], first: bytes) -> Iterator[bytes | memoryview]:
+    yield first
+    for name in sorted(places):
+        with safe_open(places[name], "pt") as file:
+            yield from values(file.get_tensor(name))
 
 
 def _places(folder: Path) -> dict[str, Path]:

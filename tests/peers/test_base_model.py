@@ -18,6 +18,7 @@ from huggingface_hub.utils import close_session
 from peers.build import base_model, factory, run_folder
 from peers.errors import CannotHere, UserError, WrongUsage
 from swarm.config import Config, EngineSettings, Model, Optimizer, Peer, Run, Sampling
+from swarm.image import in_memory
 from swarm.learn import tiny, weights
 from swarm.learn.model import load_policy
 from swarm.sample.hf import HfEngine
@@ -198,6 +199,22 @@ def test_adapters_on_a_hub_model_take_their_base_from_the_hubs_cache_at_the_comm
     engine.load(Weights.of((made.path / "genesis").read_bytes(), 0))
     assert engine.sample(["12"], 2, 1)[0].lengths
     assert factory.size(made.model, run) == factory.learner(made.model, Config(run=run))[0].size
+
+
+def test_who_has_a_hub_model_makes_version_0_of_its_run_without_a_network(
+    cache: Path, folder: Path, tmp_path: Path
+) -> None:
+    assert base_model.version_zero(of("org/tiny", COMMIT)) is None, "it is not here"
+    keep(cache, folder)
+    run, path = base_model.pinned(of("org/tiny"))
+    made = run_folder.create(tmp_path / "run", run, path)
+    write = base_model.version_zero(run)
+    assert write is not None and write(in_memory).root == made.spec.genesis
+    assert base_model.version_zero(of("org/tiny")) is None, "no commit is named"
+    assert base_model.version_zero(of("org/tiny", COMMIT, training="lora")) is None
+    for file in path.glob("*.safetensors"):
+        file.unlink()
+    assert base_model.version_zero(run) is None, "only the tokenizer is here"
 
 
 def test_the_base_that_came_with_a_run_is_its_base(folder: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def versions(count: int) -> list[bytes]:
 
 
 BYTES = versions(RUNG + 2)
+GENESIS = Blocks.of(BYTES[0]).root
 
 
 class Swarm:
@@ -51,20 +52,26 @@ class Swarm:
         self.released: list[Release] = []
 
     def host(self, name: str, role: Role = Role.SAMPLER, shelf: Path | None = None) -> Host:
-        host = still_host(self.network, name, role, shelf=shelf, membership=membership(name, role))
+        who = {"membership": membership(name, role), "genesis": GENESIS}
+        host = still_host(self.network, name, role, shelf=shelf, **who)
         host.bus.add(self.seen.append)
         return host
 
     async def release(self, *whole: bytes) -> None:
         """These bytes as the next versions."""
         for data in whole:
+            await self.release_as(len(self.released), data)
+
+    async def release_as(self, version: int, data: bytes, parent: Digest | None = None) -> None:
+        """These bytes as this version, made from the one that was released last, or from these weights."""
+        if parent is None:
             parent = self.released[-1].weights if self.released else Digest("")
-            weights = Weights.of(data, len(self.released))
-            releases = self.learner.releases
-            releases.blobs.hold(weights.version, weights.blocks)
-            release = await releases.prepare(weights, parent=parent, learners=1, groups=1)
-            await releases.announce(release)
-            self.released.append(release)
+        weights = Weights.of(data, version)
+        releases = self.learner.releases
+        releases.blobs.hold(weights.version, weights.blocks)
+        release = await releases.prepare(weights, parent=parent, learners=1, groups=1)
+        await releases.announce(release)
+        self.released.append(release)
 
     async def take(self, host: Host, release: Release) -> int:
         """Fetch a release as one that has heard of all -> the bytes of weights that `host` received."""
