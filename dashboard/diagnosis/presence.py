@@ -244,8 +244,8 @@ def clocks(s: Situation) -> Iterator[Problem]:
             (
                 f"The clock of {peer.name} is {_ahead(skew)} this window's.",
                 (
-                    "Its machine does not synchronise its time: the ages of its groups are wrong by as much,"
-                    " and with 3 s it is refused when it joins again."
+                    "Its machine does not synchronise its time: it works on, since ages are counted around a"
+                    " clock that is a minute off, but with 3 s it is refused when it joins again."
                 ),
                 "Turn on time synchronisation (NTP) on its machine, for example `timedatectl set-ntp true`.",
             ),

@@ -61,14 +61,14 @@ class EngineCalls:
 
     def adopted(self, release: Release, fetched: float, began: float) -> None:
         """Tell that the engine has a release: it was here at `fetched`, and its load began at `began`."""
-        now = self.host.now()
+        now, released = self.host.now(), self.host.releases.released_here(release)
         self.host.emit(
             events.Adopted,
             version=release.version,
             weights=release.weights,
-            fetch=round(fetched - release.released, 3),
+            fetch=round(fetched - released, 3),
             load=round(now - began, 3),
-            age=round(now - release.released, 3),
+            age=round(now - released, 3),
         )
 
     async def wait(self) -> None:

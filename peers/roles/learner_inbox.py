@@ -124,7 +124,9 @@ class LearnerInbox:
         self.host, self.source, self.decoder = host, source, decoder
         self.reward_calls = RewardCalls(host, source)
         self._limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens)
-        self.admission = Admission(run.window, run.sampling, decoder.vocabulary, host.releases.known)
+        self.admission = Admission(
+            run.window, run.sampling, decoder.vocabulary, host.releases.known, host.roster.ahead
+        )
         self.batcher = Batcher(run.batch, run.window)
         self.sampler_evidence = SamplerEvidence()
         self.tally = Tally()
@@ -163,7 +165,7 @@ class LearnerInbox:
         if judgement.verdict is Verdict.ADMIT:
             judgement = await self._scored(group, judgement)
         if judgement.verdict is Verdict.ADMIT:
-            self.batcher.add(group, host.now())
+            self.batcher.add(self.admission.by_my_clock(group), host.now())
             host.delivered(sender)
             host.status.admitted += 1
             host.move()

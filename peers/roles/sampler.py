@@ -26,7 +26,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.blocks import Damaged
 from swarm.core import deliveries
-from swarm.core.admission import group_id, staleness
+from swarm.core.admission import group_id, released_here, staleness
 from swarm.core.curriculum import Curriculum
 from swarm.core.delays import draw
 from swarm.core.deliveries import DeliveryLoss, NextStep, Outcome
@@ -206,7 +206,9 @@ class Sampler:
         release, fetched = self._policy
         host.status.finished(len(tasks), sum(len(completions.tokens) for completions in sampled), finished)
         host.status.lags(
-            download=fetched - release.released, queue=used - fetched, generation=finished - used
+            download=fetched - host.releases.released_here(release),
+            queue=used - fetched,
+            generation=finished - used,
         )
         pairs = enumerate(zip(tasks, sampled, strict=True))
         return [Drawn(task, seed + i, completions, self._policy, used) for i, (task, completions) in pairs]
@@ -292,7 +294,9 @@ class Sampler:
     def _late(self, group: Group) -> bool:
         held = self.host.releases.held
         version = max(group.version, held.version if held else 0)
-        return staleness(group, self.host.config.run.window, version, self.host.now()) is not None
+        known = self.host.releases.known(group.version, group.weights)
+        age = self.host.now() - released_here(group, known, self.host.roster.ahead)
+        return staleness(group, self.host.config.run.window, version, group.times.released + age) is not None
 
     async def _send(self, group: Group, learner: PeerId) -> tuple[Outcome, str]:
         """Send the group to a learner, once. Returns the outcome and the reason for it."""

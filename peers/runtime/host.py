@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from peers.runtime.changes import Changes
+from peers.runtime.clock_check import ClockCheck
 from peers.runtime.frames import Frames
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.status import PeerStatus
@@ -96,7 +97,7 @@ class Host:
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.roster = Roster(config.run.pace.patience, self.rng)
         self.releases = ReleaseExchange(self, shelf)
-        self._changes = Changes()
+        self._changes, self._clock_check = Changes(), ClockCheck(self)
         self._beat_now = asyncio.Event()
         self._seq = 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
@@ -386,3 +387,4 @@ class Host:
             for peer, silent in self.roster.expire(self.now()):
                 self.emit(events.Lost, subject=peer, silent=round(silent, 1))
                 self.move()
+            self._clock_check.look()

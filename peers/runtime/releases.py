@@ -281,6 +281,10 @@ class ReleaseExchange:
         """All announcements of these weights."""
         return self.candidates.known(version, weights)
 
+    def released_here(self, release: Release) -> float:
+        """When it was released, by this peer's clock."""
+        return release.released - self._host.roster.ahead(release.publisher)
+
     def heard_of(self, beat: Beat) -> bool:
         """Was the release that this heartbeat names announced to me?"""
         return bool(self.known(beat.version, beat.weights))

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from swarm.config import Sampling, Window
 from swarm.core.curriculum import INDEX_BITS
 from swarm.types import Digest, Group, PeerId, Release, Verdict
@@ -32,6 +34,9 @@ in another format."""
 
 KnownReleases = Callable[[int, Digest], Sequence[Release]]
 """(version, weights) -> the announced releases with them."""
+
+Ahead = Callable[[PeerId], float]
+"""Peer -> seconds by which its clock is ahead of this one's, where that is more than gossip's delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,16 @@ class Judgement:
 class Admission:
     """Judges groups for one learner; remembers the ids that it admitted."""
 
-    def __init__(self, window: Window, sampling: Sampling, vocabulary: int, known: KnownReleases) -> None:
-        self._window, self._sampling, self._vocabulary, self._known = window, sampling, vocabulary, known
+    def __init__(
+        self,
+        window: Window,
+        sampling: Sampling,
+        vocabulary: int,
+        known: KnownReleases,
+        ahead: Ahead = lambda _: 0.0,
+    ) -> None:
+        self._window, self._sampling, self._vocabulary = window, sampling, vocabulary
+        self._known, self._ahead = known, ahead
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def judge(
@@ -60,7 +73,8 @@ class Admission:
     ) -> Judgement:
         """The verdict over a group at the learner's `version` and unix time `now`. `distrust`: why the sender
         must not be believed, or None; `full`: why there is no room for its groups, or None."""
-        versions, seconds = version - group.version, now - group.times.released
+        known = self._known(group.version, group.weights)
+        versions, seconds = version - group.version, now - released_here(group, known, self._ahead)
 
         def verdict(what: Verdict, why: str, release_unknown: bool = False) -> Judgement:
             return Judgement(what, why, versions, seconds, release_unknown)
@@ -77,14 +91,21 @@ class Admission:
             )
         if (problem := _too_many(versions, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
-        if (problem := unknown_release(group, self._known(group.version, group.weights))) is not None:
+        if (problem := unknown_release(group, known)) is not None:
             return verdict(Verdict.UNTRUSTED, problem, release_unknown=True)
-        if (problem := staleness(group, self._window, version, now)) is not None:
+        if (problem := _too_old(seconds, self._window)) is not None:
             return verdict(Verdict.STALE, problem)
         if full is not None:
             return verdict(Verdict.OVER_QUOTA, full)
         self._remember(group.id)
         return verdict(Verdict.ADMIT, "")
+
+    def by_my_clock(self, group: Group) -> Group:
+        """The group with the time of its release by this peer's clock: its age is counted from there."""
+        released = released_here(group, self._known(group.version, group.weights), self._ahead)
+        if released == group.times.released:
+            return group
+        return structs.replace(group, times=structs.replace(group.times, released=released))
 
     def seen(self) -> list[str]:
         """Ids of admitted groups, oldest first, for a checkpoint."""
@@ -115,13 +136,23 @@ def staleness(group: Group, window: Window, version: int, now: float) -> str | N
         return problem
     if versions < 0:
         return f"{-versions} versions ahead of this learner"
-    if seconds > window.seconds:
-        return f"{seconds:.0f} s old, the window is {window.seconds:.0f} s"
-    return None
+    return _too_old(seconds, window)
+
+
+def _too_old(seconds: float, window: Window) -> str | None:
+    return f"{seconds:.0f} s old, the window is {window.seconds:.0f} s" if seconds > window.seconds else None
 
 
 def _too_many(versions: int, window: Window) -> str | None:
     return f"{versions} versions old, the window is {window.versions}" if versions > window.versions else None
+
+
+def released_here(group: Group, known: Sequence[Release], ahead: Ahead) -> float:
+    """When the group's policy was released, by this peer's clock. `known`: the releases of its version and
+    weights; without one the sampler's word counts."""
+    told = group.times.released
+    nearest = min(known, key=lambda release: abs(release.released - told), default=None)
+    return told - ahead(nearest.publisher) if nearest is not None else told
 
 
 def unknown_release(group: Group, known: Sequence[Release]) -> str | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median_low
 
 from swarm.core.deliveries import pause
 from swarm.protocol import ROLES, Role
@@ -47,7 +48,15 @@ class KnownPeer:
 
 
 REMEMBERED = 1024
-"""Departed peers whose last heartbeat is remembered: a late one arrives within seconds."""
+"""Departed peers whose last heartbeat is remembered: a late one arrives within seconds. Peers whose clocks
+are remembered: releases outlive their publishers."""
+
+CLOCK = 60.0
+"""Seconds by which clocks may differ before ages are counted around it: gossip delays a heartbeat by seconds,
+and a window has half an hour."""
+
+CLOCKS = 8
+"""Heartbeats by which a clock is judged: the one that came soonest tells most."""
 
 
 def share(credit: int, takers: int, rng: random.Random) -> int:
@@ -65,6 +74,8 @@ class Roster:
         self._left: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
         """Departed peer -> incarnation and number of its last heartbeat: gossip may deliver an older one
         later."""
+        self._clocks: OrderedDict[PeerId, tuple[int, deque[float]]] = OrderedDict()
+        """Peer -> incarnation, and how far its clock was ahead of mine when its last heartbeats arrived."""
 
     def __iter__(self) -> Iterator[tuple[PeerId, Beat]]:
         return ((peer, known.beat) for peer, known in self._known.items())
@@ -90,7 +101,29 @@ class Roster:
             self._known[peer] = KnownPeer(beat, now, credit)
         else:
             known.beat, known.heard, known.credit = beat, now, credit
+        self._time(peer, beat, now)
         return True
+
+    def _time(self, peer: PeerId, beat: Beat, now: float) -> None:
+        incarnation, clocks = self._clocks.pop(peer, (beat.incarnation, deque[float](maxlen=CLOCKS)))
+        if incarnation != beat.incarnation:
+            clocks.clear()
+        clocks.append(beat.at - now)
+        self._clocks[peer] = beat.incarnation, clocks
+        if len(self._clocks) > REMEMBERED:
+            self._clocks.popitem(last=False)
+
+    def ahead(self, peer: PeerId) -> float:
+        """Seconds by which a peer's clock is ahead of mine; 0 within CLOCK, and of whom nothing is known. A
+        heartbeat on its way makes the clock look late, so the earliest one counts."""
+        _, clocks = self._clocks.get(peer, (0, ()))
+        return found if abs(found := max(clocks, default=0.0)) > CLOCK else 0.0
+
+    def wrong(self) -> float:
+        """Seconds by which my clock is ahead of the middle one of all, mine among them; 0 within CLOCK, and
+        while fewer than two others are here, of whom nobody knows who is right."""
+        others = [self.ahead(peer) for peer in self._known]
+        return -median_low([0.0, *others]) if len(others) > 1 else 0.0
 
     def forget(self, peer: PeerId) -> None:
         """Remove a peer that left or was lost; its older heartbeats stay ignored."""

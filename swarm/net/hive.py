@@ -54,11 +54,20 @@ STOP_SECONDS = 3.0
 """Seconds for streams to end in `close`."""
 
 
-class WallClock:
-    """The Clock port."""
+def _passed() -> float:
+    """Seconds since the machine's start."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class SteadyClock:
+    """The Clock port: the unix time of its start, and the seconds since, the machine's sleep included. No age
+    and no patience jumps when somebody sets the machine's clock."""
+
+    def __init__(self) -> None:
+        self._start = time.time() - _passed()
 
     def now(self) -> float:
-        return time.time()
+        return self._start + _passed()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -95,7 +104,7 @@ class Node:
     ) -> None:
         self.me, self.run, self.listen = keyring.me, run, listen
         self.limits = RateLimits.of(limits)
-        self.clock = WallClock()
+        self.clock = SteadyClock()
         self.work = ThreadWork()
         self._report = report
         others = parsed(bootstrap, self.me)

@@ -226,3 +226,17 @@ def test_two_groups_that_differ_in_anything_sampled_have_two_ids() -> None:
     assert len(ids) == len(variants) and {len(bytes.fromhex(each)) * 8 for each in ids} == {128}
     sent_again = msgspec.structs.replace(group().times, sent=NOW + 9)
     assert group(times=sent_again).id == group().id
+
+
+@pytest.mark.parametrize("off", [3600.0, -3600.0])
+def test_an_age_is_counted_around_a_publishers_wrong_clock(off: float) -> None:
+    heard, told = Releases(keep=8), group(released=NOW + off)
+    heard.hear(release(version=told.version, weights=told.weights, released=NOW + off))
+    judges = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    young = judges.judge(told, version=0, full=None, distrust=None, now=NOW + 7.0)
+    assert (young.verdict, young.seconds) == (Verdict.ADMIT, 7.0)
+    mine = judges.by_my_clock(told)
+    assert mine.times.released == NOW and mine.id == told.id
+    assert staleness(mine, WINDOW, 0, NOW + 59.0) is None and staleness(mine, WINDOW, 0, NOW + 61.0)
+    other = Admission(WINDOW, SAMPLING, VOCABULARY, heard.known, lambda _: off)
+    assert other.judge(told, version=0, full=None, distrust=None, now=NOW + 61.0).verdict is Verdict.STALE

@@ -6,12 +6,13 @@ import math
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nouns import NOW, beat
 
 from swarm.core.deliveries import LONGEST, SHORTEST
-from swarm.core.roster import REMEMBERED, Roster, share
+from swarm.core.roster import CLOCK, REMEMBERED, Roster, share
 from swarm.protocol import Role
 from swarm.types import Beat, PeerId
 
@@ -217,3 +218,48 @@ def test_the_next_pause_to_end_is_the_one_that_is_waited_for() -> None:
     assert 0 < heard.wait(NOW) < 1 and 0 < heard.wait(NOW + 100.0) < 1, "the first has ended by then"
     assert 50 < heard.wait(NOW + 50.0) < 51
     assert heard.wait(NOW + 102.0) == math.inf
+
+
+def beats(heard: Roster, peer: PeerId, *ahead: float, incarnation: int = 1) -> None:
+    """Heartbeats that arrive now, from a clock that is so far ahead."""
+    known = heard.beat(peer)
+    first = known.seq + 1 if known is not None and known.incarnation == incarnation else 0
+    for seq, seconds in enumerate(ahead, first):
+        assert heard.hear(peer, beat(incarnation=incarnation, seq=seq, at=NOW + seconds), NOW)
+
+
+@pytest.mark.parametrize("off", [-3600.0, 1860.0])
+def test_a_wrong_clock_is_known_by_the_heartbeat_that_came_soonest(off: float) -> None:
+    heard = Roster(10.0, random.Random(3))
+    assert heard.ahead(A) == 0.0
+    beats(heard, A, off - 9.0, off - 0.2, off - 5.0)
+    assert heard.ahead(A) == pytest.approx(off - 0.2)
+    heard.forget(A)
+    assert heard.ahead(A) == pytest.approx(off - 0.2), "its releases outlive it"
+    beats(heard, A, -0.3, incarnation=2)
+    assert heard.ahead(A) == 0.0, "somebody set it"
+
+
+def test_a_delay_is_no_wrong_clock() -> None:
+    heard = Roster(10.0, random.Random(3))
+    beats(heard, A, -CLOCK + 1, -2 * CLOCK)
+    assert heard.ahead(A) == 0.0
+
+
+def test_a_clock_that_differs_from_most_is_wrong_and_of_two_nobody_knows() -> None:
+    heard = Roster(10.0, random.Random(3))
+    beats(heard, A, -3600.0)
+    assert heard.wrong() == 0.0
+    beats(heard, B, -3601.0)
+    assert heard.wrong() == pytest.approx(3600.0)
+    beats(heard, C, 0.0)
+    beats(heard, PeerId("d"), 0.0)
+    assert heard.wrong() == 0.0
+
+
+def test_clocks_are_remembered_up_to_a_bound() -> None:
+    heard, peers = Roster(10.0, random.Random(3)), [PeerId(str(k)) for k in range(REMEMBERED + 1)]
+    for peer in peers:
+        beats(heard, peer, 100.0)
+        heard.forget(peer)
+    assert heard.ahead(peers[0]) == 0.0 and heard.ahead(peers[1]) == 100.0

@@ -14,7 +14,7 @@ from swarm.config import Limits, Listen
 from swarm.identity import Keyring, open_key
 from swarm.net.board import DhtBoard
 from swarm.net.gossip import PubSub
-from swarm.net.hive import Node, ThreadWork, WallClock
+from swarm.net.hive import Node, SteadyClock, ThreadWork
 from swarm.net.mail import StreamMail
 from swarm.types import Digest, PeerId
 
@@ -34,7 +34,7 @@ class HivePorts:
         return self.keyring.me
 
     @property
-    def clock(self) -> WallClock:
+    def clock(self) -> SteadyClock:
         return self.node.clock
 
     @property
