@@ -28,12 +28,13 @@ from peers.runtime.frames import Frames
 from peers.runtime.host import Host, PeerInfo
 from swarm.config import Config, Run
 from swarm.core.membership import Trust
+from swarm.image import MakeDraft, in_memory
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.learner import Learner
 from swarm.learn.learning_rates import UnknownRate, with_learning_rate
-from swarm.learn.site_learner import Counted, SiteLearner, of_mode
+from swarm.learn.site_learner import SiteLearner, of_mode
 from swarm.learn.tabular import Tabular
-from swarm.learn.weights import from_bytes
+from swarm.learn.weights import Snapshot, from_bytes
 from swarm.limits import Limit
 from swarm.protocol import ROLES, Policy
 from swarm.run_types import Delegation, Membership
@@ -48,8 +49,6 @@ from swarm.types import Digest, PeerId
 from swarm.wire import Opened
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from swarm.sim.stand_in import StandIn
 
 RUN = Digest("5" * 64)
@@ -70,8 +69,6 @@ def simulate(path: Path, seed: int | None, out: Path | None) -> int:
     loaded = scenario.load(path)
     if seed is not None:
         loaded = msgspec.structs.replace(loaded, seed=seed)
-    if out is not None:
-        out.unlink(missing_ok=True)
     summary = report.Summary()
     outcome = World(loaded, spawn, sinks=[summary], journal=out).run()
     print(summary.text())
@@ -195,33 +192,13 @@ class LargeLearner(Learner):
         super().__init__(stand_in.table(), run)
         self._stand_in = stand_in
 
-    def step(self, vector: Tensor) -> dict[str, float]:
-        metrics = super().step(vector)
+    def snapshot(self, draft: MakeDraft = in_memory) -> Snapshot:
         self._stand_in.fill(self.policy, self.version)
-        return metrics
-
-    def load_state(self, state: bytes) -> dict[str, Any]:
-        extra = super().load_state(state)
-        self._stand_in.fill(self.policy, self.version)
-        return extra
+        return super().snapshot(draft)
 
 
-class LargeSiteLearner(SiteLearner):
+class LargeSiteLearner(LargeLearner, SiteLearner):
     """As LargeLearner, in a run in `sites` mode."""
-
-    def __init__(self, stand_in: StandIn, run: Run) -> None:
-        super().__init__(stand_in.table(), run)
-        self._stand_in = stand_in
-
-    def outer_step(self, counted: Sequence[Counted], mine: bool) -> dict[str, float]:
-        metrics = super().outer_step(counted, mine)
-        self._stand_in.fill(self.policy, self.version)
-        return metrics
-
-    def load_state(self, state: bytes) -> dict[str, Any]:
-        extra = super().load_state(state)
-        self._stand_in.fill(self.policy, self.version)
-        return extra
 
 
 def _model(config: Config) -> PolicyParts:

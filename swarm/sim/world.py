@@ -19,12 +19,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from swarm.config import Config, EngineSettings, Peer
 from swarm.core.delays import draw
 from swarm.events import Bus, Event
-from swarm.journal import Journal, to_line
+from swarm.journal import to_line
 from swarm.net.in_memory import MemoryNetwork
 from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
@@ -83,6 +83,7 @@ class World:
         self._spawn = spawn
         self._sinks = list(sinks)
         self._journal = journal
+        self._file: IO[bytes] | None = None
         self._digest = hashlib.sha256()
         self._events = 0
         self._config = Config(
@@ -97,16 +98,11 @@ class World:
         """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
         raises."""
         since = time.perf_counter()
-        file = Journal(self._journal) if self._journal is not None else None
-        if file is not None:
-            self._sinks.append(file)
-        try:
-            with self._stand_in.cut() if self._stand_in is not None else nullcontext():
-                virtual = run(self._live())
-        finally:
-            if file is not None:
-                self._sinks.remove(file)
-                file.close()
+        with (
+            _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
+            self._stand_in.cut() if self._stand_in is not None else nullcontext(),
+        ):
+            virtual = run(self._live())
         return SimulationOutcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
 
     async def _live(self) -> float:
@@ -216,14 +212,23 @@ class World:
     def _record(self, life: tuple[str, int], event: Event) -> None:
         if life in self._mute or event.peer != life[0]:
             return  # what an observer repeats is in the journal already
-        self._digest.update(to_line(event))
+        line = to_line(event)
+        self._digest.update(line)
         self._events += 1
+        if self._file is not None:
+            self._file.write(line)
         for sink in self._sinks:
             sink(event)
 
     def _rng(self, stream: str) -> Random:
         """Streams are independent: one more peer does not change what another one draws."""
         return Random(f"{self._scenario.seed}/{stream}")
+
+
+def _opened(journal: Path) -> IO[bytes]:
+    """Empty, and written as the buffer fills: what is lost with this process is simulated again."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    return open(journal, "wb")
 
 
 def _stand_in(scenario: Scenario) -> StandIn | None:
