@@ -198,9 +198,9 @@ class Fetch:
                 break
             self._start(group, *choice)
             questions.append(choice[1])
+        left = free(self._lacking, questions)
         for source in ready:
-            useful = source.has & free(self._lacking, questions)
-            idle = len(questions) < AT_ONCE and not useful
+            idle = len(questions) < AT_ONCE and not source.has & left
             if source.told is None and source.has != ALL and (idle or not source.known):
                 seen = source.has.bit_count() if source.known else None
                 source.told = group.create_task(self._learn(source, BlockQuery(root=self._root, seen=seen)))

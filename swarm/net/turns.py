@@ -49,8 +49,9 @@ class AnswerTurns:
         self._free, self._queue, self._wait = at_once, queue, wait
         self._waiting: list[tuple[PeerId, asyncio.Future[None]]] = []
         self._of: Counter[PeerId] = Counter()
-        self._served: OrderedDict[PeerId, None] = OrderedDict()
-        """Peers that had a turn, the last one last."""
+        self._served: OrderedDict[PeerId, int] = OrderedDict()
+        """Peers that had a turn, the last one last -> the number of that turn."""
+        self._number = 0
 
     async def take(self, peer: PeerId) -> Callable[[], None]:
         """Wait for a turn. Returns the function that ends it, to be called once the answer has left. Raises
@@ -89,10 +90,9 @@ class AnswerTurns:
     def _make_room(self, peer: PeerId) -> bool:
         """Turn away a call of the peer that has most, for one that has fewer; of those that have as many, of
         the one that had a turn last."""
-        order = {served: k for k, served in enumerate(self._served)}
 
         def claim(one: PeerId, more: int = 0) -> tuple[int, int]:
-            return self._of[one] + more, order.get(one, -1)
+            return self._of[one] + more, self._served.get(one, -1)
 
         last = max(reversed(self._waiting), key=lambda waiting: claim(waiting[0]))
         if claim(last[0]) <= claim(peer, 1):
@@ -107,12 +107,12 @@ class AnswerTurns:
         """Give free turns to the peers whose last turn is longest ago, and among these to the first that
         asked."""
         while self._free and self._waiting:
-            order = {peer: k for k, peer in enumerate(self._served)}
-            first = min(self._waiting, key=lambda waiting: order.get(waiting[0], -1))
+            first = min(self._waiting, key=lambda waiting: self._served.get(waiting[0], -1))
             self._waiting.remove(first)
             peer, mine = first
             self._free -= 1
-            self._served[peer] = None
+            self._number += 1
+            self._served[peer] = self._number
             self._served.move_to_end(peer)
             if len(self._served) > REMEMBERED:
                 self._served.popitem(last=False)
