@@ -55,11 +55,7 @@ class Side:
         """The level at which the flows, each at the level of its other end and `most` at most, fill this
         side."""
         room, many = self.rate, len(self.flows)
-        limits = []
-        for flow in self.flows:  # most of a simulation's rating is spent here: no calls
-            other = flow.down if flow.up is self else flow.up
-            limits.append(most if other is None or other.level > most else other.level)
-        for limit in sorted(limits):
+        for limit in sorted([flow.level_beyond(self, most) for flow in self.flows]):
             if limit * many >= room:
                 return room / many
             room -= limit
@@ -119,6 +115,10 @@ class Flow:
 
     def beyond(self, side: Side) -> Side | None:
         return self.down if side is self.up else self.up
+
+    def level_beyond(self, side: Side, most: float) -> float:
+        other = self.beyond(side)
+        return most if other is None else min(most, other.level)
 
     def fair(self, most: float) -> float:
         return min([most, *(side.level for side in self.sides)])

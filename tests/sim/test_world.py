@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -109,9 +110,11 @@ def test_another_seed_gives_another_journal() -> None:
 
 
 def test_the_journal_holds_every_event_and_the_summary_counts_them(tmp_path: Path) -> None:
-    summary = Summary()
-    outcome = World(short("quick.toml", 5), stand_in, sinks=[summary], journal=tmp_path / "journal").run()
-    assert len(list(read_journal(tmp_path / "journal"))) == outcome.events > 100
+    summary, journal = Summary(), tmp_path / "journal"
+    journal.write_bytes(b"of an earlier run\n")
+    outcome = World(short("quick.toml", 5), stand_in, sinks=[summary], journal=journal).run()
+    assert len(list(read_journal(journal))) == outcome.events > 100
+    assert hashlib.sha256(journal.read_bytes()).hexdigest() == outcome.sha256
     figures = summary.as_dict()
     assert figures["verdicts"] == {"admit": sum(figures["lag_versions"].values())}  # type: ignore[attr-defined]
     assert figures["versions"] and figures["reward_last"] is not None
