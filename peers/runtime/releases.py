@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -243,7 +244,8 @@ class ReleaseExchange:
         else:
             blocks = self.blobs.blocks(release.weights)
         if blocks is None:
-            blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders)
+            later = partial(self._holders, release)
+            blocks = await self.blobs.fetch(release.version, release.weights, release.size, holders, later)
         return Weights(release.version, blocks)
 
     async def take_patches(self, release: Release) -> None:

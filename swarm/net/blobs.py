@@ -202,14 +202,22 @@ class Blobs:
         """A bit for each block that is here."""
         return sum(1 << block for block, leaf in enumerate(held.leaves) if leaf in self._shelf)
 
-    async def fetch(self, version: int, root: Digest, size: int, holders: Sequence[PeerId]) -> Blocks:
-        """The `size` bytes below `root`. Each block is held for others as soon as it is here.
+    async def fetch(
+        self,
+        version: int,
+        root: Digest,
+        size: int,
+        holders: Sequence[PeerId],
+        later: Callable[[], Sequence[PeerId]] = tuple,
+    ) -> Blocks:
+        """The `size` bytes below `root`, from `holders` and those that `later()` names while it lasts. Each
+        block is held for others as soon as it is here.
 
         Raises NetError; what is here by then is not asked for again.
         """
         if not 0 < size <= LARGEST:
             raise NetError(f"version {version} claims {size} bytes: at most {LARGEST} are fetched")
-        fetch = Fetch(self._mail, self._service, root, holders, self._rng, self._on_bad, self._reach)
+        fetch = Fetch(self._mail, self._service, root, holders, self._rng, self._on_bad, self._reach, later)
         self._shared.setdefault(root, Shared())
         self._fetches.setdefault(root, []).append(fetch)
         try:

@@ -1,6 +1,6 @@
 """One fetch: the blocks below a root from all that have some, each verified, whoever is soonest asked most.
 
-    holders, and those whom they introduce -> sources (swarm.net.sources)
+    holders, those known later, and those whom they introduce -> sources (swarm.net.sources)
         held/...   what it has, who else asks for it: at once, and again when it had nothing to give
         ...        "one of these": as a rule each block in one question, those that the fewest have first
                        busy                       asked again after a rest, or somebody else is
@@ -82,11 +82,14 @@ class Fetch:
         rng: random.Random,
         on_bad: Callable[[PeerId, str], None],
         reach: Reach,
+        later: Callable[[], Sequence[PeerId]] = tuple,
     ) -> None:
+        """`later()`: holders that are known by now."""
         self._mail, self._service, self._rng, self._on_bad = mail, service, rng, on_bad
         self._root, self._introduced = root, reach.introduced
         self._addresses = tuple(address for address in reach.addresses() if RELAYED not in address)[:DIALS]
         self._sources = {peer: Source(peer) for peer in dict.fromkeys(holders)}
+        self._later, self._looked = later, asyncio.get_running_loop().time()
         self._moved = self._hoped = asyncio.get_running_loop().time()
         """When a block came last; when somebody had some of what is missing."""
         self._wake = asyncio.Event()
@@ -100,7 +103,7 @@ class Fetch:
         known, now = self._sources.get(peer), asyncio.get_running_loop().time()
         if known is not None and known.refused and known.rest_until <= now:
             known.out, known.refused = "", False
-        elif known is None and len(self._alive()) < SOURCES and len(self._sources) < TRIED:
+        elif known is None and self._has_room():
             if addresses:
                 self._introduced(peer, addresses)
             self._sources[peer] = Source(peer, introduced=True)
@@ -129,6 +132,7 @@ class Fetch:
         async with asyncio.TaskGroup() as group:
             while not is_over() and self._failure is None:
                 self._wake.clear()
+                self._look_for_more()
                 ask(group)
                 if self._give_up():
                     break
@@ -140,6 +144,18 @@ class Fetch:
                 task.cancel()
         if self._failure is not None:
             raise self._failure
+
+    def _look_for_more(self) -> None:
+        """Whoever has come to hold it since the fetch began is a source too."""
+        if (now := asyncio.get_running_loop().time()) < self._looked + LOOK:
+            return
+        self._looked = now
+        for peer in self._later():
+            if peer not in self._sources and self._has_room():
+                self._sources[peer] = Source(peer)
+
+    def _has_room(self) -> bool:
+        return len(self._alive()) < SOURCES and len(self._sources) < TRIED
 
     async def _look(self) -> None:
         """Wait until something came, a source has rested, or it is time to look again."""

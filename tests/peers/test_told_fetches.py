@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from nouns import beat
 from test_disturbed_fetches import SECOND, over
 from test_patch_ladder import BYTES, SIZE, Swarm
 
+from swarm.blocks import Blocks
 from swarm.config import Limits
+from swarm.protocol import Role
 from swarm.sim.flows import Line
 from swarm.types import Fetching
 
@@ -43,3 +46,20 @@ def test_a_heartbeat_tells_what_its_peer_gives_of_its_line() -> None:
         assert (host._beat().upload, host._beat().download) == (15.0, 80.0)
 
     over({}, promise)
+
+
+def test_who_is_heard_to_hold_a_release_while_it_is_fetched_gives_some_of_it() -> None:
+    async def promise(swarm: Swarm) -> None:
+        late, other = swarm.host("late"), swarm.host("other", Role.LEARNER)
+        await other.releases.serve()
+        await swarm.release(BYTES[0])
+        release = swarm.released[0]
+        began = late.now()
+        taking = swarm.network.tasks.create_task(swarm.take(late, release))
+        await asyncio.sleep(2.0)
+        await other.releases.blobs.take(0, Blocks.of(BYTES[0]))
+        late.roster.hear(other.ports.me, beat(version=0, weights=release.weights), late.now())
+        await taking
+        assert late.now() - began < 8.0, "the publisher alone needs 20 s"
+
+    over({"learner": Line(up=SECOND / 20, down=1e9)}, promise)
