@@ -16,7 +16,7 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from swarm.durable import write_durably
+from swarm.durable import make_folder, write_durably
 from swarm.types import PeerId
 
 _KEY_HEADER = bytes.fromhex("08011240")  # protobuf PrivateKey{type: Ed25519, data: 64 bytes}
@@ -32,6 +32,10 @@ KNOWN = 4096
 
 class IdentityError(Exception):
     """The key file cannot be used; the message says why and what to do."""
+
+
+class DamagedKey(IdentityError):
+    """The key file has been read, and holds no key."""
 
 
 class Keyring:
@@ -91,7 +95,8 @@ def verify(public: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def open_key(path: Path) -> Keyring:
-    """The keyring of the key file `path`, which is created when missing. Raises IdentityError."""
+    """The keyring of the key file `path`, which is created when missing. Raises IdentityError, and of its
+    kind DamagedKey."""
     try:
         if not path.exists():
             _create(path)
@@ -103,21 +108,17 @@ def open_key(path: Path) -> Keyring:
         why = f"{error.strerror}; check the folder's owner and free space, or name another with --folder"
         raise IdentityError(f"cannot use the key file {path}: {why}") from error
     if not data.startswith(_KEY_HEADER) or len(data) != len(_KEY_HEADER) + 64:
-        raise IdentityError(
-            f"{path} is not an Ed25519 key of this program: move it away, and a new one is made"
-        )
+        raise DamagedKey(f"{path} is not an Ed25519 key of this program: it has {len(data)} bytes")
     keyring = Keyring(Ed25519PrivateKey.from_private_bytes(data[len(_KEY_HEADER) :][:32]))
     if keyring.public != data[-32:]:
-        raise IdentityError(
-            f"{path} is damaged (its two halves do not belong together): move it away, and a new one is made"
-        )
+        raise DamagedKey(f"{path} is damaged: its two halves do not belong together")
     return keyring
 
 
 def _create(path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     data = _KEY_HEADER + key.private_bytes_raw() + key.public_key().public_bytes_raw()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent, 0o700)
     write_durably(path, data, mode=0o600)
 
 

@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from swarm.durable import make_folder
 from swarm.events import AnyEvent, Event
 
 _BLOCK = 64 << 10
@@ -33,7 +34,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self.path = path
         self._file: IO[bytes] = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
         self._size = _whole_lines(self._file)

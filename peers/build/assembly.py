@@ -27,7 +27,7 @@ from peers.build import base_model, run_folder, spec_transfer
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.run_folder import RunFolder
+from peers.build.run_folder import DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
@@ -141,7 +141,11 @@ def observe(
 def _folder_of(invite: Invite, folder: Path | None) -> Path:
     """The run folder of the invite's run. Raises Refusal when the folder belongs to another run."""
     path = folder or run_folder.default_path(invite.run[:12])
-    if (here := run_folder.read(path)) is not None and here.digest != invite.run:
+    try:
+        here = run_folder.read(path)
+    except DamagedSpec:
+        here = None  # it is fetched again
+    if here is not None and here.digest != invite.run:
         raise Refusal(
             f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another"
             " folder with --folder"

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peers.errors import CannotHere
+from peers.errors import CannotHere, say
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Limits, Listen
 from swarm.durable import write_durably
-from swarm.identity import Keyring, open_key
+from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal
 from swarm.net import torch_free
 from swarm.net.ports import NetError, Unreachable
@@ -75,13 +75,25 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
         bus = events.Bus()
         bus.add(journal)
         try:
-            yield LocalPeer(peer_folder.path, open_key(peer_folder.path / "key"), bus)
+            yield LocalPeer(peer_folder.path, _own_key(peer_folder.path / "key"), bus)
         finally:
             journal.close()
             if journal.lost:
                 print(
                     f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr
                 )
+
+
+def _own_key(path: Path) -> Keyring:
+    """This peer's key. In place of a damaged one, which is kept aside, a new one: another peer of the same
+    machine."""
+    try:
+        return open_key(path)
+    except DamagedKey as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.rename(aside)
+        say(f"{error}. It is {aside} now; this peer goes on as another one, with a new key")
+        return open_key(path)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The run folder: everything that a run keeps on one machine.
 
     spec            the Spec as bytes; its sha256 is the run's digest
+    spec.copy       the same with a checksum: it tells whether the first is damaged, and stands in for it
     owner.key       signs memberships; only where the run was started
     model/          config.json and tokenizer files; model.safetensors, the base's weights, where adapters of
                     a local model are trained
@@ -16,6 +17,7 @@ A folder belongs to one run: opening it with another `[run]` is refused.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import time
@@ -26,16 +28,16 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from peers.errors import CannotHere, Refusal
+from peers.errors import CannotHere, Refusal, say
 from peers.runtime.peer_folder import MEMBERSHIP, PeerFolder, membership
-from swarm import PROTOCOL, wire
+from swarm import PROTOCOL, durable, wire
 from swarm import invite as invites
 from swarm.blocks import Blocks
 from swarm.config import Run
 from swarm.config_loading import run_dict
 from swarm.core.membership import needs_membership
-from swarm.durable import sync, write_durably
-from swarm.identity import Keyring, open_key
+from swarm.durable import Torn, copy_durably, read_checked, sync, write_checked, write_durably
+from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.invite import Invite, InviteError, InviteProblem
 from swarm.protocol import Role
 from swarm.run_types import Membership, Spec
@@ -59,6 +61,9 @@ MODEL_FILES = (
 
 BASE = "model.safetensors"
 """File of an adapter's base weights; joining peers fetch it, too, unless the base is on the Hub."""
+
+SPEC, COPY = "spec", "spec.copy"
+"""Files of the specification: without it a machine that started a run cannot go on with it."""
 
 TASK = "task/"
 """Prefix that distinguishes task files' names from model files'."""
@@ -92,10 +97,21 @@ class RunFolder:
         return PeerFolder(self.path / "peers" / name)
 
     def owner(self) -> Keyring:
-        """The owner's key. Raises Refusal on a machine that only joined the run."""
-        if not (self.path / "owner.key").exists():
+        """The owner's key. Raises Refusal on a machine that only joined the run, CannotHere for another
+        key."""
+        path = self.path / "owner.key"
+        if not path.exists():
             raise Refusal(f"{self.path} has no owner.key: only the machine that started the run can invite")
-        return open_key(self.path / "owner.key")
+        try:
+            owner, why = open_key(path), f"{path} is the key of another run's owner"
+        except DamagedKey as error:
+            owner, why = None, str(error)
+        if owner is None or owner.public.hex() != self.spec.owner:
+            raise CannotHere(
+                f"{why}: bring the file back from a copy. Peers that are in the run go on, and nobody can be"
+                " invited without it: a new key would be that of another owner"
+            )
+        return owner
 
     @property
     def name(self) -> str:
@@ -165,7 +181,7 @@ def usable_invite(word: str, path: Path | None, now: float) -> Invite:
 def make_folder(path: Path) -> Path:
     """Make a folder unless it exists, and return it. Raises CannotHere or OSError."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(path)
     except FileNotFoundError as error:
         why = f"{path} cannot be made ({error.filename}: {error.strerror})"
         raise CannotHere(f"{why}: name another folder with --folder") from error
@@ -180,31 +196,71 @@ def digest_of(spec: bytes) -> Digest:
     return Digest(hashlib.sha256(spec).hexdigest())
 
 
+class DamagedSpec(CannotHere):
+    """A run folder has a specification, and no copy of it is what was written."""
+
+
 def read(path: Path) -> RunFolder | None:
-    """The run of this folder, if it has one. Raises CannotHere when its spec is damaged."""
-    if not (path / "spec").exists():
+    """The run of this folder, if it has one. Raises DamagedSpec."""
+    content = spec_content(path)
+    return None if content is None else _of(path, content)
+
+
+def _of(path: Path, content: bytes) -> RunFolder:
+    return RunFolder(path, wire.decode(content, Spec), digest_of(content))
+
+
+def spec_content(path: Path) -> bytes | None:
+    """The bytes of this folder's specification, if it has one. Raises DamagedSpec."""
+    wrong = []
+    for name in (COPY, SPEC):  # the copy first: where it is whole it is what was written
+        try:
+            content = read_checked(path / name)
+            wire.decode(content, Spec)
+            return content
+        except FileNotFoundError:
+            continue
+        except (Torn, wire.WireError, OSError) as error:
+            wrong.append(f"{path / name} is damaged ({error})")
+    if not wrong:
         return None
-    content = (path / "spec").read_bytes()
-    try:
-        return RunFolder(path, wire.decode(content, Spec), digest_of(content))
-    except wire.WireError as error:
-        raise CannotHere(
-            f"{path / 'spec'} is damaged ({error}): move the folder away and start or join again"
-        ) from error
+    raise DamagedSpec(
+        f"{' and '.join(wrong)}: `swarm join` with an invite of the run fetches it again; where the run was"
+        f" started bring {SPEC} back from another peer's folder"
+    )
 
 
 def keep_spec(path: Path, content: bytes) -> RunFolder:
-    """Write a run's spec into the folder `path`. Raises Refusal when the folder belongs to another run."""
-    here = read(path)
-    digest = digest_of(content)
+    """Write a run's spec into the folder `path`, where it is not there or damaged. Raises Refusal when the
+    folder belongs to another run."""
+    digest, here = digest_of(content), None
+    with contextlib.suppress(DamagedSpec):  # `_write_spec` tells it
+        here = read(path)
     if here is not None and here.digest != digest:
         raise Refusal(
             f"{path} belongs to run {here.digest[:12]}, not to {digest[:12]}: name another folder with"
             " --folder"
         )
-    if here is None:
-        write_durably(path / "spec", content)
-    return RunFolder(path, wire.decode(content, Spec), digest)
+    try:
+        _write_spec(path, content)
+    except OSError as error:
+        if here is None:
+            raise
+        say(f"{error.filename} could not be written ({error.strerror}): the other copy is used")
+    return _of(path, content)
+
+
+def _write_spec(path: Path, content: bytes) -> None:
+    """Write what of the specification is not there or damaged. Raises OSError."""
+    for name, write in ((SPEC, write_durably), (COPY, write_checked)):
+        try:
+            whole = read_checked(path / name) == content
+        except (OSError, Torn):
+            whole = False
+        if not whole:
+            if (path / name).exists():
+                say(f"{path / name} was damaged: it is written again")
+            write(path / name, content)
 
 
 def existing_run(path: Path, run: Run) -> RunFolder | None:
@@ -213,9 +269,9 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
 
     Raises Refusal when the folder belongs to a run with other settings.
     """
-    here = read(path)
-    if here is None:
+    if (content := spec_content(path)) is None:
         return None
+    here = _of(path, content)
     # msgpack makes lists of tuples, as in a Spec.
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(run_dict(run)))
     settings = _pinned_as(decoded, here.spec.run)
@@ -225,7 +281,7 @@ def existing_run(path: Path, run: Run) -> RunFolder | None:
             f"{path} holds a run with other settings ({changed}): restore them, or name another folder with"
             " --folder"
         )
-    return here
+    return keep_spec(path, content)
 
 
 def create(path: Path, run: Run, policy: Path) -> RunFolder:
@@ -244,10 +300,11 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
         from swarm.learn.model import write_base
 
         write_base(policy, path / "model" / BASE)
-        sync(path / "model" / BASE)
     task_files.pack(run.task, path / "task")
     for name in _names(path / "task"):
         sync(path / "task" / name)
+        sync(path / "task")
+    sync(path)
     _check_first_task(run, path / "task", render)
     genesis = genesis_of(policy, run)
     write_durably(path / "genesis", genesis)
@@ -272,10 +329,9 @@ def create(path: Path, run: Run, policy: Path) -> RunFolder:
 
 def copy_files(policy: Path, target: Path) -> None:
     """Copy a model's files without its weights."""
-    target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         if (policy / name).exists():
-            write_durably(target / name, (policy / name).read_bytes())
+            copy_durably(policy / name, target / name)
 
 
 def genesis_of(policy: Path, run: Run) -> bytes:

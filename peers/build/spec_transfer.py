@@ -13,6 +13,7 @@ continued from any peer. Trained weights are not transferred here, but as releas
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import shutil
@@ -23,9 +24,9 @@ from pathlib import Path
 
 from peers.build import run_folder
 from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder
-from peers.errors import CannotHere, Refusal, Unreached
+from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
-from swarm.durable import sync
+from swarm.durable import copy_durably, make_folder, sync
 from swarm.net.ports import Mail, NetError, Refused
 from swarm.protocol import Service
 from swarm.run_types import Spec
@@ -52,7 +53,7 @@ class FileRequest(Struct):
 
 async def serve(mail: Mail, run: RunFolder) -> list[str]:
     """Serve `spec` from this run folder. Returns a sentence for each damaged file, which is not served."""
-    files, damaged = {"": run.path / "spec"} | dict(_files(run)), _damaged(run)
+    files, damaged, spec = dict(_files(run)), _damaged(run), run_folder.spec_content(run.path) or b""
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
@@ -61,6 +62,8 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
             raise Refused(str(error)) from error
         if ask.run != run.digest:
             raise Refused(f"this is a peer of run {run.digest[:12]}, not of {ask.run[:12]}")
+        if not ask.file:
+            return spec[max(0, ask.offset) :][:SLICE]
         if ask.file not in files:
             raise Refused(f"the run has no file {ask.file[:80]!r}")
         if ask.file in damaged:
@@ -69,7 +72,7 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
             return _slice(files[ask.file], ask.offset)
         except OSError as error:
             raise Refused(
-                f"{ask.file or 'the specification'} cannot be read here: {error.strerror}"
+                f"{ask.file} cannot be read here: {error.strerror}"
             ) from error
 
     await mail.serve(Service.SPEC, answer)
@@ -89,11 +92,10 @@ async def fetch(
     files = dict(_files(run))
     if model is not None:
         _take(model, run)
-    missing = [
-        name
-        for name, file in files.items()
-        if not _is_here(file, _expected(run.spec, name), run.spec.sizes[name])
-    ]
+    missing = list(await asyncio.to_thread(_damaged, run))
+    for name in missing:
+        if files[name].exists():
+            say(f"{files[name]} is damaged: it is fetched again")
     _check_room(path, sum(run.spec.sizes[name] for name in missing))
     for name in missing:
         await _Transfer(mail, run, name, files[name]).run(sources)
@@ -165,7 +167,7 @@ class _Part:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._file = open(path, "ab+")  # noqa: SIM115 (closed by `close`)
         self._sha = hashlib.sha256()
         self.begun = self.size = path.stat().st_size
@@ -274,11 +276,11 @@ def _expected(spec: Spec, name: str) -> Digest:
 
 
 def _is_here(file: Path, expected: Digest, size: int) -> bool:
-    """Whether a file is complete here. A large file is not read again, which would take minutes: it got its
-    name only after its digest was right."""
-    if not file.exists() or file.stat().st_size != size:
+    """Whether a file is complete and undamaged here: a second of CPU for a GB or two."""
+    try:
+        return file.stat().st_size == size and _digest(file) == expected
+    except OSError:
         return False
-    return size > LARGEST or _digest(file) == expected
 
 
 def _take(model: Path, run: RunFolder) -> None:
@@ -288,10 +290,7 @@ def _take(model: Path, run: RunFolder) -> None:
         if not local.exists():
             continue
         if _digest(local) == expected:
-            run.model.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(local, run.model / name)
-            sync(run.model / name)
-            sync(run.model)
+            copy_durably(local, run.model / name)
         elif name != BASE:
             # A local base may have its weights in other files: then they are fetched from a peer.
             what = "tokenizer" if "token" in name or "vocab" in name or "merges" in name else "model"

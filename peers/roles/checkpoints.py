@@ -5,6 +5,7 @@ Not handled here: the files themselves (swarm.learn.checkpoint), what the learne
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -39,8 +40,8 @@ class Checkpoints:
         if self._folder is None or not self._folder.exists():
             return None
         try:
-            held = msgspec.convert(self._learner.restore(self._folder), Progress)
-        except (FileNotFoundError, ValueError, RankLost) as error:
+            held = self._learner.restore(self._folder, partial(msgspec.convert, type=Progress))
+        except (OSError, ValueError, RankLost) as error:
             text = f"{error}: going on from the newest release with a fresh optimizer"
             self._host.emit(events.Noted, level="warning", text=text)
             return None

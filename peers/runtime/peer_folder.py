@@ -16,6 +16,7 @@ from pathlib import Path
 
 from peers.errors import CannotHere
 from swarm import wire
+from swarm.durable import make_folder
 from swarm.protocol import Role
 from swarm.run_types import Membership
 
@@ -33,7 +34,7 @@ class PeerFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         self._lock = os.open(path / "pid", os.O_RDWR | os.O_CREAT, 0o644)
         self._taken = False
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from swarm.learn import checkpoint, objectives
 from swarm.learn.weights import Snapshot
 from swarm.types import BatchRewards, Digest, Group
 from swarm.weights import Weights
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -215,22 +217,30 @@ class BaseLearner(ABC):
                 raise ValueError(
                     f"this checkpoint is of another run: its {what} is {facts.get(what)}, here it is {mine}"
                 )
-        version, steps = int(facts["version"]), int(facts["steps"])
+        try:
+            version, steps, extra = int(facts["version"]), int(facts["steps"]), dict(facts["extra"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this checkpoint cannot be read: it lacks {error}") from error
         self._load_tensors(tensors, steps)
         self.version, self._steps = version, steps
-        return dict(facts["extra"])
+        return extra
 
     def save(self, folder: Path, extra: Mapping[str, object] | None = None) -> None:
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
         checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
 
-    def restore(self, folder: Path) -> dict[str, Any]:
-        """Continue from a checkpoint; returns its `extra`.
+    def restore(self, folder: Path, read: Callable[[dict[str, Any]], T] = dict) -> T:
+        """Continue from a checkpoint; returns what `read` makes of its `extra`.
 
-        Raises FileNotFoundError when there is none, ValueError (nothing changed) when it is damaged or of
-        another model.
+        Raises FileNotFoundError when there is none, OSError when the disk does not give it, ValueError, also
+        of `read`, when it is damaged or of another model: nothing is changed then.
         """
-        return checkpoint.restore_rng_state(self.load_state(checkpoint.read(folder)))
+        state = checkpoint.read(folder)
+        rng, extra = checkpoint.read_rng_state(checkpoint.read_facts(state).get("extra", {}))
+        own = read(extra)
+        self.load_state(state)
+        torch.set_rng_state(rng)
+        return own
 
     @abstractmethod
     def statistics(self) -> dict[str, float]:

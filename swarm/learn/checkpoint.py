@@ -1,9 +1,10 @@
 """Checkpoints: a learner's whole state (fp32 master weights, moments, a few facts) as bytes and as a file.
 
-    tensors + facts --pack--> safetensors bytes --write--> checkpoint.safetensors, whole or absent
+    tensors + facts --pack--> safetensors bytes --write--> checkpoint.safetensors, with a checksum
                                                 --swarm.net.blobs--> another learner
 
-One file, because two renames would not be atomic together. Nothing is unpickled.
+One file, because two renames would not be atomic together: whole or absent, and read only as it was written.
+Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.torch import load, save
 from torch import Tensor
 
-from swarm.durable import write_durably
+from swarm.durable import read_checked, write_checked
 
 NAME = "checkpoint.safetensors"
 _FACTS = "facts"
@@ -33,10 +34,16 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Inverse of `pack`: tensors on the CPU, and facts. Raises ValueError when the bytes are not such a
     state."""
+    facts = read_facts(data)
+    return load(data), facts
+
+
+def read_facts(data: bytes) -> dict[str, Any]:
+    """The facts alone. Raises ValueError when the bytes are not such a state."""
     try:
         deserialize(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return load(data), dict(json.loads(header["__metadata__"][_FACTS]))
+        return dict(json.loads(header["__metadata__"][_FACTS]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this checkpoint cannot be read: {error}") from error
 
@@ -46,20 +53,28 @@ def with_rng_state(extra: Mapping[str, object] | None) -> dict[str, object]:
     return {"rng": torch.get_rng_state().numpy().tobytes().hex(), "own": dict(extra or {})}
 
 
-def restore_rng_state(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of `with_rng_state`: restores torch's random state, returns `extra`."""
-    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8))
-    return dict(extra["own"])
+def read_rng_state(extra: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """Inverse of `with_rng_state`: torch's random state, and `extra`. Raises ValueError when they are not
+    such."""
+    try:
+        state = torch.frombuffer(bytearray.fromhex(extra["rng"]), dtype=torch.uint8)
+        own = dict(extra["own"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this checkpoint cannot be read: it lacks {error}") from error
+    if state.shape != torch.get_rng_state().shape:
+        raise ValueError("this checkpoint is of another version of torch: its random state has another size")
+    return state, own
 
 
 def write(folder: Path, data: bytes) -> None:
     """Replace the checkpoint in `folder`, which is created when missing. Raises OSError; the old checkpoint
     stays then."""
-    write_durably(folder / NAME, data)
+    write_checked(folder / NAME, data)
 
 
 def read(folder: Path) -> bytes:
-    """The checkpoint's bytes. Raises FileNotFoundError when there is none."""
+    """The checkpoint's bytes. Raises FileNotFoundError when there is none, ValueError when they are not what
+    was written, OSError when the disk does not give them."""
     if not (folder / NAME).exists():
         raise FileNotFoundError(f"there is no checkpoint in {folder}")
-    return (folder / NAME).read_bytes()
+    return read_checked(folder / NAME)

@@ -33,7 +33,7 @@ from swarm.blocks import (
     read_leaf_list,
     root_of,
 )
-from swarm.durable import write_durably
+from swarm.durable import make_folder, read_checked, write_checked
 from swarm.image import Draft, Image
 from swarm.types import Digest, Struct
 from swarm.wire import WireError, decode, encode
@@ -104,7 +104,7 @@ class Shelf:
         self._numbers = count()
         self._refused = ""
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._read_back(folder)
 
     def __len__(self) -> int:
@@ -264,9 +264,9 @@ class Shelf:
     def _read_mark(self, path: Path) -> Held | None:
         """What the mark is beside; None when the mark is damaged."""
         try:
-            mark = decode(path.read_bytes(), Mark)
+            mark = decode(read_checked(path), Mark)
             leaves = read_leaf_list(mark.leaves, mark.size, self._rule(mark.size))
-        except (WireError, ValueError):
+        except (WireError, ValueError, OSError):  # Torn is a ValueError
             return None
         whole = root_of(leaves) == path.stem
         return Held(Digest(path.stem), mark.version, mark.size, leaves) if whole else None
@@ -284,7 +284,7 @@ class Shelf:
     def _note(self, held: Held, mark: str) -> None:
         if self._folder is not None:
             content = encode(Mark(version=held.version, size=held.size, leaves=leaf_list(held.leaves)))
-            self._try(write_durably, self._folder / f"{held.root}.{mark}", content)
+            self._try(write_checked, self._folder / f"{held.root}.{mark}", content)
 
     def _unlink(self, name: str) -> None:
         if self._folder is not None:

@@ -239,3 +239,44 @@ def test_a_missing_checkpoint_and_one_of_another_model_say_so(tmp_path: Path) ->
     Learner(Tabular(buckets=3), Run(optimizer=RATE)).save(tmp_path)
     with pytest.raises(ValueError, match="another model"):
         toy()[0].restore(tmp_path)
+
+
+def test_no_bit_of_a_checkpoint_can_flip_unseen(tmp_path: Path) -> None:
+    learner, _, _ = toy()
+    learner.step(torch.ones(learner.size))
+    learner.save(tmp_path)
+    path = tmp_path / checkpoint.NAME
+    content = path.read_bytes()
+    for place in random.Random(1).sample(range(len(content)), 200):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        fresh, _, _ = toy()
+        with pytest.raises(ValueError, match=r"checksum|cannot be read"):
+            fresh.restore(tmp_path)
+        assert fresh.version == 0
+
+
+@pytest.mark.parametrize("lacking", ["version", "steps", "extra"])
+def test_a_checkpoint_that_lacks_a_fact_says_so_and_changes_nothing(tmp_path: Path, lacking: str) -> None:
+    learner, _, _ = toy()
+    learner.step(torch.ones(learner.size))
+    tensors, facts = checkpoint.unpack(learner.state(checkpoint.with_rng_state({"n": 1})))
+    del facts[lacking]
+    checkpoint.write(tmp_path, checkpoint.pack(tensors, facts))
+    fresh, _, _ = toy()
+    with pytest.raises(ValueError, match=r"cannot be read: .*(rng|version|steps)"):
+        fresh.restore(tmp_path)
+    assert fresh.version == 0
+
+
+def test_a_checkpoint_whose_reader_refuses_it_changes_nothing(tmp_path: Path) -> None:
+    learner, _, _ = toy()
+    learner.step(torch.ones(learner.size))
+    learner.save(tmp_path, {"n": 1})
+
+    def refuse(own: dict[str, object]) -> None:
+        raise ValueError(f"{own} is of another program")
+
+    fresh, _, _ = toy()
+    with pytest.raises(ValueError, match="'n': 1} is of another program"):
+        fresh.restore(tmp_path, refuse)
+    assert fresh.version == 0
