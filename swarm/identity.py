@@ -46,6 +46,11 @@ class Keyring:
         self.public = key.public_key().public_bytes_raw()
         self._me = peer_id(self.public)
 
+    @classmethod
+    def new(cls) -> Keyring:
+        """Of a key that nobody else has, and no file."""
+        return cls(Ed25519PrivateKey.generate())
+
     @property
     def me(self) -> PeerId:
         return self._me

@@ -16,6 +16,7 @@ what the files are called (swarm.net.shelves).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import weakref
 from collections.abc import Callable
@@ -111,9 +112,18 @@ class _File:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.wanted = path, False
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if os.fstat(self.descriptor).st_size != size:
-            os.ftruncate(self.descriptor, size)
+        try:
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if error.errno != errno.EROFS or not path.exists():
+                raise
+            self.descriptor = os.open(path, os.O_RDONLY)  # what is here can still be given
+        try:
+            if os.fstat(self.descriptor).st_size != size:
+                os.ftruncate(self.descriptor, size)
+        except OSError:
+            os.close(self.descriptor)
+            raise
 
     def write(self, at: int, data: Buffer) -> None:
         left = memoryview(data)

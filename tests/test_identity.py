@@ -13,7 +13,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm import identity
-from swarm.identity import IdentityError, Keyring, human_name, open_key, peer_id, public_key, verify
+from swarm.identity import (
+    DamagedKey,
+    IdentityError,
+    Keyring,
+    human_name,
+    open_key,
+    peer_id,
+    public_key,
+    verify,
+)
 from swarm.types import PeerId
 
 FIXED = Keyring(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
@@ -121,11 +130,11 @@ def spoil_public(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", [spoil_header, spoil_public, lambda data: data[:-1], lambda data: b""])
-def test_a_damaged_key_says_what_to_do(tmp_path: Path, spoil) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_key_is_never_used(tmp_path: Path, spoil) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "key"
     open_key(path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(IdentityError, match="move it away"):
+    with pytest.raises(DamagedKey, match=str(path)):
         open_key(path)
 
 

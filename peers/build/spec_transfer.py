@@ -53,7 +53,7 @@ class FileRequest(Struct):
 
 async def serve(mail: Mail, run: RunFolder) -> list[str]:
     """Serve `spec` from this run folder. Returns a sentence for each damaged file, which is not served."""
-    files, damaged, spec = dict(_files(run)), _damaged(run), run_folder.spec_content(run.path) or b""
+    files, damaged, spec = dict(_files(run)), damaged_files(run), run_folder.spec_content(run.path) or b""
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
@@ -71,9 +71,7 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
         try:
             return _slice(files[ask.file], ask.offset)
         except OSError as error:
-            raise Refused(
-                f"{ask.file} cannot be read here: {error.strerror}"
-            ) from error
+            raise Refused(f"{ask.file} cannot be read here: {error.strerror}") from error
 
     await mail.serve(Service.SPEC, answer)
     return list(damaged.values())
@@ -92,7 +90,7 @@ async def fetch(
     files = dict(_files(run))
     if model is not None:
         _take(model, run)
-    missing = list(await asyncio.to_thread(_damaged, run))
+    missing = list(await asyncio.to_thread(damaged_files, run))
     for name in missing:
         if files[name].exists():
             say(f"{files[name]} is damaged: it is fetched again")
@@ -254,7 +252,7 @@ def _files(run: RunFolder) -> Iterator[tuple[str, Path]]:
         yield TASK + name, run.path / "task" / name
 
 
-def _damaged(run: RunFolder) -> dict[str, str]:
+def damaged_files(run: RunFolder) -> dict[str, str]:
     """Name -> a sentence on what is wrong with the file, and what to do."""
     found = {}
     for name, file in _files(run):

@@ -18,7 +18,7 @@ from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render
-from peers.build import run_folder
+from peers.build import run_folder, spec_transfer
 from peers.build.run_folder import RunFolder
 from peers.commands.up import Tail
 from peers.errors import CannotHere, Refusal, WrongUsage
@@ -30,7 +30,7 @@ from swarm.blocks import Blocks
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
-from swarm.identity import open_key
+from swarm.identity import Keyring
 from swarm.limits import RELEASE_LIMIT
 from swarm.protocol import Role
 from swarm.types import Release
@@ -117,6 +117,11 @@ def leave(folder: Path) -> int:
         return 0
     # `swarm up` restarts its children: ask it, and it asks them.
     asked = {"up": peers["up"]} if "up" in peers else peers
+    if nameless := [folder / "peers" / name / "pid" for name, pid in asked.items() if not pid]:
+        raise CannotHere(
+            f"{nameless[0]} does not say which process it is, since the disk lost or refused it: `fuser"
+            f" {nameless[0]}` does, and `kill` asks it to leave"
+        )
     for pid in asked.values():
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + LEAVE_PATIENCE
@@ -138,6 +143,8 @@ def export(folder: Path, target: Path) -> int:
         raise WrongUsage(f"{folder} is no run folder: `swarm start` and `swarm join` make one")
     if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
         raise WrongUsage(f"{target} is not empty and not a model folder: name another one")
+    for sentence in spec_transfer.damaged_files(run).values():
+        raise CannotHere(sentence)
     version, weights = newest_weights(folder, run)
     settings = from_run_dict(run.spec.run)
     if settings.model.training == "full":
@@ -193,9 +200,8 @@ def newest_weights(folder: Path, run: RunFolder) -> tuple[int, bytes]:
 
 def _kept(peer: Path, run: RunFolder) -> list[Release]:
     """Releases whose bytes a peer holds."""
-    if not (peer / "key").exists():
-        return []
-    frames, found = Frames(run.digest, open_key(peer / "key"), None, bool(run.spec.run["private"])), []
+    # any key will do to read what others signed, and that of a peer may be damaged
+    frames, found = Frames(run.digest, Keyring.new(), None, bool(run.spec.run["private"])), []
     for path in sorted((peer / RELEASES).glob("*")):
         try:
             found.append(wire.decode(frames.open(path.read_bytes(), RELEASE_LIMIT).body, Release))

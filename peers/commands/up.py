@@ -30,7 +30,7 @@ from rich.live import Live
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
 from peers.build.run_folder import make_folder, read
-from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
+from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage, say
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, leave_signals
 from swarm import config_loading
@@ -314,12 +314,13 @@ class _Screen:
 
 
 class Tail:
-    """Reads the new whole lines of a journal that another process writes. Raises CannotHere at a line that is
-    no event."""
+    """Reads the new whole lines of a journal that another process writes. A line that is no event, since a
+    disk lost or changed it, is left out; the first one is told."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._at = 0
+        self._told = False
 
     def news(self) -> Iterator[AnyEvent]:
         if not self.path.exists():
@@ -329,15 +330,18 @@ class Tail:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
+                self._at += len(line)
                 try:
                     event = from_line(line)
                 except msgspec.DecodeError as error:
-                    raise CannotHere(
-                        f"{self.path} is damaged at byte {self._at} ({error}): stop its peer and move the"
-                        " file away"
-                    ) from error
-                self._at += len(line)
+                    self._tell(self._at - len(line), error)
+                    continue
                 yield event
+
+    def _tell(self, at: int, error: msgspec.DecodeError) -> None:
+        if not self._told:
+            say(f"{self.path} is damaged at byte {at} ({error}): such lines are left out of what is shown")
+        self._told = True
 
 
 def headline(state: State, now: float) -> str:

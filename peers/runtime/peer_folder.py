@@ -23,6 +23,9 @@ from swarm.run_types import Membership
 MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""
 
+LONGEST_PID = 10
+"""Digits of the highest pid that Linux gives, and a few more."""
+
 RELEASES = "releases"
 """Folder in a peer's folder: releases as their publishers signed them, each named by the root of its
 weights."""
@@ -44,14 +47,16 @@ class PeerFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         self._taken = True
+        with contextlib.suppress(OSError):  # the pid is for people to read: a disk that refuses it costs that
+            pid = str(os.getpid()).encode()
+            os.pwrite(self._lock, pid, 0)  # over the last one: a full disk has room for that
+            os.ftruncate(self._lock, len(pid))
         return True
 
     def __enter__(self) -> PeerFolder:
         if not self._taken and not self.take():
-            owner = (self.path / "pid").read_text()
+            owner = _pid((self.path / "pid").read_bytes()) or "that its pid file does not name"
             raise CannotHere(
                 f"{self.path} is in use by process {owner}: `swarm leave` stops it, --folder names another"
             )
@@ -62,9 +67,6 @@ class PeerFolder:
 
     def release(self) -> None:
         # The kernel frees the lock of a killed process; forked children share it, so unlock explicitly.
-        # The pid is for people to read; a disk that fails must not hide why the peer ends.
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._lock, 0)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.close()
 
@@ -84,15 +86,20 @@ def free_peer_folder(path: Path, role: Role) -> PeerFolder:
 
 
 def running(path: Path) -> dict[str, int]:
-    """Peers of this run folder that run now: folder name -> pid."""
+    """Peers of this run folder that run now: folder name -> pid, 0 where the disk does not tell it."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
         with open(file, "rb+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                found[file.parent.name] = int(lock.read() or b"0")
+                found[file.parent.name] = _pid(lock.read())
     return found
+
+
+def _pid(content: bytes) -> int:
+    """What a pid file names; 0 when it names none, since a disk lost or refused it."""
+    return int(content) if content.isdigit() and len(content) <= LONGEST_PID else 0
 
 
 def membership(peer_folder: Path) -> Membership | None:

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,8 +34,6 @@ from swarm.learn import checkpoint, objectives
 from swarm.learn.weights import Snapshot
 from swarm.types import BatchRewards, Digest, Group
 from swarm.weights import Weights
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -229,7 +227,7 @@ class BaseLearner(ABC):
         """Write a checkpoint: complete, or the one before stays. The random state of torch is part of it."""
         checkpoint.write(folder, self.state(checkpoint.with_rng_state(extra)))
 
-    def restore(self, folder: Path, read: Callable[[dict[str, Any]], T] = dict) -> T:
+    def restore(self, folder: Path, read: Callable[[dict[str, Any]], Any] = dict) -> Any:
         """Continue from a checkpoint; returns what `read` makes of its `extra`.
 
         Raises FileNotFoundError when there is none, OSError when the disk does not give it, ValueError, also

@@ -104,8 +104,7 @@ class Shelf:
         self._numbers = count()
         self._refused = ""
         if folder is not None:
-            make_folder(folder)
-            self._read_back(folder)
+            self._try(self._read_back, folder)
 
     def __len__(self) -> int:
         """Blobs that are here."""
@@ -247,6 +246,7 @@ class Shelf:
 
     def _read_back(self, folder: Path) -> None:
         """Take up what is marked; remove the rest, which a crash left behind."""
+        make_folder(folder)
         for mark in ("release", "begun"):
             for path in sorted(folder.glob(f"*.{mark}")):
                 held = self._read_mark(path)
@@ -259,7 +259,7 @@ class Shelf:
         known = {f"{root}{end}" for root in self._shelved for end in ("", ".release", ".begun")}
         for path in folder.iterdir():
             if path.is_file() and path.name not in known:
-                path.unlink()
+                self._unlink(path.name)
 
     def _read_mark(self, path: Path) -> Held | None:
         """What the mark is beside; None when the mark is damaged."""

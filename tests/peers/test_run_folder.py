@@ -75,10 +75,37 @@ def test_a_folder_belongs_to_one_run(run: RunFolder) -> None:
     assert (run.path / "spec").read_bytes() == content
 
 
-def test_a_damaged_spec_says_what_to_do(run: RunFolder) -> None:
-    (run.path / "spec").write_bytes(b"\x00garbage")
-    with pytest.raises(CannotHere, match="move the folder away"):
+@pytest.mark.parametrize("file", [run_folder.SPEC, run_folder.COPY])
+@pytest.mark.parametrize("damage", ["cut", "zeros", "flipped", "gone"])
+def test_of_the_two_files_of_a_spec_one_may_be_damaged(
+    run: RunFolder, file: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run.path / file
+    whole = path.read_bytes()
+    for place in (5, len(whole) // 2, len(whole) - 45, len(whole) - 3) if damage == "flipped" else (0,):
+        damages = {
+            "cut": whole[: len(whole) // 2],
+            "zeros": bytes(len(whole)),
+            "flipped": whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :],
+            "gone": b"",
+        }
+        path.write_bytes(damages[damage])
+        if damage == "gone":
+            path.unlink()
+        assert run_folder.read(run.path) == run
+        assert run_folder.existing_run(run.path, Run()) == run
+        assert path.read_bytes() == whole, "it is mended"
+        assert damage == "gone" or f"{path} was damaged: it is written again" in capsys.readouterr().err
+
+
+def test_a_spec_of_which_nothing_is_whole_says_what_to_do_and_is_taken_from_others(run: RunFolder) -> None:
+    content = (run.path / run_folder.SPEC).read_bytes()
+    for file in (run_folder.SPEC, run_folder.COPY):
+        (run.path / file).write_bytes(b"\x00garbage")
+    with pytest.raises(CannotHere, match=r"damaged.*an invite of the run fetches it again"):
         run_folder.read(run.path)
+    assert run_folder.keep_spec(run.path, content) == run
+    assert run_folder.read(run.path) == run
 
 
 @pytest.mark.parametrize("training", ["full", "lora"])
@@ -208,7 +235,9 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path, policy: Path, trai
             tensor += 0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(len(tensor)))
     (run.path / "genesis").write_bytes(weights.release_bytes(moved))  # the newest that this machine holds
     begun = msgspec.structs.replace(run.spec, genesis=Blocks.of(weights.release_bytes(moved)).root)
-    (run.path / "spec").write_bytes(wire.encode(begun))
+    for file in (run_folder.SPEC, run_folder.COPY):
+        (run.path / file).unlink()
+    run_folder.keep_spec(run.path, wire.encode(begun))
     assert status.export(run.path, tmp_path / "out") == 0
     ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path / "out")("What is 1+1?").input_ids])
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -234,6 +263,19 @@ def test_who_only_joined_cannot_invite(run: RunFolder) -> None:
     (run.path / "owner.key").unlink()
     with pytest.raises(Refusal, match="only the machine that started the run"):
         run.owner()
+
+
+def test_an_owners_key_that_is_damaged_or_anothers_is_never_replaced(run: RunFolder) -> None:
+    path = run.path / "owner.key"
+    key, other = path.read_bytes(), run.path / "other.key"
+    open_key(other)
+    for damage in (b"", key[:-1], other.read_bytes()):
+        path.write_bytes(damage)
+        with pytest.raises(CannotHere, match="bring the file back from a copy"):
+            run.owner()
+        assert path.read_bytes() == damage
+    path.write_bytes(key)
+    assert run.owner().public.hex() == run.spec.owner
 
 
 def test_a_corner_is_held_by_one_process(tmp_path: Path) -> None:
