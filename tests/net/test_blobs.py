@@ -203,7 +203,7 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
         keeps._disk = None  # virtual time knows no threads
         await keeps.serve()
         with monkeypatch.context() as patch:
-            patch.setattr(shelves, "write_durably", full)
+            patch.setattr(shelves, "write_checked", full)
             patch.setattr(os, failing, full)
             for version in (1, 2, 3):
                 release = held(publisher, bytes([version]) * 99, version)

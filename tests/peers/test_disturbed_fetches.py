@@ -59,7 +59,7 @@ def test_a_receiver_whose_disk_is_full_goes_on_by_patches_and_serves(
         for blobs in (seed.releases.blobs, seed.releases.patches.files):
             blobs._disk = None  # virtual time knows no threads
         await seed.releases.serve()
-        monkeypatch.setattr("swarm.net.shelves.write_durably", full)
+        monkeypatch.setattr("swarm.net.shelves.write_checked", full)
         monkeypatch.setattr("os.pwrite", full)
         await swarm.release(BYTES[0])
         await swarm.take(seed, swarm.released[0])
