@@ -69,7 +69,7 @@ EXAMPLE = """examples:
   swarm join swarm1...                           help with a run
   swarm status --watch                           what the swarm is doing
 
-exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 no bootstrap reachable, 5 refused,
+exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 nobody answers, 5 refused,
 129, 130 and 143 left on a signal"""
 
 
@@ -121,6 +121,7 @@ def _add_running(commands: Any) -> None:
     it.add_argument("--as", dest="role", choices=ROLES, default="auto", help=as_help)
     _line(it)
     _serve(it)
+    _once(it)
     about = "let the peers of a run on this machine finish and leave"
     _command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run")
     about = "simulate a swarm in virtual time"
@@ -201,6 +202,7 @@ def _add_windows(commands: Any) -> None:
         help="any invite of a public swarm, an observer's of a private one",
     )
     _page(it)
+    _once(it)
     about = "serve the page over the journal of a finished run"
     it = _command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10")
     it.add_argument("journal", metavar="JOURNAL", type=Path, help="a journal.jsonl, or a run's folder")
@@ -336,6 +338,11 @@ def _line(it: argparse.ArgumentParser) -> None:
 def _serve(it: argparse.ArgumentParser) -> None:
     about = "mirror: fetch each release at once, be asked for it first; with an observer's invite only that"
     it.add_argument("--serve", choices=("held", "mirror"), help=about)
+
+
+def _once(it: argparse.ArgumentParser) -> None:
+    about = "where nobody answers, end with 4 instead of trying until somebody does"
+    it.add_argument("--once", action="store_true", help=about)
 
 
 def _sentence(about: str) -> str:

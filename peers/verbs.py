@@ -41,7 +41,8 @@ def join(args: argparse.Namespace) -> int:
     arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
     from peers.build import assembly
 
-    return assembly.join(word, None if args.role == "auto" else Role(args.role), loaded, args.folder)
+    role = None if args.role == "auto" else Role(args.role)
+    return assembly.join(word, role, loaded, args.folder, args.once)
 
 
 def dashboard(args: argparse.Namespace) -> int:
@@ -50,7 +51,7 @@ def dashboard(args: argparse.Namespace) -> int:
     arguments.read_invite(word, args.folder)
     from peers.commands import dashboard as window
 
-    return window.dashboard(word, loaded.config, args.folder)
+    return window.dashboard(word, loaded.config, args.folder, args.once)
 
 
 def replay(args: argparse.Namespace) -> int:

@@ -10,13 +10,11 @@ at once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,36 +22,35 @@ import msgspec
 
 from dashboard.views import InviteView
 from peers.build import base_model, run_folder, spec_transfer
+from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.run_folder import DamagedSpec, RunFolder
-from peers.errors import CannotHere, Refusal, WrongUsage
+from peers.build.real_host import folder_of, kept_up, membership_of, real_host, sources
+from peers.build.run_folder import RunFolder
+from peers.errors import CannotHere, WrongUsage
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
 from peers.runtime import peer_folder
-from peers.runtime.frames import Frames, MemberMail
-from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import MembershipRenewal, renewer
+from peers.runtime.host import Host
+from peers.runtime.membership_renewal import renewer
 from peers.runtime.mirror import mirrors
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
 from swarm import events
-from swarm.config import Config, Listen, Run
+from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
-from swarm.core.membership import Trust, needs_membership
-from swarm.identity import human_name, verify
+from swarm.core.membership import needs_membership
+from swarm.identity import human_name
 from swarm.invite import Invite
-from swarm.net.ports import Averager, Ports
 from swarm.page_settings import Page
 from swarm.protocol import INVITED, JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
-from swarm.types import PeerId
 from swarm.weights import Weights
 
 if TYPE_CHECKING:
@@ -69,10 +66,11 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     return run_until_signalled(lambda on_signal: _seed(run, config, paged, on_signal))
 
 
-def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None) -> int:
-    """`swarm join`: take part in the run that the invite names. Returns an exit code."""
+def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None, once: bool) -> int:
+    """`swarm join`: take part in the run that the invite names; try `once` to reach it, or until that works.
+    Returns an exit code."""
     invite = run_folder.usable_invite(word, folder, time.time())
-    path = _folder_of(invite, folder)
+    path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
     if chosen not in JOINING and not mirrors(loaded.config):
         raise WrongUsage(
@@ -81,156 +79,18 @@ def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None
         )
     machine = hardware.machine() if role is None and chosen in JOINING else None
     return run_until_signalled(
-        lambda on_signal: _join(invite, chosen, loaded.config, path, on_signal, machine)
+        lambda on_signal: _join(invite, chosen, loaded.config, path, once, on_signal, machine)
     )
-
-
-@dataclass(frozen=True)
-class WatchedSwarm:
-    """What `observe` passes to a program that watches a swarm."""
-
-    observer: Observer
-    invite: Invite
-    run: Run
-    has_history: bool
-    """A seed's history snapshot was received."""
-    leaving: asyncio.Event
-    """Set by a signal only: a complete run is still watched."""
-
-
-def observe(
-    word: str, folder: Path | None, config: Config, look: Callable[[WatchedSwarm], Awaitable[None]]
-) -> int:
-    """Join as an observer, without torch, for as long as `look` runs. Returns an exit code."""
-    invite = run_folder.usable_invite(word, folder, time.time())
-    path = _folder_of(invite, folder)
-
-    async def program(on_signal: SignalHandler) -> None:
-        with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
-            async with open_node(
-                local,
-                invite.run,
-                Listen(dial_only=True),
-                config.peer.limits,
-                invite.addresses,
-                light=True,
-            ) as node:
-                run = await spec_transfer.fetch_spec(node.mail, _peers_of(invite), invite.run, path)
-                host = _host(
-                    local,
-                    run,
-                    Role.OBSERVER,
-                    config,
-                    node,
-                    NoAverager(),
-                    _membership(invite, Role.OBSERVER, run, local),
-                )
-                observer, leaving = Observer(host, local.folder), asyncio.Event()
-                on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING
-
-                async def role() -> None:
-                    has_history = await observer.catch_up(_peers_of(invite))
-                    await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
-
-                async with observer.running(), MembershipRenewal(host, local.folder).running():
-                    await host.run(role)
-
-    return run_until_signalled(program)
-
-
-def _folder_of(invite: Invite, folder: Path | None) -> Path:
-    """The run folder of the invite's run. Raises Refusal when the folder belongs to another run."""
-    path = folder or run_folder.default_path(invite.run[:12])
-    try:
-        here = run_folder.read(path)
-    except DamagedSpec:
-        here = None  # it is fetched again
-    if here is not None and here.digest != invite.run:
-        raise Refusal(
-            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another"
-            " folder with --folder"
-        )
-    return run_folder.make_folder(path)
-
-
-def _membership(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
-    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs one and
-    there is none."""
-    membership = invite.admit(local.keyring.me) if invite.role is role else None
-    renewed = peer_folder.membership(local.folder)
-    if renewed is not None and _trust(run).objection(local.keyring.me, role, renewed, time.time()) is None:
-        membership = max(
-            (membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0
-        )
-    if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
-        one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
-        raise Refusal(
-            f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role"
-            f" {role.value}`)"
-        )
-    return membership
-
-
-def _peers_of(invite: Invite) -> list[PeerId]:
-    return [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
 
 
 # --- the parts ----------------------------------------------------------------------------------------------
 
 
-def _host(
-    local: LocalPeer,
-    run: RunFolder,
-    role: Role,
-    config: Config,
-    node: Node,
-    averager: Averager,
-    membership: Membership | None,
-) -> Host:
-    """The peer's Host over real ports."""
-    spec = run.spec
-    config = Config(run=from_run_dict(spec.run), peer=config.peer)
-    trust = _trust(run)
-    frames = Frames(run.digest, local.keyring, membership, config.run.private)
-    mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
-    ports = Ports(
-        clock=node.clock,
-        board=node.board,
-        gossip=node.gossip,
-        mail=mail,
-        averager=averager,
-        work=node.work,
-        keyring=local.keyring,
-        addresses=node.addresses,
-        relayed=node.relayed,
-        introduced=node.network.introduce,
-    )
-    who = PeerInfo(
-        name=human_name(local.keyring.me),
-        role=role,
-        run=run.digest,
-        incarnation=int(time.time() * 1000),
-        hardware=hardware.describe(),
-        membership=membership,
-        observes=ROLES[role].observes,
-        genesis=run.spec.genesis,
-        release_size=run.spec.release_size,
-    )
-    shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
-    host = Host(who, config, ports, frames, local.bus, trust, shelf, node.network.remember)
-    node.mail.prefer(host.known_sender)
-    host.releases.patches.version_zero.write = base_model.version_zero(config.run)
-    return host
-
-
-def _trust(run: RunFolder) -> Trust:
-    return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)
-
-
 async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHandler) -> None:
     with open_local_peer(run.peer_folder(Role.SEED)) as local:
-        async with open_node(local, run.digest, config.peer.listen, config.peer.limits, ()) as node:
-            host = _host(
+        entering = Entering(run.path, once=False, has_run=True)
+        async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
+            host = real_host(
                 local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
             )
             for damage in await spec_transfer.serve(node.mail, run):
@@ -238,11 +98,11 @@ async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHa
                 host.emit(events.Noted, level="error", text=damage)
             on_signal.leave = host.leave
             observer, settings = Observer(host, local.folder), config.peer.page
-            renewal = MembershipRenewal(host, local.folder, renewer(run.owner(), run.name))
+            renews = renewer(run.owner(), run.name)
             shown = (
                 _page(local, run, node.addresses(), observer, settings) if paged else contextlib.nullcontext()
             )
-            async with observer.running(), renewal.running(), shown:
+            async with observer.running(), kept_up(host, local, node, renews), shown:
                 _print_invites(local, run, node.addresses())
                 await host.run(Seed(host, _genesis(run, host)).run)
 
@@ -294,17 +154,26 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
 
 
 async def _join(
-    invite: Invite, role: Role, config: Config, path: Path, on_signal: SignalHandler, machine: Machine | None
+    invite: Invite,
+    role: Role,
+    config: Config,
+    path: Path,
+    once: bool,
+    on_signal: SignalHandler,
+    machine: Machine | None,
 ) -> None:
     """Join as `role`; when `machine` is given, as the role and precision that fit it."""
     with open_local_peer(peer_folder.free_peer_folder(path, role)) as local:
         line = config.peer.listen, config.peer.limits
-        async with open_node(local, invite.run, *line, invite.addresses) as node:
+        entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
+        async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
             model = None if config.run.model.name == "embedded" else Path(config.run.model.name)
-            run = await spec_transfer.fetch(node.mail, _peers_of(invite), invite.run, path, model)
+            run = await entering.until_had(
+                lambda: spec_transfer.fetch(node.mail, sources(node, invite), invite.run, path, model)
+            )
             if machine is not None:
                 role, config = _fitting(invite, run, config, machine)
-            membership = _membership(invite, role, run, local)
+            membership = membership_of(invite, role, run, local)
             await spec_transfer.serve(node.mail, run)
             who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
@@ -340,9 +209,9 @@ async def _act(
 ) -> None:
     """Build the role's engine or learner, and run it."""
     if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
-        host = _host(local, run, role, config, node, NoAverager(), membership)
+        host = real_host(local, run, role, config, node, NoAverager(), membership)
         on_signal.leave, host.status.phase = host.leave, Phase.SERVING
-        async with live_line(host), MembershipRenewal(host, local.folder).running():
+        async with live_line(host), kept_up(host, local, node):
             return await host.run(host.stop.wait)
     from peers.build import factory
 
@@ -351,19 +220,19 @@ async def _act(
     if ROLES[role].policy is Policy.TRAINED:
         butterfly = settings.averaging.mode == "butterfly"
         async with open_averager(local, run, node) if butterfly else nullcontext(NoAverager()) as averager:
-            host = _host(local, run, role, config, node, averager, membership)
+            host = real_host(local, run, role, config, node, averager, membership)
             on_signal.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                async with live_line(host), MembershipRenewal(host, local.folder).running():
+                async with live_line(host), kept_up(host, local, node):
                     await host.run(
                         program(host, learner, source, tokenization, local.folder / "checkpoint").run
                     )
         return None
-    host = _host(local, run, role, config, node, NoAverager(), membership)
+    host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with live_line(host), MembershipRenewal(host, local.folder).running():
+        async with live_line(host), kept_up(host, local, node):
             await host.run(program(host, engine, source).run)
 
 

@@ -1,7 +1,7 @@
 """Opens what a peer runs on: its folder with key and journal, its network node, and its averager.
 
     PeerFolder --open_local_peer--> LocalPeer (folder, keyring, bus)
-    LocalPeer, run --open_node--> Node
+    LocalPeer, run, addresses --open_node--> Node
 
 Invariant: everything opened here is closed when the peer leaves, in reverse order. Not handled here: what the
 peer does (peers.build.assembly).
@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from peers.build.entering import Entering
 from peers.errors import CannotHere, say
+from peers.runtime import contacts
+from peers.runtime.contacts import Contacts
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Limits, Listen
@@ -45,11 +48,12 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass
 class LocalPeer:
-    """A peer on this machine: its folder, its key, and the bus that writes its journal."""
+    """A peer on this machine: its folder, its key, the bus that writes its journal, and whom it met."""
 
     folder: Path
     keyring: Keyring
     bus: events.Bus
+    contacts: Contacts
 
     def keep(self, path: Path, text: str, otherwise: str) -> None:
         """Write an optional file for later starts; when the disk is full, report `otherwise`, the
@@ -75,7 +79,8 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
         bus = events.Bus()
         bus.add(journal)
         try:
-            yield LocalPeer(peer_folder.path, _own_key(peer_folder.path / "key"), bus)
+            path = peer_folder.path
+            yield LocalPeer(path, _own_key(path / "key"), bus, Contacts(path))
         finally:
             journal.close()
             if journal.lost:
@@ -103,15 +108,19 @@ async def open_node(
     listen: Listen,
     limits: Limits,
     bootstrap: Sequence[str],
+    entering: Entering,
     light: bool = False,
 ) -> AsyncIterator[Node]:
-    """Run a node under supervision; a `light` one does not import torch."""
+    """Run a node under supervision, which dials the bootstrap peers and all that this run folder's peers
+    met; a `light` one does not import torch."""
     if light:
         torch_free.enter()
     else:
         one_thread()
     from swarm.net.hive import Node
+    from swarm.net.network import WayIn
 
+    met = {one.peer: one.addresses for one in contacts.of_run(local.folder.parent.parent)}
     listen = last_port(listen, local.folder / "port")
     try:
         node = await Node.start(
@@ -122,6 +131,7 @@ async def open_node(
             bootstrap=bootstrap,
             report=local.report,
             limits=limits,
+            way_in=WayIn(met, entering.unreached),
         )
     except Unreachable:
         raise

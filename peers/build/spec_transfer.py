@@ -6,7 +6,8 @@ offset; the answer is at most one slice, read from the disk for each request.
 
     Spec --> model/<file>, task/<file>:   <file>.part grows slice by slice --digest is right--> <file>
 
-The joiner verifies everything: the Spec must have the digest in its invite, each file the digest and the size
+What a run folder holds already is not asked for: a peer that comes back alone needs nobody. The joiner
+verifies everything: the Spec must have the digest in its invite, each file the digest and the size
 in the Spec, and only names that a model or a task has are written. A `.part` of an interrupted transfer is
 continued from any peer. Trained weights are not transferred here, but as releases.
 """
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from peers.build import run_folder
-from peers.build.run_folder import BASE, MODEL_FILES, TASK, RunFolder
+from peers.build.run_folder import BASE, MODEL_FILES, TASK, DamagedSpec, RunFolder
 from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
 from swarm.durable import copy_durably, make_folder, sync
@@ -100,10 +101,26 @@ async def fetch(
     return run
 
 
+def is_complete(path: Path, digest: Digest) -> bool:
+    """Whether the run's spec and all its files are in the run folder `path`; a file may be damaged."""
+    run = _run_here(path, digest)
+    return run is not None and all(file.exists() for _, file in _files(run))
+
+
+def _run_here(path: Path, digest: Digest) -> RunFolder | None:
+    """The run, if its whole spec is in the folder."""
+    try:
+        run = run_folder.read(path)
+    except DamagedSpec:
+        return None  # it is fetched again
+    return run if run is not None and run.digest == digest else None
+
+
 async def fetch_spec(mail: Mail, sources: Sequence[PeerId], digest: Digest, path: Path) -> RunFolder:
-    """Fetch the run's spec into the run folder `path`, without files: enough for an observer. Raises as
-    `fetch`."""
-    content = await _fetch_spec(mail, sources, digest)
+    """The run's spec, fetched into the run folder `path` unless it is there, without files: enough for an
+    observer. Raises as `fetch`."""
+    here = run_folder.spec_content(path) if _run_here(path, digest) is not None else None
+    content = here or await _fetch_spec(mail, sources, digest)
     try:
         spec = wire.decode(content, Spec)
     except wire.WireError as error:

@@ -1,6 +1,6 @@
 """`swarm dashboard` and `swarm replay`: serve the page of a swarm elsewhere, or of a finished run's journal.
 
-    invite  -> an observer (peers.build.assembly) -> Observer -> page        journal -> Replay -> page
+    invite  -> an observer (peers.build.watching) -> Observer -> page        journal -> Replay -> page
 
 Both serve until a signal. Not handled here: the page of a run on this machine, which its seed serves.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dashboard.views import InviteView
-from peers.build import assembly, run_folder
+from peers.build import run_folder, watching
 from peers.build.page_server import page, public_invite
 from peers.errors import WrongUsage
 from peers.runtime.signals import SignalHandler, run_until_signalled
@@ -25,11 +25,12 @@ from swarm.page_settings import Page
 from swarm.protocol import Role
 
 
-def dashboard(word: str, config: Config, folder: Path | None) -> int:
-    """Join as an observer and serve the page until a signal. Returns an exit code."""
+def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int:
+    """Join as an observer and serve the page until a signal; try `once` to reach the swarm, or until that
+    works. Returns an exit code."""
     from dashboard import app, server  # noqa: F401 (slow to import: before this peer connects)
 
-    async def look(watched: assembly.WatchedSwarm) -> None:
+    async def look(watched: watching.WatchedSwarm) -> None:
         print(
             f"watching run {watched.run.name} {watched.invite.run[:12]} (Ctrl-C leaves)",
             file=sys.stderr,
@@ -38,10 +39,10 @@ def dashboard(word: str, config: Config, folder: Path | None) -> int:
         async with page(watched.observer.feed, config.peer.page, _invite_shown(watched, config.peer.page)):
             await watched.leaving.wait()
 
-    return assembly.observe(word, folder, config, look)
+    return watching.observe(word, folder, config, once, look)
 
 
-def _invite_shown(watched: assembly.WatchedSwarm, settings: Page) -> InviteView | None:
+def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView | None:
     """The invite that the page shows; none for a private run, where this peer's own invite makes
     observers."""
     return (

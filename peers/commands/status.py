@@ -89,9 +89,9 @@ def _show(state: State, as_json: bool) -> None:
 def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_json: bool) -> int:
     """Join as an observer: show the history that a seed sends, or what arrives in LISTEN seconds; with
     `watch` until a signal."""
-    from peers.build import assembly
+    from peers.build import watching
 
-    async def look(watched: assembly.WatchedSwarm) -> None:
+    async def look(watched: watching.WatchedSwarm) -> None:
         if watch:
             with Live(console=Console(), refresh_per_second=4) as live:
                 while not watched.leaving.is_set():
@@ -101,7 +101,7 @@ def _observe(word: str, folder: Path | None, config: Config, watch: bool, as_jso
             await _wait(watched.leaving, LISTEN)
         _show(watched.observer.state, as_json)
 
-    return assembly.observe(word, folder, config, look)
+    return watching.observe(word, folder, config, not watch, look)
 
 
 async def _wait(leaving: asyncio.Event, seconds: float) -> None:

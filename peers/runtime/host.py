@@ -53,8 +53,8 @@ TRAFFIC_EVERY = 5
 """Heartbeats between two Transferred events: the page shows flows as a mean over seconds, and such an event
 is as long as two heartbeats."""
 
-Dialable = Callable[[PeerId, tuple[str, ...]], None]
-"""(peer, addresses in its heartbeat): the node remembers where the peer can be dialled."""
+Met = Callable[[PeerId, Beat], None]
+"""(peer, its heartbeat): the node remembers where the peer can be dialled."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Host:
         bus: events.Bus,
         trust: Trust,
         shelf: Path | None = None,
-        dialable: Dialable = lambda *_: None,
+        met: Met = lambda *_: None,
     ) -> None:
         """Releases' bytes are held in the folder `shelf`, or in memory when it is None."""
-        self._dialable, self.frames = dialable, frames
+        self._met, self.frames = met, frames
         self.traffic = Traffic(ports.clock.now())
         self.ports = self.traffic.counted(ports)
         self.who, self.config, self.bus, self.trust = who, config, bus, trust
@@ -248,7 +248,7 @@ class Host:
             return
         if before is None or before.weights != beat.weights:
             self.releases.candidates.found(beat.version, beat.weights)
-        self._dialable(opened.sender, beat.addresses)
+        self._met(opened.sender, beat)
         if self.who.observes:
             self.emit(events.Heard, subject=opened.sender, beat=beat)
         if beat.phase is Phase.LEAVING:

@@ -34,7 +34,7 @@ from swarm.net.board import Dht, DhtBoard
 from swarm.net.children import NodeChildren
 from swarm.net.gossip import PubSub
 from swarm.net.mail import StreamMail
-from swarm.net.network import Network, Report, parsed
+from swarm.net.network import BOOTSTRAP_ALONE, Network, Report, WayIn, parsed
 from swarm.net.p2pd import Daemon, hang_up
 from swarm.net.ports import NetError
 from swarm.net.rate import RateLimits
@@ -126,14 +126,17 @@ class Node:
         bootstrap: Sequence[str],
         report: Report,
         limits: Limits = UNLIMITED,
+        way_in: WayIn = BOOTSTRAP_ALONE,
     ) -> Node:
-        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address) or Unreachable (no
-        bootstrap answered)."""
+        """p2pd, a way into the network, DHT. Raises NetError (port taken, bad address), or what
+        `way_in.unreached` raises when nobody answered: Unreachable, unless told otherwise."""
         guard.install()
         node = cls(keyring, key_path, run, listen, bootstrap, report, limits)
         try:
             await node._children.launch_daemon()
-            await node.network.enter()
+            for peer, addresses in way_in.met.items():
+                node.network.remember(peer, addresses)
+            await node.network.enter(way_in.unreached)
             await node._children.launch_dht()
             complaints = await node.network.greet(node.network.peers)
             if complaints:

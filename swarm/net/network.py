@@ -1,14 +1,14 @@
 """Who is connected with this node, where the others can be dialled, and the way back to all of them.
 
-    bootstrap addresses ---- enter, watch ---> p2pd dials --> peers --greet--> DHT
-    what heartbeats tell --remember--> find ---'
-    what others tell of a peer --introduce--^
+    bootstrap addresses ------------- enter, watch ---> p2pd dials --> peers --greet--> DHT
+    what heartbeats tell, now or before --remember--> enter, find, seek ---'
+    what others tell of a peer ------ introduce --^
       nobody is connected, or a bootstrap peer is missing: dial, until they are back
       nobody listens to what is published here: connect anew with the bootstrap peers
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
-is missing. Not handled: relays beyond the bootstrap's, a p2pd that does not answer (it is doubted, and
-swarm.net.supervision looks at it).
+is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, relays
+beyond the bootstrap's, a p2pd that does not answer (it is doubted, and swarm.net.supervision looks at it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import base58
 
@@ -35,6 +36,32 @@ log = logging.getLogger(__name__)
 Report = Callable[[str, str, float | None], None]
 """(part, what happened, None) for a fault; (part, what happened, seconds it lasted) when it is over."""
 
+Unreached = Callable[[Unreachable], Awaitable[bool]]
+"""What becomes of a node that reached nobody: it tries again (true), goes on alone (false), or ends, by an
+exception."""
+
+
+async def give_up(error: Unreachable) -> bool:
+    """A node that reached nobody ends."""
+    raise error
+
+
+async def go_on_alone(_: Unreachable) -> bool:
+    """A node that reached nobody waits for others, and goes on dialling them."""
+    return False
+
+
+class WayIn(NamedTuple):
+    """How a node gets to the others, beside bootstrap addresses."""
+
+    met: Mapping[PeerId, Sequence[str]] = {}
+    """Peers that were met before, and their addresses."""
+    unreached: Unreached = give_up
+
+
+BOOTSTRAP_ALONE = WayIn()
+
+
 LOOK_SECONDS = 2.0
 """Seconds between two looks at who is connected; the network is found again within a few of these."""
 
@@ -46,6 +73,9 @@ SOME = 8
 
 ADDRESSES_KNOWN, ADDRESSES_OF_ONE = 1024, 4
 """Peers whose addresses are remembered, and how many of each."""
+
+REASONS = 3
+"""Addresses whose failures are told: the others are counted."""
 
 HINTS = 256
 """Peers of whom others told addresses: those of a few fetches."""
@@ -105,17 +135,32 @@ class Network:
         """A new p2pd is connected with nobody."""
         self.peers = frozenset()
 
-    async def enter(self) -> None:
-        """Connect with a bootstrap peer, if there are any. Raises Unreachable naming each and how it
-        failed."""
+    async def enter(self, unreached: Unreached) -> None:
+        """Connect with the bootstrap peers and those that were met before, all at once, if there are any;
+        `unreached` says what to do when nobody answers."""
+        while complaint := await self._enter():
+            if not await unreached(Unreachable(complaint)):
+                self._lost_at = time.monotonic()
+                return self._report(Part.NETWORK, complaint, None)
+
+    async def _enter(self) -> str:
+        """Which addresses failed, and how; empty when somebody is connected or nobody is known."""
+        met = [address for peer in self._addresses if peer != self._me for address in self._told(peer)]
+        wanted = list(dict.fromkeys([*self._bootstrap, *met]))
         line = await self._children.line()
-        reasons = await asyncio.gather(*map(line.reach, self._bootstrap))
+        reasons = await asyncio.gather(*map(line.reach, wanted))
         self.peers = await line.connected()
-        if self._bootstrap and all(reasons):
-            each = "; ".join(
-                f"{address.text}: {why}" for address, why in zip(self._bootstrap, reasons, strict=True)
-            )
-            raise Unreachable(f"no bootstrap peer could be reached: {each}")
+        if not all(reasons) or not wanted:
+            return ""
+        failed = list(zip(wanted, reasons, strict=True))
+        each = "; ".join(f"{address.text}: {why}" for address, why in failed[:REASONS])
+        more = f"; and {len(failed) - REASONS} more" if len(failed) > REASONS else ""
+        return f"no peer could be reached: {each}{more}"
+
+    async def seek(self, peers: Iterable[PeerId]) -> None:
+        """Dial those of these peers that are not connected, all at once, by the addresses that they told."""
+        missing = [peer for peer in peers if peer not in self.peers]
+        await self._reach(await self._children.line(), [one for peer in missing for one in self._told(peer)])
 
     async def greet(self, peers: frozenset[PeerId]) -> tuple[str, ...]:
         """Make connected peers known to the DHT, if it stands. Returns complaints."""
@@ -205,6 +250,9 @@ class Network:
         if not self.peers:
             some = random.sample([*self._addresses], min(SOME, len(self._addresses)))
             wanted += [address for peer in some if peer != self._me for address in self._told(peer)]
+        await self._reach(line, wanted)
+
+    async def _reach(self, line: Daemon, wanted: Sequence[Address]) -> None:
         reasons = await asyncio.gather(*map(line.reach, wanted))
         for address, why in zip(wanted, reasons, strict=True):
             log.debug("dialled %s: %s", address.text, why or "connected")

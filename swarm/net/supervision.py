@@ -13,14 +13,13 @@ lost while both live (swarm.net.network).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from functools import partial
 
 from swarm.net.board import alive
 from swarm.net.children import NodeChildren
-from swarm.net.network import Network, Report
-from swarm.net.ports import NetError, Unreachable
+from swarm.net.network import Network, Report, go_on_alone
+from swarm.net.ports import NetError
 from swarm.protocol import Part
 
 LOOK_SECONDS = 0.25
@@ -91,8 +90,7 @@ class Supervisor:
     async def _renew_daemon(self) -> None:
         await self._children.stop()
         await self._children.launch_daemon()
-        with contextlib.suppress(Unreachable):  # the network's watcher goes on trying
-            await self._network.enter()
+        await self._network.enter(go_on_alone)
         await self._renew_dht()
 
     async def _renew_dht(self) -> None:

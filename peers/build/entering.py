@@ -1,0 +1,66 @@
+"""What a peer does while nobody answers: it tries again for as long as it runs, or once with `--once`.
+
+    no peer answers      the run is in this folder   -> it goes on alone, and others find it here
+                         it is not                   -> again after a pause that grows
+    nobody gives the run's files                     -> again after a pause that grows
+
+Not handled here: which addresses are dialled, and that they are dialled again later (swarm.net.network).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from peers.errors import Unreached, say
+from swarm.net.ports import Unreachable
+
+T = TypeVar("T")
+
+FIRST, LONGEST = 1.0, 60.0
+"""Seconds of the first pause and of the longest: each is twice the one before."""
+
+NEXT = (
+    "if the run's other machines are gone, ask somebody who is in the run for a new word (`swarm invite`);"
+    " Ctrl-C ends this"
+)
+
+
+class Entering:
+    """One peer's way into the network of its run."""
+
+    def __init__(self, path: Path, once: bool, has_run: bool) -> None:
+        """`path` is the run folder; `has_run`: all that this peer needs of the run lies there."""
+        self._path, self._once, self._has_run = path, once, has_run
+        self._pause = FIRST
+
+    async def unreached(self, error: Unreachable) -> bool:
+        """Nobody answered: try again, or go on alone (False). Raises `error` when one try is all."""
+        if self._once:
+            raise error
+        if not self._has_run:
+            return await self._wait(str(error))
+        say(
+            f"{error}. This peer goes on alone with what is in {self._path}, and dials them until somebody"
+            f" answers; `swarm invite --folder {self._path}` prints a word by which others come to it"
+        )
+        return False
+
+    async def until_had(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        """The result of `fetch`, tried until it does not raise Unreached, or once."""
+        while True:
+            try:
+                return await fetch()
+            except Unreached as error:
+                if self._once:
+                    raise
+                await self._wait(str(error))
+
+    async def _wait(self, why: str) -> bool:
+        """Say what failed, and wait. True: it is time to try again."""
+        say(f"{why}. Trying again in {self._pause:.0f} s, until it works; {NEXT}")
+        await asyncio.sleep(self._pause)
+        self._pause = min(LONGEST, 2 * self._pause)
+        return True

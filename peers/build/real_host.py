@@ -1,0 +1,141 @@
+"""A peer's Host over a real node, and what an invite gives to it: its run folder and its membership.
+
+    Invite --folder_of--> run folder        Invite, or what was renewed --membership_of--> Membership
+    LocalPeer, RunFolder, Node, Averager --real_host--> Host
+
+Not handled here: opening the node (peers.build.local_peer), what the role does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peers.build import base_model, run_folder
+from peers.build.local_peer import LocalPeer
+from peers.build.run_folder import DamagedSpec, RunFolder
+from peers.errors import Refusal
+from peers.fit import hardware
+from peers.runtime import peer_folder
+from peers.runtime.frames import Frames, MemberMail
+from peers.runtime.host import Host, PeerInfo
+from peers.runtime.membership_renewal import MembershipRenewal, Renews
+from peers.runtime.mirror import mirrors
+from swarm.config import Config
+from swarm.config_loading import from_run_dict
+from swarm.core.membership import Trust, needs_membership
+from swarm.identity import human_name, verify
+from swarm.invite import Invite
+from swarm.net.ports import Averager, Ports
+from swarm.protocol import ROLES, Role
+from swarm.run_types import Membership
+from swarm.types import Beat, PeerId
+
+if TYPE_CHECKING:
+    from swarm.net.hive import Node
+
+
+def folder_of(invite: Invite, folder: Path | None) -> Path:
+    """The run folder of the invite's run. Raises Refusal when the folder belongs to another run."""
+    path = folder or run_folder.default_path(invite.run[:12])
+    try:
+        here = run_folder.read(path)
+    except DamagedSpec:
+        here = None  # it is fetched again
+    if here is not None and here.digest != invite.run:
+        raise Refusal(
+            f"{path} belongs to run {here.digest[:12]}, the invite is for {invite.run[:12]}: name another"
+            " folder with --folder"
+        )
+    return run_folder.make_folder(path)
+
+
+def membership_of(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
+    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs one and
+    there is none."""
+    membership = invite.admit(local.keyring.me) if invite.role is role else None
+    renewed = peer_folder.membership(local.folder)
+    if renewed is not None and trust_of(run).objection(local.keyring.me, role, renewed, time.time()) is None:
+        membership = max(
+            (membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0
+        )
+    if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
+        one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
+        raise Refusal(
+            f"this invite does not admit {one}: ask the run's owner for one (`swarm invite --role"
+            f" {role.value}`)"
+        )
+    return membership
+
+
+def real_host(
+    local: LocalPeer,
+    run: RunFolder,
+    role: Role,
+    config: Config,
+    node: Node,
+    averager: Averager,
+    membership: Membership | None,
+) -> Host:
+    """The peer's Host over real ports."""
+    spec = run.spec
+    config = Config(run=from_run_dict(spec.run), peer=config.peer)
+    trust = trust_of(run)
+    frames = Frames(run.digest, local.keyring, membership, config.run.private)
+    mail = MemberMail(node.mail, frames, trust, node.clock) if config.run.private else node.mail
+    ports = Ports(
+        clock=node.clock,
+        board=node.board,
+        gossip=node.gossip,
+        mail=mail,
+        averager=averager,
+        work=node.work,
+        keyring=local.keyring,
+        addresses=node.addresses,
+        relayed=node.relayed,
+        introduced=node.network.introduce,
+    )
+    who = PeerInfo(
+        name=human_name(local.keyring.me),
+        role=role,
+        run=run.digest,
+        incarnation=int(time.time() * 1000),
+        hardware=hardware.describe(),
+        membership=membership,
+        observes=ROLES[role].observes,
+        genesis=run.spec.genesis,
+        release_size=run.spec.release_size,
+    )
+    shelf = local.folder / "blobs" if role is not Role.OBSERVER or mirrors(config) else None
+
+    def met(peer: PeerId, beat: Beat) -> None:
+        node.network.remember(peer, beat.addresses)
+        local.contacts.met(peer, beat, node.clock.now())
+
+    host = Host(who, config, ports, frames, local.bus, trust, shelf, met)
+    node.mail.prefer(host.known_sender)
+    host.releases.patches.version_zero.write = base_model.version_zero(config.run)
+    return host
+
+
+@asynccontextmanager
+async def kept_up(
+    host: Host, local: LocalPeer, node: Node, renews: Renews | None = None
+) -> AsyncIterator[None]:
+    """Renew memberships and keep addresses while the body runs; `renews` as in MembershipRenewal."""
+    renewal = MembershipRenewal(host, local.folder, renews)
+    async with renewal.running(), local.contacts.running(host, node.network.seek):
+        yield
+
+
+def sources(node: Node, invite: Invite) -> list[PeerId]:
+    """Whom to ask for what the run began with: those that are connected, then those of the invite."""
+    named = [PeerId(address.rsplit("/p2p/", 1)[1]) for address in invite.addresses]
+    return list(dict.fromkeys([*sorted(node.peers()), *named]))
+
+
+def trust_of(run: RunFolder) -> Trust:
+    return Trust(run.name, bytes.fromhex(run.spec.owner), bool(run.spec.run["private"]), verify)

@@ -1,0 +1,80 @@
+"""Joins a run as an observer, for as long as a program looks at it: without torch, without forks.
+
+Not handled here: what is shown (peers.commands.dashboard, peers.commands.status).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.build import real_host, run_folder, spec_transfer
+from peers.build.entering import Entering
+from peers.build.learner_averager import NoAverager
+from peers.build.local_peer import open_local_peer, open_node
+from peers.roles.observer import Observer
+from peers.runtime import peer_folder
+from peers.runtime.signals import SignalHandler, run_until_signalled
+from swarm.config import Config, Listen, Run
+from swarm.invite import Invite
+from swarm.protocol import Phase, Role
+
+
+@dataclass(frozen=True)
+class WatchedSwarm:
+    """What `observe` passes to a program that watches a swarm."""
+
+    observer: Observer
+    invite: Invite
+    run: Run
+    has_history: bool
+    """A seed's history snapshot was received."""
+    leaving: asyncio.Event
+    """Set by a signal only: a complete run is still watched."""
+
+
+def observe(
+    word: str,
+    folder: Path | None,
+    config: Config,
+    once: bool,
+    look: Callable[[WatchedSwarm], Awaitable[None]],
+) -> int:
+    """Join as an observer, without torch, for as long as `look` runs; try `once` to reach the swarm, or until
+    that works. Returns an exit code."""
+    invite = run_folder.usable_invite(word, folder, time.time())
+    path = real_host.folder_of(invite, folder)
+
+    async def program(on_signal: SignalHandler) -> None:
+        entering = Entering(path, once, has_run=False)
+        with open_local_peer(peer_folder.free_peer_folder(path, Role.OBSERVER)) as local:
+            async with open_node(
+                local,
+                invite.run,
+                Listen(dial_only=True),
+                config.peer.limits,
+                invite.addresses,
+                entering,
+                light=True,
+            ) as node:
+                run = await entering.until_had(
+                    lambda: spec_transfer.fetch_spec(
+                        node.mail, real_host.sources(node, invite), invite.run, path
+                    )
+                )
+                membership = real_host.membership_of(invite, Role.OBSERVER, run, local)
+                host = real_host.real_host(local, run, Role.OBSERVER, config, node, NoAverager(), membership)
+                observer, leaving = Observer(host, local.folder), asyncio.Event()
+                on_signal.leave, host.status.phase = leaving.set, Phase.WATCHING
+
+                async def role() -> None:
+                    has_history = await observer.catch_up(real_host.sources(node, invite))
+                    await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
+
+                async with observer.running(), real_host.kept_up(host, local, node):
+                    await host.run(role)
+
+    return run_until_signalled(program)

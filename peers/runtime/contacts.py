@@ -1,0 +1,147 @@
+"""The peers that this one met and where they can be dialled, in a file that outlives it.
+
+    heartbeats --met--> Contacts --> <peer folder>/contacts, when an address is new and every SAVE seconds
+                           |
+                           +-- no learner or no seed is heard: dial all of them again
+    <run folder>/peers/*/contacts --of_run--> whom a peer that starts here dials, and `swarm invite` names
+
+Only heartbeats that were believed come here, and each is signed. Invariant: at most MOST peers are kept;
+those that others depend on stay longest. Not handled here: dialling (swarm.net.network).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from peers.runtime.host import Host
+from swarm import wire
+from swarm.durable import write_durably
+from swarm.protocol import ROLES, Kind, Role
+from swarm.types import Beat, Finite, PeerId, Struct, Word
+
+CONTACTS = "contacts"
+"""File in a peer's folder."""
+
+MOST = 64
+"""Peers: some of them are there after any fault that leaves a swarm, and all can be dialled at once."""
+
+SAVE = 60.0
+"""Seconds between two writes that only say who was heard lately."""
+
+SEEK = 6
+"""Times the run's patience between two dials of peers that are missing: a minute by default."""
+
+Seek = Callable[[Iterable[PeerId]], Awaitable[None]]
+"""Dials those of these peers that are not connected."""
+
+
+class Contact(Struct, frozen=True):
+    peer: PeerId
+    role: Role
+    addresses: Annotated[tuple[Word, ...], Meta(max_length=4)]
+    """Where it can be dialled, most widely reachable first."""
+    heard: Finite
+    """When its last heartbeat came, unix seconds."""
+
+
+Kept = Annotated[tuple[Contact, ...], Meta(max_length=MOST + 1)]
+"""What the file holds: the peer itself, if it can be dialled, and whom it met."""
+
+
+class Contacts:
+    """One peer's. `met` hears heartbeats; `running` keeps the file, and finds lost peers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / CONTACTS
+        self._known = {contact.peer: contact for contact in kept(folder)}
+        self._news = asyncio.Event()
+
+    def met(self, peer: PeerId, beat: Beat, now: float) -> None:
+        """A heartbeat of a peer."""
+        if not beat.addresses:
+            return
+        before = self._known.get(peer)
+        self._known[peer] = Contact(peer=peer, role=beat.role, addresses=beat.addresses, heard=now)
+        if len(self._known) > MOST:
+            del self._known[min(self._known.values(), key=_rank).peer]
+        if before is None or before.addresses != beat.addresses:
+            self._news.set()
+
+    @asynccontextmanager
+    async def running(self, host: Host, seek: Seek) -> AsyncIterator[None]:
+        """Keep the file, and dial those that are missing, while the body runs."""
+        async with asyncio.TaskGroup() as tasks:
+            beside = [
+                tasks.create_task(self._save_forever(host)),
+                tasks.create_task(self._seek_forever(host, seek)),
+            ]
+            try:
+                yield
+            finally:
+                for task in beside:
+                    task.cancel()
+
+    async def _save_forever(self, host: Host) -> None:
+        while True:
+            self._news.clear()
+            await self._save(host)
+            await host.ports.clock.sleep(host.config.run.pace.beat)  # heartbeats of all, once after a start
+            try:
+                async with asyncio.timeout(SAVE):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def _save(self, host: Host) -> None:
+        me, known = host.ports.me, {**self._known}
+        known.pop(me, None)
+        if addresses := host.ports.addresses()[:4]:
+            known[me] = Contact(peer=me, role=host.who.role, addresses=addresses, heard=host.now())
+        content = wire.encode(tuple(known.values()))
+        try:
+            await host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
+        except OSError as error:
+            host.disk_damaged(f"the addresses of other peers are not on the disk: {error.strerror}")
+
+    async def _seek_forever(self, host: Host, seek: Seek) -> None:
+        """Without a learner or a seed, dial everybody: the swarm may be elsewhere. Seeds that are missing are
+        dialled at any time: each may be with another part of a swarm that fell apart."""
+        while True:
+            await host.ports.clock.sleep(SEEK * host.config.run.pace.patience * host.rng.uniform(0.75, 1.25))
+            heard = {beat.role for _, beat in host.roster}
+            everybody = not {Role.LEARNER, Role.SEED} <= heard
+            await seek(
+                contact.peer
+                for contact in [*self._known.values()]
+                if contact.peer not in host.roster and (everybody or contact.role is Role.SEED)
+            )
+
+
+def _rank(contact: Contact) -> tuple[bool, float]:
+    """Whom to keep: peers that others depend on, then those heard last."""
+    return ROLES[contact.role].posts, contact.heard
+
+
+def kept(folder: Path) -> tuple[Contact, ...]:
+    """What a peer's folder says; nobody where its file is missing or damaged: it is written anew."""
+    try:
+        return wire.decode((folder / CONTACTS).read_bytes(), Kept)
+    except (OSError, wire.WireError):
+        return ()
+
+
+def of_run(path: Path) -> list[Contact]:
+    """Everybody whom the peers of a run folder met, and these themselves, by the newest word of each: those
+    heard last come first."""
+    newest: dict[PeerId, Contact] = {}
+    for file in path.glob(f"peers/*/{CONTACTS}"):
+        for contact in kept(file.parent):
+            if contact.heard >= newest.get(contact.peer, contact).heard:
+                newest[contact.peer] = contact
+    return sorted(newest.values(), key=lambda contact: -contact.heard)
