@@ -80,7 +80,9 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
         bus.add(journal)
         try:
             path = peer_folder.path
-            yield LocalPeer(path, _own_key(path / "key"), bus, Contacts(path))
+            path = peer_folder.path
+            keyring = _own_key(path / "key")
+            yield LocalPeer(path, keyring, bus, Contacts(path, keyring.me))
         finally:
             journal.close()
             if journal.lost:

@@ -57,9 +57,9 @@ Kept = Annotated[tuple[Contact, ...], Meta(max_length=MOST + 1)]
 class Contacts:
     """One peer's. `met` hears heartbeats; `running` keeps the file, and finds lost peers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / CONTACTS
-        self._known = {contact.peer: contact for contact in kept(folder)}
+    def __init__(self, folder: Path, me: PeerId) -> None:
+        self._file, self._me = folder / CONTACTS, me
+        self._known = {contact.peer: contact for contact in kept(folder) if contact.peer != me}
         self._news = asyncio.Event()
 
     def met(self, peer: PeerId, beat: Beat, now: float) -> None:
@@ -99,11 +99,9 @@ class Contacts:
                 continue
 
     async def _save(self, host: Host) -> None:
-        me, known = host.ports.me, {**self._known}
-        known.pop(me, None)
-        if addresses := host.ports.addresses()[:4]:
-            known[me] = Contact(peer=me, role=host.who.role, addresses=addresses, heard=host.now())
-        content = wire.encode(tuple(known.values()))
+        told = host.ports.addresses()[:4]
+        mine = [Contact(peer=self._me, role=host.who.role, addresses=told, heard=host.now())] if told else []
+        content = wire.encode((*mine, *self._known.values()))
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
         except OSError as error:

@@ -119,7 +119,7 @@ def test_a_bootstrap_where_nothing_listens_is_named_with_the_reason(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
-    ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+    ran = swarm("join", word(Digest("ab" * 32), address), "--once", "--folder", str(tmp_path / "new"))
     refused(ran, 4, address, "connection refused")
 
 
@@ -129,7 +129,7 @@ def test_a_bootstrap_that_does_not_answer_is_named_with_the_reason(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
-        ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+        ran = swarm("join", word(Digest("ab" * 32), address), "--once", "--folder", str(tmp_path / "new"))
     refused(ran, 4, address)
 
 
@@ -137,7 +137,7 @@ def test_a_bootstrap_that_is_somebody_else_is_named_with_the_reason(
     house: SwarmProcesses, tmp_path: Path
 ) -> None:
     address = f"/ip4/127.0.0.1/tcp/{(house.folder / 'peers' / 'seed' / 'port').read_text()}"
-    ran = swarm("join", word(Digest("ab" * 32), address), "--folder", str(tmp_path / "new"))
+    ran = swarm("join", word(Digest("ab" * 32), address), "--once", "--folder", str(tmp_path / "new"))
     refused(ran, 4, address, "another peer answers there")
 
 

@@ -168,6 +168,7 @@ def test_a_swarm_that_does_not_answer_is_named(house: SwarmProcesses, tmp_path: 
     ran = swarm(
         "dashboard",
         invite.make(Digest("ab" * 32), [address], Role.OBSERVER),
+        "--once",
         "--folder",
         str(tmp_path / "late"),
     )

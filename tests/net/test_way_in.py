@@ -1,0 +1,116 @@
+"""The way into a network whose bootstrap is gone, by the addresses of peers that were met before; on real
+nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from hive_world import LOOPBACK, UNLIMITED, HivePorts, HiveWorld, in_world
+
+from swarm.identity import open_key
+from swarm.net.hive import Node
+from swarm.net.network import WayIn, go_on_alone
+from swarm.net.ports import Unreachable
+from swarm.types import PeerId
+from swarm.wire import topic
+
+SECONDS = 30.0
+
+
+def nobody_at() -> tuple[PeerId, str]:
+    """A peer that is gone, and where it was."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        peer = PeerId("12D3KooWSmGyvUY4BRQK8E9BgUKp3pS4PLfxCSbvAJK5p7mDFuUX")
+        return peer, f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{peer}"
+
+
+async def start(world: HiveWorld, name: str, bootstrap: str, way_in: WayIn) -> HivePorts:
+    key = world.folder / name
+    keyring = open_key(key)
+
+    def report(part: str, detail: str, seconds: float | None) -> None:
+        world.reports.append((keyring.me, part, detail, seconds))
+
+    node = await Node.start(keyring, key, world.run, LOOPBACK, (bootstrap,), report, UNLIMITED, way_in)
+    world.nodes.append(node)
+    world.watching.append(asyncio.create_task(node.supervise()))
+    return HivePorts(node, keyring)
+
+
+async def together(*peers: HivePorts) -> None:
+    everybody = {peer.me for peer in peers}
+    async with asyncio.timeout(SECONDS):
+        while not all(everybody - {peer.me} <= peer.node.peers() for peer in peers):
+            await asyncio.sleep(0.1)
+
+
+def test_a_peer_whose_bootstrap_is_gone_enters_by_one_that_it_met() -> None:
+    async def body(world: HiveWorld) -> None:
+        other = await world.start("other")
+        back = await start(world, "back", nobody_at()[1], WayIn({other.me: other.addresses()}))
+        assert other.me in back.node.peers()
+        assert await back.board.put(topic(world.run, "member"), b"value", ttl=60), (
+            "the board knows the others too"
+        )
+
+    in_world(body)
+
+
+def test_where_nobody_answers_each_address_and_how_often_it_was_tried_is_up_to_the_caller() -> None:
+    tries: list[str] = []
+
+    async def again(error: Unreachable) -> bool:
+        tries.append(str(error))
+        if len(tries) == 3:
+            raise error
+        return True
+
+    async def body(world: HiveWorld) -> None:
+        peer, there = nobody_at()
+        (_, bootstrap), more = nobody_at(), [nobody_at()[1] for _ in range(4)]
+        with pytest.raises(Unreachable, match=r"connection refused.*; and 2 more"):
+            await start(world, "back", bootstrap, WayIn({peer: [there, *more]}, again))
+        assert len(tries) == 3 and tries[0].count("connection refused") == 3 and bootstrap in tries[0]
+
+    in_world(body)
+
+
+def test_one_that_went_on_alone_finds_who_comes_back_and_says_so() -> None:
+    async def body(world: HiveWorld) -> None:
+        other = await world.start("other")
+        met = {other.me: other.addresses()}
+        await world.nodes.pop().close()
+        world.watching.pop().cancel()
+        alone = await start(world, "alone", nobody_at()[1], WayIn(met, go_on_alone))
+        assert not alone.node.peers()
+        told = [(part, seconds is None) for peer, part, _, seconds in world.reports if peer == alone.me]
+        assert told == [("network", True)]
+        port = int(other.addresses()[0].split("/")[4])
+        back = await world.start("other", listen=LOOPBACK.__class__(host="127.0.0.1", port=port))
+        await together(alone, back)
+        async with asyncio.timeout(SECONDS):
+            while ("network", False) not in told:
+                await asyncio.sleep(0.1)
+                told = [
+                    (part, seconds is None) for peer, part, _, seconds in world.reports if peer == alone.me
+                ]
+
+    in_world(body)
+
+
+def test_two_parts_that_know_each_others_addresses_are_one_again_after_one_seeks() -> None:
+    async def body(world: HiveWorld) -> None:
+        first, second = [await world.start(name) for name in ("first", "second")]
+        friends = [
+            await world.start(f"of {name}", bootstrap=peer.addresses()[:1])
+            for name, peer in (("first", first), ("second", second))
+        ]
+        assert second.me not in first.node.peers()
+        first.node.network.remember(friends[1].me, friends[1].addresses())
+        await first.node.network.seek([friends[1].me, friends[0].me])
+        await together(first, friends[1])
+
+    in_world(body)
