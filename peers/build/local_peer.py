@@ -26,10 +26,10 @@ from peers.build.entering import Entering
 from peers.errors import CannotHere, say
 from peers.runtime import contacts
 from peers.runtime.contacts import Contacts
-from peers.runtime.peer_folder import PeerFolder
+from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
 from swarm import events
 from swarm.config import Limits, Listen
-from swarm.durable import write_durably
+from swarm.durable import write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
 from swarm.journal import Journal
 from swarm.net import torch_free
@@ -54,12 +54,14 @@ class LocalPeer:
     keyring: Keyring
     bus: events.Bus
     contacts: Contacts
+    incarnation: int
+    """Of this start, above those of all before."""
 
-    def keep(self, path: Path, text: str, otherwise: str) -> None:
+    def keep(self, path: Path, text: str, otherwise: str, checked: bool = False) -> None:
         """Write an optional file for later starts; when the disk is full, report `otherwise`, the
         consequence, and go on."""
         try:
-            write_durably(path, text.encode())
+            (write_checked if checked else write_durably)(path, text.encode())
         except OSError as error:
             self.report(Part.DISK, f"{path.name} is not on the disk ({error.strerror}): {otherwise}", None)
 
@@ -79,16 +81,21 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
         bus = events.Bus()
         bus.add(journal)
         try:
-            path = peer_folder.path
-            path = peer_folder.path
-            keyring = _own_key(path / "key")
-            yield LocalPeer(path, keyring, bus, Contacts(path, keyring.me))
+            yield _begun(peer_folder.path, bus)
         finally:
             journal.close()
             if journal.lost:
                 print(
                     f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr
                 )
+
+
+def _begun(path: Path, bus: events.Bus) -> LocalPeer:
+    keyring = _own_key(path / "key")
+    local = LocalPeer(path, keyring, bus, Contacts(path, keyring.me), next_incarnation(path, time.time()))
+    otherwise = "where this machine's clock is set back, others may not hear this peer after its next start"
+    local.keep(path / INCARNATION, str(local.incarnation), otherwise, checked=True)
+    return local
 
 
 def _own_key(path: Path) -> Keyring:

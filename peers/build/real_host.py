@@ -102,7 +102,7 @@ def real_host(
         name=human_name(local.keyring.me),
         role=role,
         run=run.digest,
-        incarnation=int(time.time() * 1000),
+        incarnation=local.incarnation,
         hardware=hardware.describe(),
         membership=membership,
         observes=ROLES[role].observes,

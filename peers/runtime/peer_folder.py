@@ -1,6 +1,7 @@
 """One peer's folder: its key, journal and files, locked by one process at a time.
 
-    <run folder>/peers/<name>/   key, journal.jsonl, blobs/, releases/, checkpoint/, membership, history, pid
+    <run folder>/peers/<name>/   key, incarnation, journal.jsonl, blobs/, releases/, checkpoint/, membership,
+                                 history, pid
 
 Not handled here: the files' contents (each role's own module), the run's folder around it
 (peers.build.run_folder).
@@ -16,12 +17,15 @@ from pathlib import Path
 
 from peers.errors import CannotHere
 from swarm import wire
-from swarm.durable import make_folder
+from swarm.durable import make_folder, read_checked
 from swarm.protocol import Role
 from swarm.run_types import Membership
 
 MEMBERSHIP = "membership"
 """File in a peer's folder: its renewed membership."""
+
+INCARNATION = "incarnation"
+"""File in a peer's folder: the incarnation of its last start, in milliseconds, with a checksum."""
 
 LONGEST_PID = 10
 """Digits of the highest pid that Linux gives, and a few more."""
@@ -108,3 +112,14 @@ def membership(peer_folder: Path) -> Membership | None:
         return wire.decode((peer_folder / MEMBERSHIP).read_bytes(), Membership)
     except (OSError, wire.WireError):
         return None
+
+
+def next_incarnation(peer_folder: Path, now: float) -> int:
+    """The incarnation of a start at `now`, unix seconds: its milliseconds, and more than that of the last
+    start, also where a clock that was ahead has been set back. Where that is not on the disk the clock
+    counts."""
+    try:
+        last = int(read_checked(peer_folder / INCARNATION))
+    except (OSError, ValueError):
+        last = 0
+    return max(int(1000 * now), last + 1)

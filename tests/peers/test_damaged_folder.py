@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,24 @@ def test_a_peer_whose_key_is_damaged_goes_on_with_a_new_one_and_says_so(
     said = capsys.readouterr().err
     assert str(tmp_path / "peer" / "key.damaged") in said and "with a new key" in said
     assert (tmp_path / "peer" / "key.damaged").read_bytes() == damage
+
+
+def incarnation(folder: Path) -> int:
+    with open_local_peer(PeerFolder(folder)) as local:
+        return local.incarnation
+
+
+def test_an_incarnation_is_above_the_last_one_though_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + 3600)
+    ahead = incarnation(tmp_path / "peer")
+    monkeypatch.undo()
+    assert ahead > time.time() * 1000 + 3_000_000
+    assert [incarnation(tmp_path / "peer"), incarnation(tmp_path / "peer")] == [ahead + 1, ahead + 2]
+    flip(tmp_path / "peer" / "incarnation", 3)
+    assert 0 < incarnation(tmp_path / "peer") <= time.time() * 1000, "what is damaged does not count"
 
 
 @pytest.mark.parametrize("said", ["", "?", "²", "9" * 40])

@@ -17,6 +17,7 @@ from peers import errors
 from peers.build import local_peer
 from peers.build.local_peer import LocalPeer, last_port
 from peers.commands import up
+from peers.runtime.contacts import Contacts
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
 from swarm.config import Config, Listen
@@ -104,7 +105,8 @@ def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[events.Event] = []
-    local = LocalPeer(tmp_path, open_key(tmp_path / "key"), Bus())
+    keyring = open_key(tmp_path / "key")
+    local = LocalPeer(tmp_path, keyring, Bus(), Contacts(tmp_path, keyring.me), incarnation=1)
     local.bus.add(told.append)
     monkeypatch.setattr(local_peer, "write_durably", failed)
     local.keep(tmp_path / "port", "4711", "it takes another port when it is started again")
