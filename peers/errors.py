@@ -27,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 DONE, BUG, USAGE, CANNOT, UNREACHED, REFUSED = range(6)
 
@@ -142,12 +143,15 @@ def guarded(program: Callable[[], int]) -> int:
         return code
 
 
-def say(sentence: str) -> None:
-    """Print a sentence on stderr; a closed terminal is no error."""
+def say(sentence: str, stream: TextIO | None = None) -> None:
+    """Print a sentence on stderr or `stream`. A closed terminal is no error, and neither is a log on a full
+    disk: it lacks this line."""
+    stream = stream or sys.stderr
     try:
-        print(sentence, file=sys.stderr, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        print(sentence, file=stream, flush=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _report(error: BaseException) -> str:

@@ -37,15 +37,20 @@ class Image:
         self._memory: dict[int, Buffer] = {}
         """Number of a block -> its bytes. Where there is a file, what the disk refused."""
         self.refusal = ""
-        """Why the disk refused something; empty when it took everything."""
+        """Why the disk refused what it was given last; empty when it took it."""
+        self._wanted = False
         self._file: _File | None = None
         if path is not None:
-            try:
-                self._file = _File(path, size)
-            except OSError as error:
-                self.refusal = error.strerror or str(error)
-        if self._file is not None:
-            weakref.finalize(self, self._file.end).atexit = False
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            self._file = _File(path, self.size)
+        except OSError as error:
+            self.refusal = error.strerror or str(error)
+            return
+        self._file.wanted = self._wanted
+        weakref.finalize(self, self._file.end).atexit = False
 
     @property
     def path(self) -> Path | None:
@@ -62,6 +67,7 @@ class Image:
             try:
                 self._file.write(number * self.step, block)
                 self._memory.pop(number, None)
+                self.refusal = ""
                 return
             except OSError as error:
                 self.refusal, block = error.strerror or str(error), bytes(block)
@@ -101,8 +107,20 @@ class Image:
             self._file.path.rename(path)
             self._file.path = path
 
+    def store(self, path: Path) -> None:
+        """Give the disk at `path` once more what it refused, of bytes that are all here; `refusal` says
+        whether it refuses still. Raises OSError when it does not take the file's name."""
+        self.refusal = ""
+        if self._file is None:
+            self._open(path)
+        elif self._file.path != path:
+            self.move(path)
+        for number, block in [*self._memory.items()] if self._file is not None else ():
+            self.write(number, block)
+
     def want(self, wanted: bool) -> None:
         """Whether the file stays when nobody holds this object any more."""
+        self._wanted = wanted
         if self._file is not None:
             self._file.wanted = wanted
 
@@ -123,6 +141,8 @@ class _File:
                 os.ftruncate(self.descriptor, size)
         except OSError:
             os.close(self.descriptor)
+            if not path.stat().st_size:  # this is what opening it made
+                path.unlink()
             raise
 
     def write(self, at: int, data: Buffer) -> None:

@@ -9,8 +9,9 @@ Not handled here: the kinds of events (swarm.events), their display (dashboard).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -34,38 +35,68 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        make_folder(path.parent)
         self.path = path
-        self._file: IO[bytes] = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
-        self._size = _whole_lines(self._file)
-        self._file.truncate(self._size)
+        self._file: IO[bytes] | None = None
+        self._size = 0
         self._torn = False
         """The file may end in a part of a line, which would run into the next event."""
+        self.refusal = ""
+        """Why the disk refused the last event; empty when it took it."""
         self.lost = 0
+        self.on_disk: Callable[[str], None] = _bear
+        """Hears `refusal` with each event that is lost, and the first time that one is not."""
+        with _refusing(self):
+            self._open()
 
     def __call__(self, event: Event) -> None:
-        line = to_line(event)
-        try:
-            self._mend()
-            self._torn = self._file.write(line) != len(line)
-        except OSError:
-            self._torn = True
-        if self._torn:
-            self.lost += 1
-        else:
-            self._size += len(line)
+        before, line = self.refusal, to_line(event)
+        with _refusing(self):
+            self._append(line)
+        self.lost += bool(self.refusal)
+        if before or self.refusal:
+            self.on_disk(self.refusal)
 
     def close(self) -> None:
-        if not self._file.closed:
+        if self._file is not None and not self._file.closed:
             with contextlib.suppress(OSError):  # all that can be kept is on the disk
-                self._mend()
+                self._mend(self._file)
                 os.fsync(self._file.fileno())
             self._file.close()
 
-    def _mend(self) -> None:
+    def _append(self, line: bytes) -> None:
+        file = self._open()
+        self._mend(file)
+        self._torn = True
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn, self._size = False, self._size + len(line)
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            make_folder(self.path.parent)
+            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by close(); it lives as long as the peer)
+            self._size, self._torn = _whole_lines(self._file), True
+            self._mend(self._file)
+        return self._file
+
+    def _mend(self, file: IO[bytes]) -> None:
         if self._torn:
-            self._file.truncate(self._size)
+            file.truncate(self._size)
             self._torn = False
+
+
+@contextlib.contextmanager
+def _refusing(journal: Journal) -> Iterator[None]:
+    """Keeps why the disk refuses what is done in the body."""
+    journal.refusal = ""
+    try:
+        yield
+    except OSError as error:
+        journal.refusal = error.strerror or str(error)
+
+
+def _bear(why: str) -> None:
+    """Nobody asked for reports."""
 
 
 def _whole_lines(file: IO[bytes]) -> int:

@@ -352,7 +352,7 @@ class PartRow(NamedTuple):
     text: str = "broke and is being replaced"
     """What the page says of it after its name."""
     momentary: bool = False
-    """Whether its faults are single failures, which no Recovered event follows."""
+    """Whether its faults may be single failures, which no Recovered event follows."""
 
 
 PARTS: Mapping[str, PartRow] = {

@@ -321,7 +321,7 @@ def faults(s: Situation) -> Iterator[Problem]:
 
 
 def disk(s: Situation) -> Iterator[Problem]:
-    """Disks that take no more; a learner tries again at its next checkpoint."""
+    """Disks that take no more or lost something; a learner tries again at its next checkpoint."""
     again = 1.5 * s.run.release.checkpoint_every * (s.usual or 0.0)
     for peer, part, fault in _broken(s, momentary=True):
         if part == Part.DISK and s.now - fault.last < max(SINGLE_FAILURE, again):
@@ -329,12 +329,12 @@ def disk(s: Situation) -> Iterator[Problem]:
                 f"disk {peer.id}",
                 "warning",
                 (
-                    f"The disk of {peer.name} takes no more: {fault.detail}",
+                    f"The disk of {peer.name} refuses or lost something: {fault.detail}",
                     (
-                        "It is full, read-only or failing. The peer trains on, but after a crash it would"
-                        " have lost what is not written."
+                        "It is full, read-only or failing, or somebody changed a file. The peer goes on; a"
+                        " crash would cost what is not written, and what is damaged is fetched again."
                     ),
-                    "Make room on that disk; the next checkpoint or release is written by itself.",
+                    "Make room on that disk; what it refused is written by itself.",
                 ),
                 [peer],
                 fault.since,

@@ -28,7 +28,7 @@ from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_
 from peers.build.page_server import loopback, page, private_invite, public_invite
 from peers.build.real_host import folder_of, kept_up, membership_of, real_host, sources
 from peers.build.run_folder import RunFolder
-from peers.errors import CannotHere, WrongUsage
+from peers.errors import CannotHere, WrongUsage, say
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
@@ -94,7 +94,7 @@ async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHa
                 local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
             )
             for damage in await spec_transfer.serve(node.mail, run):
-                print(damage, file=sys.stderr, flush=True)
+                say(damage)
                 host.emit(events.Noted, level="error", text=damage)
             on_signal.leave = host.leave
             observer, settings = Observer(host, local.folder), config.peer.page
@@ -112,7 +112,7 @@ def _genesis(run: RunFolder, host: Host) -> Weights | None:
     try:
         genesis = run.genesis()
     except CannotHere as error:
-        print(error, file=sys.stderr, flush=True)
+        say(str(error))
         host.emit(events.Noted, level="error", text=str(error))
         return None
     return None if genesis is None else Weights.of(genesis, 0)
@@ -123,9 +123,9 @@ def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -
     words = {role: run.invite(role, addresses) for role in INVITED}
     for role, word in words.items():
         local.keep(run.invite_path(role), word, "`swarm invite` prints words to where the run was before")
-    print(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}", file=sys.stderr)
+    say(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}")
     for role in (Role.SAMPLER, Role.LEARNER):
-        print(f"to join as a {role.value}:\n  swarm join {words[role]}", flush=True)
+        say(f"to join as a {role.value}:\n  swarm join {words[role]}", sys.stdout)
 
 
 @asynccontextmanager
@@ -177,7 +177,7 @@ async def _join(
             await spec_transfer.serve(node.mail, run)
             who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
-            print(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)", file=sys.stderr, flush=True)
+            say(f"joined {what} as {who}, in {local.folder} (Ctrl-C leaves)")
             await _act(local, run, role, config, node, membership, on_signal)
 
 
@@ -192,7 +192,7 @@ def _fitting(invite: Invite, run: RunFolder, config: Config, machine: Machine) -
     case = fits.Case.of(run.model, Config(run=settings, peer=config.peer), machine)
     choice = fits.choose(case, invite.role, admitted)
     if choice.said:
-        print(choice.said, file=sys.stderr, flush=True)
+        say(choice.said)
     return choice.role, msgspec.structs.replace(
         config, peer=msgspec.structs.replace(config.peer, engine=choice.engine)
     )
@@ -243,7 +243,7 @@ async def _engine(run: RunFolder, host: Host, node: Node) -> AsyncIterator[Engin
 
     lines: list[str] = []
     engine = await node.work.run(Kind.LOAD, factory.engine, run.model, host.config, lines.append)
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
+    say("\n".join(lines))
     try:
         yield engine
     finally:
@@ -258,7 +258,7 @@ async def _source(run: RunFolder, host: Host, node: Node) -> AsyncIterator[TaskS
     lines: list[str] = []
     source = await node.work.run(Kind.LOAD, factory.source, run, host.config, lines.append)
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        say(line)
         host.emit(events.Noted, level="warning", text=line)
     try:
         yield source

@@ -26,6 +26,7 @@ from peers.build.entering import Entering
 from peers.errors import CannotHere, say
 from peers.runtime import contacts
 from peers.runtime.contacts import Contacts
+from peers.runtime.faults import DiskFaults
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
 from swarm import events
 from swarm.config import Limits, Listen
@@ -56,6 +57,14 @@ class LocalPeer:
     contacts: Contacts
     incarnation: int
     """Of this start, above those of all before."""
+    journal: Journal | None = None
+
+    def tell_of_journal(self, disk: DiskFaults) -> None:
+        """Events that the disk refuses are reported there from now on."""
+        if (journal := self.journal) is not None:
+            journal.on_disk = lambda why: disk.tell(
+                "journal", why and f"events are not in {journal.path}: {why}"
+            )
 
     def keep(self, path: Path, text: str, otherwise: str, checked: bool = False) -> None:
         """Write an optional file for later starts; when the disk is full, report `otherwise`, the
@@ -81,18 +90,17 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
         bus = events.Bus()
         bus.add(journal)
         try:
-            yield _begun(peer_folder.path, bus)
+            yield _begun(peer_folder.path, bus, journal)
         finally:
             journal.close()
             if journal.lost:
-                print(
-                    f"{journal.lost} events are not in {journal.path}: the disk took no more", file=sys.stderr
-                )
+                say(f"{journal.lost} events are not in {journal.path}: the disk took no more")
 
 
-def _begun(path: Path, bus: events.Bus) -> LocalPeer:
+def _begun(path: Path, bus: events.Bus, journal: Journal) -> LocalPeer:
     keyring = _own_key(path / "key")
-    local = LocalPeer(path, keyring, bus, Contacts(path, keyring.me), next_incarnation(path, time.time()))
+    incarnation = next_incarnation(path, time.time())
+    local = LocalPeer(path, keyring, bus, Contacts(path, keyring.me), incarnation, journal)
     otherwise = "where this machine's clock is set back, others may not hear this peer after its next start"
     local.keep(path / INCARNATION, str(local.incarnation), otherwise, checked=True)
     return local

@@ -9,12 +9,12 @@ only).
 from __future__ import annotations
 
 import ipaddress
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dashboard.views import InviteView
+from peers.errors import say
 from swarm import invite as invites
 from swarm.page_settings import Page
 from swarm.protocol import Role
@@ -34,13 +34,11 @@ async def page(
 
     app = create_app(source, invite, settings.hosts)
     server = await serve(app, settings.host, settings.port, settings.free)
-    print(f"page: {server.url}{query}", file=sys.stderr, flush=True)
+    say(f"page: {server.url}{query}")
     if not loopback(settings.host):
-        print(
+        say(
             f"whoever reaches port {server.port} of this machine can read the page, it has no password: bind"
             " 127.0.0.1 (--host, or peer.page.host), or put a proxy that asks for one in front",
-            file=sys.stderr,
-            flush=True,
         )
     try:
         yield server.url

@@ -116,6 +116,7 @@ def real_host(
         local.contacts.met(peer, beat, node.clock.now())
 
     host = Host(who, config, ports, frames, local.bus, trust, shelf, met)
+    local.tell_of_journal(host.disk)
     node.mail.prefer(host.known_sender)
     host.releases.patches.version_zero.write = base_model.version_zero(config.run)
     return host

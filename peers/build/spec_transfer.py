@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import hashlib
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -256,9 +255,7 @@ class _Transfer:
             part.add(piece)
             if time.monotonic() - self._reported >= PROGRESS_EVERY:
                 self._reported = time.monotonic()
-                print(
-                    f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB", file=sys.stderr, flush=True
-                )
+                say(f"{self._name}: {part.size >> 20} of {self._size >> 20} MiB")
 
 
 def _files(run: RunFolder) -> Iterator[tuple[str, Path]]:

@@ -58,13 +58,10 @@ class Checkpoints:
         try:
             await host.ports.work.run(Kind.SAVE, learner.save, self._folder, msgspec.to_builtins(progress))
         except OSError as error:
-            host.emit(
-                events.Faulted,
-                part=Part.DISK,
-                detail=f"no checkpoint of version {learner.version}: {error.strerror}",
-            )
+            host.disk.tell("checkpoint", f"no checkpoint of version {learner.version}: {error.strerror}")
             return
         except RankLost as error:
             host.emit(events.Faulted, part=Part.LEARNER, detail=f"no checkpoint of the last version: {error}")
             return
+        host.disk.tell("checkpoint", "")
         host.emit(events.Saved, version=learner.version, seconds=round(host.now() - start, 3))

@@ -75,7 +75,6 @@ class Observer:
         self._host, self._file = host, peer_folder / "history"
         self._dumped: tuple[float, bytes] | None = None
         self._saved = 0
-        self._full = False
         self._held: list[tuple[float, events.Event]] | None = None
         state, complaint = self._load_file()
         self.feed = Feed(state, host.now)
@@ -202,14 +201,13 @@ class Observer:
         try:
             await self._host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
         except OSError as error:
-            if not self._full:
-                self._warn(
-                    f"the history is not in {error.filename}: {error.strerror}; free some space, the window"
-                    " goes on"
-                )
-            self._full = True
+            self._host.disk.tell(
+                "history",
+                f"the history is not in {error.filename}: {error.strerror}; the window goes on",
+            )
             return
-        self._saved, self._full = revision, False
+        self._host.disk.tell("history", "")
+        self._saved = revision
 
     def _warn(self, text: str) -> None:
         self._host.emit(events.Noted, level="warning", text=text)

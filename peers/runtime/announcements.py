@@ -16,18 +16,20 @@ from swarm.types import Digest
 
 
 class Announcements:
-    def __init__(self, folder: Path | None, on_damage: Callable[[str], None]) -> None:
-        """They are written to `folder`; None keeps none. `on_damage` hears what the disk refuses."""
-        self._folder, self._on_damage = folder, on_damage
+    def __init__(self, folder: Path | None, on_disk: Callable[[str], None]) -> None:
+        """They are written to `folder`; None keeps none. `on_disk` hears why the disk refuses something, and
+        an empty text when it takes something."""
+        self._folder, self._on_disk = folder, on_disk
 
     def read(self) -> list[tuple[Path, bytes]]:
         """All that are kept, in no order."""
-        try:
-            paths = sorted(self._folder.glob("*")) if self._folder is not None else []
-            return [(path, path.read_bytes()) for path in paths]
-        except OSError as error:
-            self._on_damage(f"{self._folder} cannot be read: {error.strerror}")
-            return []
+        found = []
+        for path in sorted(self._folder.glob("*")) if self._folder is not None else ():
+            try:
+                found.append((path, path.read_bytes()))
+            except OSError as error:
+                self._on_disk(f"{path} cannot be read, and its release is left out: {error.strerror}")
+        return found
 
     def keep(self, weights: Digest, sealed: bytes, has: Callable[[Digest], bool]) -> None:
         """Write one, and delete those whose bytes are not here any more."""
@@ -37,6 +39,7 @@ class Announcements:
             write_durably(self._folder / weights, sealed)
             for path in self._folder.iterdir():
                 if not has(Digest(path.name)):
-                    path.unlink()
+                    path.unlink(missing_ok=True)
+            self._on_disk("")
         except OSError as error:
-            self._on_damage(f"{self._folder / weights} is not on the disk: {error.strerror}")
+            self._on_disk(f"{self._folder / weights} is not on the disk: {error.strerror}")

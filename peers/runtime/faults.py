@@ -2,13 +2,18 @@
 
 FaultReport    one part: Faulted at the first failure and each 60 s while it fails, Recovered when it works
 FaultReports   a learner's parts: Faulted at each failure, one Recovered for each part at the next step
+DiskFaults     the disk, by what it was for: as FaultReport each, Recovered when it takes everything again
 """
 
 from __future__ import annotations
 
-from peers.runtime.host import Host
+from typing import TYPE_CHECKING
+
 from swarm import events
 from swarm.protocol import Part
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
 
 REPEAT_AFTER = 60.0
 """Seconds after which a lasting failure is reported again, with its newest reason: observers that joined
@@ -53,3 +58,27 @@ class FaultReports:
         for part, began in self._since.items():
             self._host.emit(events.Recovered, part=part, seconds=round(self._host.now() - began, 2))
         self._since = {}
+
+
+class DiskFaults:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._reported: dict[str, float] = {}
+        """What the disk refuses -> when that was reported last."""
+        self._since = 0.0
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the disk did not take something when it was given it last."""
+        return bool(self._reported)
+
+    def tell(self, what: str, why: str) -> None:
+        """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""
+        now = self._host.now()
+        if why:
+            self._since = self._since if self._reported else now
+            if now - self._reported.get(what, now - REPEAT_AFTER) >= REPEAT_AFTER:
+                self._reported[what] = now  # before the event: the journal may be what the disk refuses
+                self._host.emit(events.Faulted, part=Part.DISK, detail=why)
+        elif self._reported.pop(what, None) is not None and not self._reported:
+            self._host.emit(events.Recovered, part=Part.DISK, seconds=round(now - self._since, 2))

@@ -25,6 +25,7 @@ import msgspec
 
 from peers.runtime.changes import Changes
 from peers.runtime.clock_check import ClockCheck
+from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.status import PeerStatus
@@ -96,6 +97,7 @@ class Host:
         self.stop = asyncio.Event()
         self.rng = random.Random(f"{config.run.seed}/{ports.me}")
         self.roster = Roster(config.run.pace.patience, self.rng)
+        self.disk = DiskFaults(self)
         self.releases = ReleaseExchange(self, shelf)
         self._changes, self._clock_check = Changes(), ClockCheck(self)
         self._beat_now = asyncio.Event()
@@ -114,7 +116,7 @@ class Host:
         self.bus.emit(what(at=self.now(), peer=self.ports.me, **cut))
 
     def disk_damaged(self, what: str) -> None:
-        """Tell what a disk lost, or does not take."""
+        """Tell what a disk lost."""
         self.emit(events.Faulted, part=Part.DISK, detail=what)
 
     def move(self) -> None:
@@ -212,6 +214,7 @@ class Host:
             self._emit_traffic_forever,
             self.releases.queries.look_for_holders_forever,
             self.releases.mirror_forever,
+            self.releases.store_forever,
         )
         return [*(service() for service in always), *(self.listen(name, takers[name]) for name in names)]
 

@@ -95,11 +95,7 @@ class MembershipRenewal:
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))
         except OSError as error:
-            host.emit(
-                events.Faulted,
-                part=Part.DISK,
-                detail=f"the new membership is not on the disk: {error.strerror}",
-            )
+            host.disk.tell("membership", f"the new membership is not on the disk: {error.strerror}")
 
     async def _ask(self, old: Membership) -> Membership:
         """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""

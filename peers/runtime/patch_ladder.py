@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class PatchLadder:
             on_damage=host.disk_damaged,
             reach=host.ports.reach,
         )
+        self.files.on_disk = partial(host.disk.tell, "patches")
         self._useless: set[Digest] = set()
         """Patch files of announced releases that make other bytes than they promise."""
         self._steps: dict[Digest, Patch] = {}

@@ -47,6 +47,9 @@ from swarm.weights import Weights
 if TYPE_CHECKING:
     from peers.runtime.host import Host
 
+STORE_EVERY = 10.0
+"""Seconds between two looks whether a disk takes what it refused."""
+
 KEPT = 2
 """Newest versions whose bytes are held, but for seeds and mirrors: of two releases of a version, each is a
 patch from the version before."""
@@ -65,6 +68,7 @@ class ReleaseExchange:
         self._host = host
         self.candidates = Releases(max(REMEMBERED, run.window.versions + 1), run.pace.patience)
         """What was announced, and what is known of its bytes."""
+        self._on_disk = folder is not None
         self.blobs = Blobs(
             host.ports.mail,
             folder=folder,
@@ -74,9 +78,9 @@ class ReleaseExchange:
             on_damage=host.disk_damaged,
             reach=host.ports.reach,
         )
-        self.blobs.lasting = lasting
+        self.blobs.lasting, self.blobs.on_disk = lasting, partial(host.disk.tell, "releases")
         self._announcements = Announcements(
-            None if folder is None else folder.with_name(RELEASES), host.disk_damaged
+            None if folder is None else folder.with_name(RELEASES), partial(host.disk.tell, "announcements")
         )
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self.queries = ReleaseQueries(host, self)
@@ -323,6 +327,16 @@ class ReleaseExchange:
     def refuse(self, release: Release) -> None:
         """Its bytes are of no use: it is not held, and not wanted again."""
         self.candidates.refuse(release)
+
+    async def store_forever(self) -> None:
+        """While the disk refuses something, give it what it refused again now and then."""
+        while self._on_disk:
+            await self._host.ports.clock.sleep(STORE_EVERY)
+            if self._host.disk.refuses:
+                await self.blobs.store()
+                await self.patches.files.store()
+                if (held := self.held) is not None:
+                    self._announcements.keep(held.weights, self.sealed(held), self.has)
 
     async def mirror_forever(self) -> None:
         """Fetch what is announced, where this peer is a mirror."""

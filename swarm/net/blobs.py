@@ -10,15 +10,14 @@ tried. A block is held, and given to others, as soon as it is here: a fetch that
 ended, after a restart too where there is a folder. Who asks here for what is being fetched here may have
 some of it, and joins that fetch. Retention: the newest versions, what is being fetched, here or from here,
 and what was begun and is newer than they are. Where they lie is a shelf's business (swarm.net.shelves);
-`on_damage` is told of what a disk lost or does not take. Not handled: who may fetch (the handler's guard),
-finding the first holders (the Board), two fetches of one root at once (both run).
+`on_damage` is told of what a disk lost, `on_disk` of what it refuses. Not handled: who may fetch (the
+handler's guard), finding the first holders (the Board), two fetches of one root at once (both run).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,9 +36,6 @@ from swarm.types import Digest, Fetching, PeerId
 
 T = TypeVar("T")
 
-AGAIN = 60.0
-"""Seconds after which a disk that still refuses is reported again: later windows see it too."""
-
 LATELY = 90.0
 """Seconds after a question for a version during which a peer counts as fetching it: over 0.5 Mbit/s four
 blocks that come together take 67 s, and then it asks again."""
@@ -51,7 +47,7 @@ def _ignore(peer: PeerId, reason: str) -> None:
     """Nobody asked for reports."""
 
 
-def _bear(what: str) -> None:
+def _bear(why: str) -> None:
     """Nobody asked for reports."""
 
 
@@ -87,7 +83,8 @@ class Blobs:
         self._on_bad = on_bad
         self._keep = keep
         self._rng = rng or random.Random()
-        self._on_damage = on_damage
+        self.on_disk: Callable[[str], None] = _bear
+        """Hears why the disk refuses something, and an empty text when it takes something."""
         self._shelf = Shelf(folder, on_damage, self._rule)
         self._whole: dict[Digest, Held] = {held.root: held for held in self._shelf.whole()}
         self._begun: dict[Digest, Held] = {held.root: held for held in self._shelf.begun()}
@@ -102,8 +99,6 @@ class Blobs:
         """What was made here last, until something newer is here: a learner that fell back to an old version
         has to offer it."""
         self._sharing = Sharing(mail, service, self._find, self._shelf.get, self._rng)
-        self._complained = -AGAIN
-        """When the disk was last reported, in monotonic seconds."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="blobs") if folder is not None else None
 
     def hold(self, version: int, blocks: Blocks) -> None:
@@ -111,7 +106,7 @@ class Blobs:
         disk."""
         held = Held.of(version, blocks)
         self._shelf.put(held, blocks, self.lasting)
-        self._complain()
+        self._report_disk()
         self._last = held.root
         self._complete(held)
 
@@ -256,15 +251,17 @@ class Blobs:
             result = use(*args)
         else:
             result = await asyncio.get_running_loop().run_in_executor(self._disk, use, *args)
-        self._complain()
+        self._report_disk()
         return result
 
-    def _complain(self) -> None:
-        """Report a disk that refuses, at most every AGAIN seconds. The peer goes on; only what would outlive
-        it is lost."""
-        if (complaint := self._shelf.complaint()) and time.monotonic() - self._complained >= AGAIN:
-            self._complained = time.monotonic()
-            self._on_damage(complaint)
+    def _report_disk(self) -> None:
+        """Report whether the disk refuses. The peer goes on; only what would outlive it is lost."""
+        if (why := self._shelf.refusal()) is not None:
+            self.on_disk(why)
+
+    async def store(self) -> None:
+        """Give the disk once more what it refused."""
+        await self._off_loop(self._shelf.store)
 
     async def _leaves(self, fetch: Fetch, version: int, root: Digest, size: int) -> tuple[Digest, ...]:
         step = self._rule(size)

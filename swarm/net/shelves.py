@@ -102,7 +102,7 @@ class Shelf:
         self._alive = WeakValueDictionary[Digest, Image]()
         """Images that were dropped as well, while somebody reads them: they have their names."""
         self._numbers = count()
-        self._refused = ""
+        self._refusal: str | None = None
         if folder is not None:
             self._try(self._read_back, folder)
 
@@ -199,7 +199,7 @@ class Shelf:
 
     def _place(self, shelved: Shelved) -> None:
         shelved.image.want(True)
-        self._refused = shelved.image.refusal or self._refused
+        self._hear(shelved.image.refusal)
         self._alive[shelved.held.root] = shelved.image
         self._shelved[shelved.held.root] = shelved
 
@@ -210,8 +210,8 @@ class Shelf:
                 if leaf in shelved.missing:
                     for number in shelved.at[leaf]:
                         shelved.image.write(number, data)
+                        self._hear(shelved.image.refusal)
                     shelved.missing.discard(leaf)
-                    self._refused = shelved.image.refusal or self._refused
 
     def mark(self, held: Held, lasting: bool) -> None:
         """All its blocks are here; with `lasting`, after a power failure too."""
@@ -229,12 +229,31 @@ class Shelf:
 
     # --- what outlives the peer -----------------------------------------------------------------------------
 
-    def complaint(self) -> str:
-        """Why the disk refused something since the last call; empty when it took everything."""
-        told, self._refused = self._refused, ""
-        if not told:
-            return ""
-        return f"{self._folder} takes no more ({told}): what is missing there is held in memory alone"
+    def refusal(self) -> str | None:
+        """Why the disk refused something since the last call; empty when it took that, and has all that it
+        refused before; else None."""
+        why, self._refusal = self._refusal, None
+        if why == "" and not all(map(self._is_stored, [*self._shelved.values()])):
+            return None
+        return why and f"{self._folder} takes no more ({why}): what is missing there is held in memory alone"
+
+    def store(self) -> None:
+        """Give the disk once more what it refused."""
+        if self._folder is None:
+            return
+        self._try(make_folder, self._folder)
+        for root, shelved in [*self._shelved.items()]:
+            if not shelved.missing and not self._is_stored(shelved):
+                self._try(shelved.image.store, self._folder / root)
+                self._hear(shelved.image.refusal)
+                self.mark(shelved.held, True)
+
+    def _is_stored(self, shelved: Shelved) -> bool:
+        """Whether the folder has what is here of it."""
+        assert self._folder is not None
+        path = self._folder / shelved.held.root
+        marked = path.with_suffix(".begun" if shelved.missing else ".release").exists()
+        return marked and shelved.image.path == path
 
     def whole(self) -> list[Held]:
         """What is here with all its blocks."""
@@ -291,7 +310,14 @@ class Shelf:
             self._try((self._folder / name).unlink, True)
 
     def _try(self, use: Callable[..., object], *args: object) -> None:
+        why = ""
         try:
             use(*args)
         except OSError as error:
-            self._refused = error.strerror or str(error)
+            why = error.strerror or str(error)
+        self._hear(why)
+
+    def _hear(self, why: str) -> None:
+        """What came of giving the disk something."""
+        if self._folder is not None:
+            self._refusal = self._refusal or why

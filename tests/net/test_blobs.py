@@ -199,7 +199,8 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
     async def scene(a: Any, b: Any, c: Any) -> None:
         publisher = Blobs(a.mail)
         await publisher.serve()
-        keeps, later = Blobs(b.mail, folder=tmp_path, keep=2, on_damage=told.append), Blobs(c.mail)
+        keeps, later = Blobs(b.mail, folder=tmp_path, keep=2), Blobs(c.mail)
+        keeps.on_disk = told.append
         keeps._disk = None  # virtual time knows no threads
         await keeps.serve()
         with monkeypatch.context() as patch:
@@ -211,14 +212,45 @@ def test_a_disk_that_takes_no_more_costs_what_would_outlive_the_peer_and_nothing
             held(keeps, b"mine", 4)
         # What is held in memory is given to others, and goes when it is old.
         assert await fetched(later, release, [b.me]) == bytes([3]) * 99
-        assert keeps.statistics()["blobs"] == 2
+        assert keeps.statistics()["blobs"] == 2 and all(told) and os.strerror(why) in told[0]
+        assert "held in memory alone" in told[0]
         room = held(publisher, b"room again", 5)
         await fetched(keeps, room, [a.me])
-        again = Blobs(c.mail, folder=tmp_path)
-        assert again.holds(room.weights, room.size) and again.statistics()["releases"] == 1
+        assert Blobs(c.mail, folder=tmp_path).holds(room.weights, room.size)
 
     with_peers(scene)
-    assert len(told) == 1 and os.strerror(why) in told[0] and "held in memory alone" in told[0]
+
+
+@pytest.mark.parametrize("failing", ["open", "pwrite", "ftruncate", "rename", "fsync"])
+def test_what_the_disk_refused_is_on_it_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scene(a: Any, b: Any, c: Any) -> None:
+        told: list[str] = []
+        publisher, keeps = Blobs(a.mail), Blobs(b.mail, folder=tmp_path)
+        keeps.on_disk = told.append
+        keeps._disk = None  # virtual time knows no threads
+        await publisher.serve()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, failing, full)
+            fetched_one = held(publisher, WHOLE, 1)
+            assert await fetched(keeps, fetched_one, [a.me]) == WHOLE
+            made = await keeps.take(2, Blocks.of(WHOLE[1:]))
+            await keeps.store()
+            refused = told[told.index(next(filter(None, told))) :]
+            assert all(refused), "it is told once that it takes something, when it takes everything"
+        await keeps.store()
+        assert told[-1] == ""
+        roots = fetched_one.weights, made.root
+        assert {*os.listdir(tmp_path)} == {f"{root}{end}" for root in roots for end in ("", ".release")}
+        assert made.whole == WHOLE[1:], "who reads it does not notice"
+        again = Blobs(c.mail, folder=tmp_path)
+        assert again.is_whole(fetched_one.weights) and again.is_whole(made.root)
+
+    with_peers(scene)
 
 
 def test_who_reads_a_version_ends_with_it_and_its_file_goes_then(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_mark_beside_a_release_whose_number_has_changed_is_not_believed(tmp_pa
 def test_a_shelf_whose_folder_cannot_be_had_holds_in_memory_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     shelf = Shelf(tmp_path / "file" / "blobs", lambda _: None)
-    assert "takes no more" in shelf.complaint()
+    assert "takes no more" in (shelf.refusal() or "")
     blocks = Blocks.of(b"weights")
     shelf.put(Held.of(1, blocks), blocks, True)
     assert shelf.is_whole(blocks.root) and shelf.get(blocks.root) == b"weights"

@@ -6,24 +6,32 @@ from __future__ import annotations
 import errno
 import io
 import os
+import random
 import subprocess
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from still_host import still_host
 
 from peers import errors
 from peers.build import local_peer
 from peers.build.local_peer import LocalPeer, last_port
 from peers.commands import up
 from peers.runtime.contacts import Contacts
+from peers.runtime.host import Host
 from peers.runtime.peer_folder import PeerFolder
 from swarm import events
-from swarm.config import Config, Listen
+from swarm.config import Config, DelayLaw, Listen
 from swarm.events import Bus, Noted
 from swarm.identity import open_key
 from swarm.journal import Journal, from_line
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
 from swarm.types import PeerId
 
 
@@ -46,12 +54,27 @@ class Disk(io.FileIO):
         return failed() if self.dead else super().truncate(size)
 
 
+def with_host(body: Callable[[Host], Awaitable[None]]) -> None:
+    async def main() -> None:
+        links = SimLinks(DelayLaw(law="constant", seconds=0.001), 1e9, random.Random(1))
+        async with MemoryNetwork(random.Random(2), links) as network:
+            await body(still_host(network, "peer", Role.SAMPLER, Config()))
+
+    run(main())
+
+
+def local_peer_at(path: Path, bus: Bus, journal: Journal | None = None) -> LocalPeer:
+    keyring = open_key(path / "key")
+    return LocalPeer(path, keyring, bus, Contacts(path, keyring.me), 1, journal)
+
+
 def noted(text: str) -> Noted:
     return Noted(at=0.0, peer=PeerId("me"), level="info", text=text)
 
 
 def test_a_journal_on_a_disk_that_fails_loses_events_and_goes_on_when_the_disk_does(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
+    assert journal._file is not None
     journal._file.close()
     journal._file = disk = Disk(tmp_path / "journal.jsonl", "a+")  # type: ignore[assignment]
     journal(noted("one"))
@@ -76,6 +99,61 @@ def test_a_journal_on_a_disk_that_fails_loses_events_and_goes_on_when_the_disk_d
     ]
 
 
+def test_a_journal_tells_once_that_the_disk_refuses_and_once_that_it_does_not(tmp_path: Path) -> None:
+    async def body(host: Host) -> None:
+        journal = Journal(tmp_path / "journal.jsonl")
+        local = local_peer_at(tmp_path, host.bus, journal)
+        host.bus.add(journal)
+        local.tell_of_journal(host.disk)
+        assert journal._file is not None
+        journal._file.close()
+        journal._file = disk = Disk(tmp_path / "journal.jsonl", "a+")  # type: ignore[assignment]
+        told: list[events.Event] = []
+        host.bus.add(told.append)
+        disk.dead = True
+        for _ in range(20):
+            host.emit(events.Noted, level="info", text="one")
+        assert [type(event).__name__ for event in told].count("Faulted") == 1 and journal.lost == 21
+        disk.dead = False
+        host.emit(events.Noted, level="info", text="two")
+        assert [type(event).__name__ for event in told].count("Recovered") == 1 and not host.disk.refuses
+        kept = [from_line(line) for line in journal.path.read_bytes().splitlines()]
+        assert [type(event).__name__ for event in kept] == ["Noted", "Recovered"]
+
+    with_host(body)
+
+
+def test_what_the_disk_refuses_is_told_for_each_thing_once_a_minute_and_its_end_when_all_are_taken() -> None:
+    async def body(host: Host) -> None:
+        told: list[events.Event] = []
+        host.bus.add(told.append)
+        for _ in range(130):
+            host.disk.tell("checkpoint", "no checkpoint of version 1: No space left on device")
+            await host.ports.clock.sleep(1.0)
+        assert [type(event).__name__ for event in told] == ["Faulted"] * 3
+        host.disk.tell("releases", "blobs takes no more")
+        host.disk.tell("checkpoint", "")
+        assert host.disk.refuses and [type(event).__name__ for event in told] == ["Faulted"] * 4
+        host.disk.tell("releases", "")
+        host.disk.tell("releases", "")
+        assert not host.disk.refuses and isinstance(told[-1], events.Recovered) and len(told) == 5
+        assert told[-1].seconds == 130.0
+
+    with_host(body)
+
+
+def test_a_journal_whose_file_cannot_be_opened_is_opened_when_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal(noted("one"))
+    assert journal.lost == 1 and journal.refusal == "Is a directory"
+    (tmp_path / "journal.jsonl").rmdir()
+    journal(noted("two"))
+    journal.close()
+    assert journal.lost == 1 and not journal.refusal
+    assert [from_line(line) for line in journal.path.read_bytes().splitlines()] == [noted("two")]
+
+
 def test_a_disk_that_fails_does_not_hide_why_a_peer_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +163,14 @@ def test_a_disk_that_fails_does_not_hide_why_a_peer_ends(
             raise KeyError("the cause")
     monkeypatch.undo()
     assert PeerFolder(tmp_path / "folder").take(), "the folder is free again"
+
+
+def test_a_log_on_a_full_disk_lacks_lines_and_has_the_next_ones(capfd: pytest.CaptureFixture[str]) -> None:
+    full = io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)  # type: ignore[arg-type]
+    errors.say("lost", full)
+    assert os.readlink(f"/proc/self/fd/{full.fileno()}") == "/dev/full", "the next line is tried again"
+    errors.say("here")
+    assert capfd.readouterr().err == "here\n"
 
 
 def test_a_disk_that_fails_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,8 +191,7 @@ def test_what_cannot_be_kept_for_a_later_start_is_told_and_the_peer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[events.Event] = []
-    keyring = open_key(tmp_path / "key")
-    local = LocalPeer(tmp_path, keyring, Bus(), Contacts(tmp_path, keyring.me), incarnation=1)
+    local = local_peer_at(tmp_path, Bus())
     local.bus.add(told.append)
     monkeypatch.setattr(local_peer, "write_durably", failed)
     local.keep(tmp_path / "port", "4711", "it takes another port when it is started again")

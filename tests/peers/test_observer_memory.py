@@ -153,7 +153,7 @@ def test_a_damaged_history_is_a_warning_and_the_window_begins_anew(tmp_path: Pat
     in_world(tmp_path, body)
 
 
-def test_a_full_disk_is_one_warning_and_the_window_goes_on(
+def test_a_full_disk_is_one_fault_until_there_is_room_and_the_window_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, content: bytes) -> None:
@@ -165,8 +165,14 @@ def test_a_full_disk_is_one_warning_and_the_window_goes_on(
             for version in range(1, 5):
                 train(host, range(version, version + 1))
                 await asyncio.sleep(CONFIG.peer.history.save)
-            assert len([text for text in world.warnings() if "No space left on device" in text]) == 1
-            assert curve(watch.state) == [1, 2, 3, 4]
+            monkeypatch.undo()
+            train(host, range(5, 6))
+            await asyncio.sleep(CONFIG.peer.history.save)
+            kinds = (events.Faulted, events.Recovered)
+            fault, back = [event for event in world.journal if isinstance(event, kinds)]
+            assert isinstance(fault, events.Faulted) and "No space left on device" in fault.detail
+            assert isinstance(back, events.Recovered) and fault.part == back.part == "disk"
+            assert curve(watch.state) == [1, 2, 3, 4, 5]
 
     in_world(tmp_path, body)
 
