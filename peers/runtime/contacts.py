@@ -104,8 +104,9 @@ class Contacts:
         content = wire.encode((*mine, *self._known.values()))
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, content)
+            host.disk.tell("contacts", "")
         except OSError as error:
-            host.disk_damaged(f"the addresses of other peers are not on the disk: {error.strerror}")
+            host.disk.tell("contacts", f"the addresses of other peers are not on the disk: {error.strerror}")
 
     async def _seek_forever(self, host: Host, seek: Seek) -> None:
         """Without a learner or a seed, dial everybody: the swarm may be elsewhere. Seeds that are missing are
