@@ -63,7 +63,7 @@ test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, t
 test-mission: $(STAMP) namespaces sandbox  ## slow tests of resuming, private runs, a one-way network, faults, agreement with TRL (once installed by test-slow)
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(MISSION) $(ARGS)
 
-test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, faults on real processes, objectives against TRL's
+test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, 1,000 swarms against faults, real processes, objectives against TRL's
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(ARGS)
 
 test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one, on the CPU, in .venv-vllm (3.5 GB, made the first time)

@@ -130,7 +130,14 @@ def _add_running(commands: Any) -> None:
         "scenario",
         metavar="SCENARIO",
         type=Path,
+        nargs="?",
         help="a TOML file, or the name of one that ships, such as quick",
+    )
+    it.add_argument(
+        "--nemesis",
+        type=int,
+        metavar="SEED",
+        help="instead: faults at random, then peace; says what broke, and the shortest script that breaks it",
     )
     it.add_argument(
         "--seed",
@@ -244,8 +251,9 @@ def _add_bench(commands: Any) -> None:
         " without one, all (about 20 minutes)"
     )
     it.add_argument(
-        "names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band"
+        "names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band, nemesis"
     )
+    it.add_argument("-n", type=int, default=100, metavar="N", help="nemesis: swarms to try (default: 100)")
     it.add_argument(
         "--quick", action="store_true", help="a study small enough to look at: minutes instead of hours"
     )

@@ -103,6 +103,12 @@ def invite_(args: argparse.Namespace) -> int:
 
 
 def simulate(args: argparse.Namespace) -> int:
+    if (args.scenario is None) is (args.nemesis is None):
+        raise WrongUsage("name a scenario, such as quick, or --nemesis SEED: one of them")
+    if args.nemesis is not None:
+        from peers.studies import nemesis
+
+        return nemesis.main(args.nemesis, args.out)
     path = shipped.scenario(args.scenario)  # before torch is imported
     from peers.commands import sim as program
 
@@ -125,6 +131,10 @@ def fit(args: argparse.Namespace) -> int:
 def bench(args: argparse.Namespace) -> int:
     from peers.studies import STUDIES
 
+    if args.names == ["nemesis"]:
+        from peers.studies import nemesis
+
+        return nemesis.many(args.n, args.seed or 0)
     if not set(args.names) & set(STUDIES):
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
             raise WrongUsage(

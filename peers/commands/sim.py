@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -140,14 +141,18 @@ def run_peer(
     # In-memory ports know the sender, so every signature is accepted.
     trust = Trust(run.name, b"owner", run.private, lambda key, data, signature: True)
     frames = OpenedOnce(RUN, peer.ports.keyring, who.membership, run.private)
-    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust)
+    shelf = None if peer.folder is None else peer.folder / "blobs"
+    host = Host(who, peer.config, peer.ports, frames, peer.bus, trust, shelf)
     if peer.stand_in is not None and peer.stand_in.begun:
         host.releases.blobs.hold(0, peer.stand_in.first)
-    return host.run((role or role_of)(host, parts).run)
+    return host.run((role or partial(role_of, folder=peer.folder))(host, parts).run)
 
 
-def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) -> RoleProgram:
-    """The role of a simulated peer. Tasks come from `source`, by default from the run's settings."""
+def role_of(
+    host: Host, parts: PolicyParts, source: TaskSource | None = None, folder: Path | None = None
+) -> RoleProgram:
+    """The role of a simulated peer. Tasks come from `source`, by default from the run's settings; what is to
+    outlive the peer goes to `folder`, as in a real peer's."""
     run = host.config.run
     if source is None:
         source = tasks.source(run.task, run.seed)
@@ -158,7 +163,7 @@ def role_of(host: Host, parts: PolicyParts, source: TaskSource | None = None) ->
             return program(host, parts.engine(), source)
         case Policy.TRAINED:
             learner, decoder = parts.learner()
-            return program(host, learner, source, decoder, None)
+            return program(host, learner, source, decoder, folder and folder / "checkpoint")
         case Policy.KEPT:
             return program(host, parts.learner()[0].weights())
     raise ValueError(f"a {host.who.role.value} is not simulated")

@@ -147,11 +147,13 @@ class MemoryKeyring:
 
 
 class MemoryClock:
+    """A machine's: `offset` is what it shows beyond the time, in seconds."""
+
     def __init__(self, epoch: float) -> None:
-        self._epoch = epoch
+        self._epoch, self.offset = epoch, 0.0
 
     def now(self) -> float:
-        return self._epoch + asyncio.get_running_loop().time()
+        return self._epoch + self.offset + asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -180,6 +182,7 @@ class MemoryNetwork:
         self.rng = rng
         self.links = links
         self.clock = MemoryClock(epoch)
+        self._epoch, self._clocks = epoch, dict[PeerId, MemoryClock]()
         self.hosts: dict[PeerId, MemoryPeer] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
@@ -207,15 +210,19 @@ class MemoryNetwork:
         if one_way:
             self.dials.add(me)
         return Ports(
-            clock=self.clock,
+            clock=self.clock_of(me),
             board=MemoryBoard(self, me),
-            gossip=MemoryGossip(self, me),
+            gossip=MemoryGossip(self, host),
             mail=MemoryMail(self, host),
             averager=MemoryAverager(self, me),
             work=MemoryWork(price),
             keyring=MemoryKeyring(me),
             addresses=tuple if one_way else lambda: (f"/memory/{name}",),
         )
+
+    def clock_of(self, peer: PeerId) -> MemoryClock:
+        """The clock of a peer's machine, the same in all its lives."""
+        return self._clocks.setdefault(peer, MemoryClock(self._epoch))
 
     def crash(self, peer: PeerId) -> None:
         """The peer is gone from one moment to the next: its calls break, its rounds are lost, its records
@@ -292,15 +299,17 @@ class Subscription:
 
 
 class MemoryGossip:
-    def __init__(self, network: MemoryNetwork, me: PeerId) -> None:
-        self._network = network
-        self._me = me
+    """Of one life of a peer: what it publishes after its crash reaches nobody."""
+
+    def __init__(self, network: MemoryNetwork, host: MemoryPeer) -> None:
+        self._network, self._host = network, host
+        self._me = host.peer
 
     async def publish(self, topic: str, data: bytes) -> None:
         if len(data) > EVENT_LIMIT.sealed:
             raise ValueError(f"a gossip message of {len(data)} bytes does not fit into {EVENT_LIMIT.sealed}")
         readers = list(self._network.topics.get(topic, ()))
-        if not readers:
+        if not readers or self._network.hosts.get(self._me) is not self._host:
             return
         loop = asyncio.get_running_loop()
         shift = self._network.rng.randrange(BUCKETS)

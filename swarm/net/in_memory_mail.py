@@ -85,8 +85,14 @@ class MemoryPeer:
         self.services: dict[str, tuple[Handler, AnswerTurns | None]] = {}
         self.answering: dict[asyncio.Task[None], bool] = {}
         """Task -> whether it counts against CONCURRENT; calls with turns are bounded by these."""
+        self.busy_until = 0.0
+        """Loop seconds until which it takes no calls."""
         self.coming: dict[tuple[PeerId, str], Coming] = {}
         """(peer, service) -> its answers."""
+
+    def is_busy(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return sum(self.answering.values()) >= CONCURRENT or now < self.busy_until
 
     def answer(self, call: PendingCall, handler: Handler, turns: AnswerTurns | None) -> None:
         task = self.network.tasks.create_task(
@@ -136,7 +142,7 @@ class PendingCall:
         if host is None or served is None:
             what = "is not there" if host is None else f"does not serve {self.service!r}"
             self.reply(Unreachable(f"{self.to} {what}"))
-        elif served[1] is None and sum(host.answering.values()) >= CONCURRENT:
+        elif served[1] is None and host.is_busy():
             self.reply(Busy(f"busy with {CONCURRENT} calls: try later"))
         else:
             host.answer(self, *served)

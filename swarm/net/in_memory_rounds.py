@@ -79,9 +79,12 @@ class Meeting:
         return not (self.exchanging or self.over) and all(
             other.peer in seat.expects
             and seat.peer in other.expects
-            and self._links.open(seat.peer, other.peer)
+            and self._connected(seat.peer, other.peer)
             for other in self.seats.values()
         )
+
+    def _connected(self, one: PeerId, other: PeerId) -> bool:
+        return self._links.open(one, other) and self._links.open(other, one)
 
     def take(self, seat: Seat) -> None:
         self.seats[seat.peer] = seat
@@ -152,7 +155,7 @@ class Meeting:
         seats = [self.seats[peer] for peer in sorted(self.seats)]
         for k, one in enumerate(seats):
             for other in seats[k + 1 :]:
-                if not self._links.open(one.peer, other.peer):
+                if not self._connected(one.peer, other.peer):
                     self._break(f"the link between {one.peer} and {other.peer} is cut")
                     return
         if any(_shapes(seat) != _shapes(seats[0]) for seat in seats):

@@ -1,16 +1,17 @@
 """Simulated links: how long a message takes between two peers, and whether it passes at all.
 
 In come the latency law, the bandwidth, the peers' lines and the fault script's verbs; out come answers to the
-memory network's questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law; a fault
-belongs to an unordered pair. `partition` loses what is sent until `repair`, and what is under way;
-`hold` keeps what arrives until `release`, when everything held arrives at once and in order. A large message
-shares the lines of its two ends with others (swarm.sim.flows) where one of them has an end; each of the
-others has the whole bandwidth, as if it were alone. Not handled: routing through third peers.
+memory network's questions (`swarm.net.in_memory.Links`). Every pair of peers has the same law. `partition`
+loses what is sent until `repair`, and what is under way; `oneway` loses it in one direction, in which nobody
+can open a connection either; `slow` adds seconds to each message. `hold` keeps what arrives until `release`,
+when everything held arrives at once and in order. A large message shares the lines of its two ends with
+others (swarm.sim.flows) where one of them has an end; each of the others has the whole bandwidth, as if it
+were alone. Not handled: routing through third peers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from swarm.config import DelayLaw
@@ -36,6 +37,9 @@ class SimLinks:
         self._rng = rng
         self._flows = Flows(lines or {}, bandwidth)
         self._cut: set[tuple[PeerId, PeerId]] = set()
+        """(sender, receiver)."""
+        self._slow: dict[tuple[PeerId, PeerId], float] = {}
+        """(sender, receiver) -> seconds."""
         self._held: dict[tuple[PeerId, PeerId], list[Callable[[], None]]] = {}
 
     @property
@@ -44,7 +48,8 @@ class SimLinks:
         return not (self._cut or self._held)
 
     def seconds(self, sender: PeerId, receiver: PeerId, size: int) -> float:
-        return draw(self._latency, self._rng) + size / self._bandwidth
+        more = self._slow.get((sender, receiver), 0.0) if self._slow else 0.0
+        return draw(self._latency, self._rng) + size / self._bandwidth + more
 
     def flow(
         self,
@@ -67,7 +72,7 @@ class SimLinks:
         self._flows.crash(peer)
 
     def open(self, sender: PeerId, receiver: PeerId) -> bool:
-        return not self._cut or _pair(sender, receiver) not in self._cut
+        return not self._cut or (sender, receiver) not in self._cut
 
     def when_released(self, sender: PeerId, receiver: PeerId, deliver: Callable[[], None]) -> bool:
         """While the pair is held: keep `deliver` for its release and return True."""
@@ -77,18 +82,31 @@ class SimLinks:
         waiting.append(deliver)
         return True
 
-    def partition(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
-        self._cut.update(_pairs(some, others))
+    def partition(self, some: Sequence[PeerId], others: Sequence[PeerId]) -> None:
+        self._lose({*_ways(some, others), *_ways(others, some)})
+
+    def oneway(self, some: Sequence[PeerId], others: Sequence[PeerId]) -> None:
+        """What `some` send to `others` is lost."""
+        self._lose({*_ways(some, others)})
+
+    def _lose(self, ways: set[tuple[PeerId, PeerId]]) -> None:
+        self._cut |= ways
         self._flows.cut(lambda sender, receiver: not self.open(sender, receiver))
 
-    def repair(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
-        self._cut.difference_update(_pairs(some, others))
+    def slow(self, some: Sequence[PeerId], others: Sequence[PeerId], seconds: float) -> None:
+        for way in (*_ways(some, others), *_ways(others, some)):
+            self._slow[way] = seconds
 
-    def hold(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
+    def repair(self, some: Sequence[PeerId], others: Sequence[PeerId]) -> None:
+        for way in (*_ways(some, others), *_ways(others, some)):
+            self._cut.discard(way)
+            self._slow.pop(way, None)
+
+    def hold(self, some: Sequence[PeerId], others: Sequence[PeerId]) -> None:
         for pair in _pairs(some, others):
             self._held.setdefault(pair, [])
 
-    def release(self, some: Iterable[PeerId], others: Iterable[PeerId]) -> None:
+    def release(self, some: Sequence[PeerId], others: Sequence[PeerId]) -> None:
         for pair in _pairs(some, others):
             for deliver in self._held.pop(pair, []):
                 deliver()
@@ -98,6 +116,9 @@ def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:
     return (a, b) if a < b else (b, a)
 
 
-def _pairs(some: Iterable[PeerId], others: Iterable[PeerId]) -> list[tuple[PeerId, PeerId]]:
-    right = list(others)
-    return [_pair(a, b) for a in some for b in right if a != b]
+def _ways(some: Sequence[PeerId], others: Sequence[PeerId]) -> list[tuple[PeerId, PeerId]]:
+    return [(a, b) for a in some for b in others if a != b]
+
+
+def _pairs(some: Sequence[PeerId], others: Sequence[PeerId]) -> list[tuple[PeerId, PeerId]]:
+    return [_pair(a, b) for a, b in _ways(some, others)]

@@ -2,9 +2,12 @@
 and closed.
 
 In comes a file, out comes a Scenario. Durations of work and links are `DelayLaw`s in virtual seconds; rates
-of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary: `host` (a peer that comes later),
-`partition`, `repair`, `hold`, `release` (between two sides), `crash`, `bounce` (crash, and back after `down`
-seconds). Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
+of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary. Between two sides: `partition`,
+`oneway` (what the first side sends is lost), `slow` (`seconds` more each way), and `repair` of these; `hold`
+and `release`. Of a peer: `host` (it comes later), `crash`, `bounce` (crash, and back after `down` seconds),
+either at a `step` of its next publication where one is named; `busy` (for `seconds` it takes no calls);
+`clock` (`seconds` wrong from then on); `damage` to a `file` of its folder. Peers are named
+`<role>-<number>`; a side is a list of names or shell patterns.
 """
 
 from __future__ import annotations
@@ -23,7 +26,17 @@ from swarm.protocol import Role
 from swarm.sections import Count, Number, Part, Positive, Section, Share
 from swarm.sim.flows import Line
 
-FAULTS = ("host", "partition", "repair", "hold", "release", "crash", "bounce")
+OF_PEER = ("host", "crash", "bounce", "busy", "clock", "damage")
+BETWEEN = ("partition", "oneway", "slow", "repair", "hold", "release")
+FAULTS = (*OF_PEER, *BETWEEN)
+
+STEPS = ("packed", "patched", "announcing", "announced", "given")
+"""Of a publication: the bytes are made, its patches are made, it is about to be announced, it is announced
+and nobody has been given any of it, one answer has been given."""
+
+DAMAGES = ("cut", "flip", "empty", "delete")
+"""One file, drawn among those that match, loses its end, has bits flipped, or is empty; or all are
+deleted."""
 
 
 class ScenarioError(ValueError):
@@ -94,13 +107,21 @@ class Fault(Section, frozen=True):
     at: float
     """Virtual seconds after the start."""
     fault: str
-    """One of `host partition repair hold release crash bounce`."""
+    """One of FAULTS."""
     peer: str = ""
-    """Whom `host`, `crash` or `bounce` is about: `<role>-<number>`."""
+    """Whom a fault of a peer is about: `<role>-<number>`."""
     between: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """The two sides of a link fault: names or patterns such as `sampler-*`."""
     down: float = 30.0
     """Seconds until a bounced peer is back."""
+    step: str = ""
+    """crash, bounce: not before this one of STEPS, when it comes within `swarm.sim.traps.WAIT` seconds."""
+    seconds: float = 0.0
+    """slow: added to the time of each message; busy: how long; clock: what it shows beyond the time."""
+    file: str = ""
+    """damage: a pattern below the peer's folder, such as `checkpoint/*`."""
+    how: str = "cut"
+    """damage: one of DAMAGES."""
 
 
 class Scenario(Section, frozen=True):
@@ -191,7 +212,11 @@ def _check(scenario: Scenario) -> None:
     for fault in scenario.faults:
         if fault.fault not in FAULTS:
             raise ScenarioError(f"fault {fault.fault!r} at {fault.at}: use one of {', '.join(FAULTS)}")
-        if fault.fault in ("host", "crash", "bounce"):
+        if fault.step not in ("", *STEPS) or fault.how not in DAMAGES:
+            raise ScenarioError(
+                f"{fault.fault} at {fault.at}: steps are {', '.join(STEPS)}, damages {', '.join(DAMAGES)}"
+            )
+        if fault.fault in OF_PEER:
             if fault.peer not in everybody:
                 raise ScenarioError(
                     f"{fault.fault} at {fault.at}: there is no peer {fault.peer!r} among the counts of"

@@ -30,9 +30,11 @@ from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.sim.clock import run
+from swarm.sim.disks import damage
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
-from swarm.sim.scenario import Fault, Scenario, role_of, select
+from swarm.sim.scenario import OF_PEER, Fault, Scenario, role_of, select
+from swarm.sim.traps import Trap, trapped
 from swarm.types import PeerId
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class SimPeer:
     """Number of the peer's life: 0 at first, one more after each bounce."""
     stand_in: StandIn | None = None
     """Where small bytes stand in for a large model's."""
+    folder: Path | None = None
+    """What outlives the peer's lives; None: nothing does."""
 
 
 Spawn = Callable[[SimPeer], Coroutine[Any, Any, None]]
@@ -78,11 +82,13 @@ class World:
         *,
         sinks: Iterable[Callable[[Event], None]] = (),
         journal: Path | None = None,
+        disks: Path | None = None,
     ) -> None:
+        """Peers have a folder each in `disks`, where it is given."""
         self._scenario = scenario
         self._spawn = spawn
         self._sinks = list(sinks)
-        self._journal = journal
+        self._journal, self._disks = journal, disks
         self._file: IO[bytes] | None = None
         self._digest = hashlib.sha256()
         self._events = 0
@@ -93,6 +99,7 @@ class World:
         self._alive: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
+        self._traps: dict[str, Trap] = {}
 
     def run(self) -> SimulationOutcome:
         """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
@@ -141,56 +148,82 @@ class World:
             self._alive = {name: task for name, task in self._alive.items() if not task.done()}
 
     def _host(self, name: str) -> None:
+        if name in self._alive:
+            return
         life = self._lives[name] = self._lives.get(name, -1) + 1
         bus = Bus()
         bus.add(lambda event: self._record((name, life), event))
         peer = SimPeer(
             name=name,
             role=role_of(name),
-            ports=self._network.ports(name, self._price(f"{name}/{life}"), self._is_one_way(name)),
+            ports=trapped(
+                self._network.ports(name, self._price(f"{name}/{life}"), self._is_one_way(name)),
+                self._trap(name),
+            ),
             seed=self._rng(f"{name}/{life}").getrandbits(48),
             config=self._config,
             bus=bus,
             life=life,
             stand_in=self._stand_in,
+            folder=self._folder(name),
         )
         self._alive[name] = self._group.create_task(self._spawn(peer), name=name)
 
     def _crash(self, name: str) -> None:
+        if (task := self._alive.pop(name, None)) is None:
+            return
         self._mute.add((name, self._lives[name]))
-        task = self._alive.pop(name, None)
-        if task is not None:
-            task.cancel()
+        task.cancel()
         self._network.crash(PeerId(name))
 
     async def _play(self) -> None:
-        """The fault script, in the order of its times; a bounce is a crash now and a host later."""
-        steps = sorted((fault for fault in self._scenario.faults), key=lambda fault: fault.at)
-        back = [
-            Fault(at=step.at + step.down, fault="host", peer=step.peer)
-            for step in steps
-            if step.fault == "bounce"
-        ]
-        for step in sorted([*steps, *back], key=lambda fault: fault.at):
+        """The fault script, in the order of its times."""
+        for step in sorted(self._scenario.faults, key=lambda fault: fault.at):
             await asyncio.sleep(step.at - asyncio.get_running_loop().time())
-            self._apply(step)
+            if step.fault in OF_PEER:
+                self._apply_to(step.peer, step)
+            else:
+                self._apply_between(step)
 
-    def _apply(self, step: Fault) -> None:
-        names = self._scenario.everybody()
-        some, others = ([PeerId(name) for name in select(side, names)] for side in step.between)
+    def _apply_to(self, peer: str, step: Fault) -> None:
         match step.fault:
             case "host":
-                self._host(step.peer)
+                self._host(peer)
+            case "crash" | "bounce" if step.step:
+                self._trap(peer).set(step.step, lambda: self._end(step))
             case "crash" | "bounce":
-                self._crash(step.peer)
-            case "partition":
-                self._links.partition(some, others)
-            case "repair":
-                self._links.repair(some, others)
-            case "hold":
-                self._links.hold(some, others)
-            case "release":
-                self._links.release(some, others)
+                self._end(step)
+            case "clock":
+                self._network.clock_of(PeerId(peer)).offset = step.seconds
+            case "busy" if peer in self._alive:
+                host = self._network.hosts[PeerId(peer)]
+                host.busy_until = asyncio.get_running_loop().time() + step.seconds
+            case "damage" if (folder := self._folder(peer)) is not None:
+                damage(folder, step.file, step.how, self._rng(f"damage/{step.at}"))
+
+    def _end(self, step: Fault) -> None:
+        """Crash a peer; one that bounces is back later."""
+        self._crash(step.peer)
+        if step.fault == "bounce":
+            asyncio.get_running_loop().call_later(step.down, self._host, step.peer)
+
+    def _apply_between(self, step: Fault) -> None:
+        names, links = self._scenario.everybody(), self._links
+        some, others = ([PeerId(name) for name in select(side, names)] for side in step.between)
+        if step.fault == "slow":
+            links.slow(some, others, step.seconds)
+        else:
+            getattr(links, step.fault)(some, others)
+
+    def _trap(self, name: str) -> Trap:
+        return self._traps.setdefault(name, Trap())
+
+    def _folder(self, name: str) -> Path | None:
+        if self._disks is None:
+            return None
+        folder = self._disks / name
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _lines(self) -> dict[PeerId, Line]:
         """Of each peer one for all its lives."""

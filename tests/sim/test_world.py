@@ -186,6 +186,50 @@ def test_a_crashed_peer_is_gone_and_a_bounced_one_comes_back_as_another_life() -
     ]
 
 
+class Goodbyes:
+    """Two peers, of which one publishes whenever its coroutine is ended, and the other listens."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.heard: list[bytes] = []
+        World(Scenario(name="bye", hours=30 / 3600, peers={"sampler": 2}, faults=faults), self._spawn).run()
+
+    async def _spawn(self, peer: SimPeer) -> None:
+        gossip = peer.ports.gossip
+        if peer.name == "sampler-1":
+            async with gossip.subscribe("bye") as messages:
+                async for _, message in messages:
+                    self.heard.append(message)
+        await peer.ports.clock.sleep(1.0)
+        await gossip.publish("bye", b"hello")
+        try:
+            await peer.ports.clock.sleep(1e6)
+        finally:
+            await gossip.publish("bye", b"goodbye")
+
+
+def test_a_crashed_peer_says_no_goodbye() -> None:
+    assert Goodbyes(Fault(at=9.5, fault="crash", peer="sampler-0")).heard == [b"hello"]
+
+
+def test_one_way_passes_in_the_other_direction_and_a_repair_ends_it() -> None:
+    to, back = (("sampler-0",), ("learner-0",)), (("learner-0",), ("sampler-0",))
+    cut = Told(Fault(at=9.5, fault="oneway", between=to), Fault(at=19.5, fault="repair", between=to))
+    assert [cut.at(second) for second in (5, 15, 25)] == ["life 0", "Unreachable", "life 0"]
+    deaf = Told(Fault(at=9.5, fault="oneway", between=back), Fault(at=19.5, fault="repair", between=back))
+    assert [deaf.at(second) for second in (5, 15, 25)] == ["life 0", "Silent", "life 0"]
+
+
+def test_a_slow_link_takes_its_seconds_more_until_the_repair() -> None:
+    sides = (("sampler-0",), ("learner-0",))
+    slow, repair = (
+        Fault(at=at, fault=fault, between=sides, seconds=0.5)
+        for at, fault in ((9.5, "slow"), (19.5, "repair"))
+    )
+    told = Told(slow, repair)
+    assert [told.at(second) for second in (5, 15, 25)] == ["life 0", "Silent", "life 0"]
+    assert told.at(15, "sampler-1") == "life 0"
+
+
 def test_a_host_comes_when_the_script_says() -> None:
     told = Told(Fault(at=9.5, fault="host", peer="sampler-1"))
     assert min(at for at, who, _ in told.told if who == "sampler-1") == 9

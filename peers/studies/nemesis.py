@@ -1,0 +1,310 @@
+"""Trials of the shipping roles against the nemesis: what must hold while faults come at random, and in peace.
+
+    seed -> Plan (swarm.sim.nemesis) -> World of real roles, with folders -> Trial: what failed, figures
+    a trial that failed -> its shortest script
+
+`swarm sim --nemesis SEED` runs one trial, `swarm bench nemesis -n 1000` many. What must hold is in PROMISES.
+Not handled here: faults of processes, which the tests of real peers have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from peers.commands import sim
+from peers.runtime.host import Host
+from swarm import events
+from swarm.learn.learning_rates import with_learning_rate
+from swarm.protocol import Role
+from swarm.sim import nemesis
+from swarm.sim.nemesis import PEACE, STORM, Plan
+from swarm.sim.world import SimPeer, World
+from swarm.types import Digest, Verdict
+
+LATE = 12.0
+"""Last seconds of peace, in which everything has to be as if nothing had happened."""
+
+LEAST = 2
+"""Versions in these seconds: a small swarm makes a dozen."""
+
+BEHIND = 5
+"""Versions by which peers may differ at the end: each fetches when it can."""
+
+LOOK = 2.0
+"""Seconds between two looks at the tables of all peers."""
+
+TASKS = 120
+"""Coroutines of a peer: its services, some fetches, and each group in delivery has one."""
+
+PROMISES = {
+    "ended": "no peer ends by itself, and no exception leaves one",
+    "still": f"at least {LEAST} versions in the last {LATE:g} s of peace",
+    "strength": "in these seconds learners average together, and groups of every sampler are admitted",
+    "split": f"at the end all peers are within {BEHIND} versions, and those at one version have its bytes",
+    "chain": "in these seconds a version has one digest, and each was made from the one before",
+    "growth": "no table grows beyond its bound",
+}
+
+
+@dataclass
+class Trial:
+    """What became of a plan."""
+
+    plan: Plan
+    failures: dict[str, str] = field(default_factory=dict)
+    """Promise -> how it was broken first."""
+    versions: int = 0
+    next_version: float = float("inf")
+    """Seconds from the last repair to the next version."""
+    strength: float = float("inf")
+    """Seconds from the last repair to the next round of all learners."""
+
+    def fail(self, promise: str, how: str) -> None:
+        self.failures.setdefault(promise, how)
+
+
+def main(seed: int, journal: Path | None = None) -> int:
+    """`swarm sim --nemesis SEED`: one trial, and its shortest script where it fails. Returns an exit code."""
+    trial = try_plan(nemesis.plan(seed), journal)
+    peers = ", ".join(f"{many} {role}" for role, many in trial.plan.peers.items())
+    faults = ", ".join(f"{fault.fault} at {fault.at:g}" for fault in trial.plan.faults)
+    print(f"seed {seed}: {peers}; {faults or 'no faults'}")
+    print(f"{trial.versions} steps; the next version {trial.next_version:.1f} s after the last repair")
+    return _tell(trial)
+
+
+def many(count: int, first: int) -> int:
+    """`swarm bench nemesis -n COUNT`: trials of the seeds from `first` on, and a table. Returns an exit
+    code."""
+    began, trials = time.monotonic(), list[Trial]()
+    for seed in range(first, first + count):
+        trials.append(try_plan(nemesis.plan(seed)))
+        if trials[-1].failures:
+            _tell(trials[-1])
+        if not (seed + 1 - first) % 50:
+            print(f"{seed + 1 - first} trials, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    for what, figure in _figures(trials):
+        print(f"{what:52} {figure}")
+    return int(any(trial.failures for trial in trials))
+
+
+def _tell(trial: Trial) -> int:
+    """Print what failed, and the shortest script that fails so. Returns an exit code."""
+    for promise, how in trial.failures.items():
+        print(f"BROKEN {promise} ({PROMISES[promise]}): {how}")
+    if trial.failures:
+        print(f"seed {trial.plan.seed} fails with\n{nemesis.text(shortest(trial))}", flush=True)
+    return int(bool(trial.failures))
+
+
+def _figures(trials: list[Trial]) -> list[tuple[str, str]]:
+    broken = Counter(promise for trial in trials for promise in trial.failures)
+    seconds = (STORM + PEACE) / 60
+    return [
+        ("trials, virtual minutes each, faults in all", f"{len(trials)}, {seconds:.1f}, {_faults(trials)}"),
+        ("trials with a broken promise", str(sum(bool(trial.failures) for trial in trials))),
+        *((f"  {promise}: {PROMISES[promise]}", str(count)) for promise, count in broken.items()),
+        ("s from the last repair to a version, median, p99", _spread([one.next_version for one in trials])),
+        ("s to a round of all learners, median, p99", _spread([one.strength for one in trials])),
+    ]
+
+
+def _faults(trials: list[Trial]) -> int:
+    return sum(len(trial.plan.faults) for trial in trials)
+
+
+def _spread(seconds: list[float]) -> str:
+    """Median and 99th percentile."""
+    ordered = sorted(seconds)
+    middle, late = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+    return f"{middle:.1f}, {late:.1f}"
+
+
+def try_plan(plan: Plan, journal: Path | None = None) -> Trial:
+    """Simulate a plan and check what must hold; all events go to `journal` where one is given."""
+    import torch
+
+    torch.set_num_threads(1)
+    trial = Trial(plan)
+    watch = _Watch(trial)
+    with tempfile.TemporaryDirectory(prefix="nemesis-", dir=_memory()) as disks:
+        try:
+            World(
+                nemesis.scenario(plan), watch.spawn, sinks=[watch], journal=journal, disks=Path(disks)
+            ).run()
+        except Exception:
+            trial.fail("ended", traceback.format_exc())
+        else:
+            watch.end()
+    return trial
+
+
+def _memory() -> Path | None:
+    """A file system in memory, where a machine has one: files must last no longer than the trial."""
+    there = Path("/dev/shm")
+    return there if there.is_dir() else None
+
+
+def shortest(trial: Trial) -> Plan:
+    """The shortest script that breaks one of the same promises."""
+    return nemesis.shrink(
+        trial.plan, lambda plan: bool(trial.failures.keys() & try_plan(plan).failures.keys())
+    )
+
+
+@dataclass
+class _Life:
+    """A peer in one of its lives."""
+
+    host: Host
+    program: Any
+    number: int
+
+
+class _Watch:
+    """A sink of all events, and all peers that are alive."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._lives: dict[str, _Life] = {}
+        self._released: dict[int, dict[Digest, Digest]] = defaultdict(dict)
+        """Version -> digest -> parent, of what was released late."""
+        self._admitted: set[str] = set()
+        """Samplers of whom a group was admitted late."""
+        self._together = 0
+        """Members of the largest round, late."""
+        self._late = 0
+        self._look_at = 0.0
+
+    # --- peers ----------------------------------------------------------------------------------------------
+
+    async def spawn(self, peer: SimPeer) -> None:
+        run = with_learning_rate(peer.config.run, 0)[0]
+        peer = replace(peer, config=msgspec.structs.replace(peer.config, run=run))
+        try:
+            await sim.run_peer(peer, sim.policy_parts(peer.config), self._role(peer))
+            self._trial.fail("ended", f"{peer.name} ended by itself, without an exception")
+        except Exception:
+            self._trial.fail("ended", f"{peer.name}: {traceback.format_exc()}")
+        finally:
+            if (life := self._lives.get(peer.name)) is not None and life.number == peer.life:
+                del self._lives[peer.name]
+
+    def _role(self, peer: SimPeer) -> Any:
+        def role(host: Host, parts: sim.PolicyParts) -> Any:
+            program = sim.role_of(host, parts, folder=peer.folder)
+            self._lives[peer.name] = _Life(host, program, peer.life)
+            return program
+
+        return role
+
+    def _alive(self, role: Role) -> list[str]:
+        return [name for name, life in self._lives.items() if life.host.who.role is role]
+
+    # --- while it runs --------------------------------------------------------------------------------------
+
+    def __call__(self, event: events.Event) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            self._check_growth(now)
+        match event:
+            case events.Trained():
+                self._trained(event, now - STORM)
+            case events.Released() if now >= STORM + PEACE - LATE:
+                self._released[event.release.version][event.release.weights] = event.release.parent
+            case events.Judged(verdict=Verdict.ADMIT) if now >= STORM + PEACE - LATE:
+                self._admitted.add(event.sampler)
+
+    def _trained(self, event: events.Trained, since: float) -> None:
+        trial = self._trial
+        trial.versions += 1
+        if since >= 0:
+            trial.next_version = min(trial.next_version, since)
+            if event.members == len(self._alive(Role.LEARNER)):
+                trial.strength = min(trial.strength, since)
+        if since >= PEACE - LATE:
+            self._late += 1
+            self._together = max(self._together, event.members)
+
+    def _check_growth(self, now: float) -> None:
+        for name, life in self._lives.items():
+            for what, many, most in _tables(life):
+                if many > most:
+                    self._trial.fail("growth", f"{name} at {now:.1f} s: {many} {what}, at most {most}")
+        tasks = len(asyncio.all_tasks())
+        if tasks > TASKS * len(self._lives) + TASKS:
+            self._trial.fail("growth", f"{tasks} coroutines of {len(self._lives)} peers at {now:.1f} s")
+
+    # --- at the end -----------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        trial = self._trial
+        if self._late < LEAST:
+            trial.fail("still", f"{self._late} versions in the last {LATE:g} s")
+        else:
+            self._check_strength()
+        self._check_split()
+        self._check_chain()
+
+    def _check_strength(self) -> None:
+        learners, samplers = self._alive(Role.LEARNER), self._alive(Role.SAMPLER)
+        if self._together < min(2, len(learners)):
+            self._trial.fail("strength", f"none of {len(learners)} learners averaged")
+        if silent := set(samplers) - self._admitted:
+            self._trial.fail("strength", f"no group of {', '.join(sorted(silent))} was admitted")
+
+    def _check_split(self) -> None:
+        held = {name: life.host.releases.held for name, life in self._lives.items()}
+        for name, release in held.items():
+            if release is None:
+                self._trial.fail("split", f"{name} has no release")
+        have = {name: release for name, release in held.items() if release is not None}
+        top = max((release.version for release in have.values()), default=0)
+        skipping = self._alive(Role.EVALUATOR)
+        late = sorted(
+            name for name, release in have.items() if release.version < top - BEHIND and name not in skipping
+        )
+        if late:
+            versions = {name: release.version for name, release in have.items()}
+            self._trial.fail("split", f"{', '.join(late)} are far behind: {versions}")
+        by_version: dict[int, set[Digest]] = defaultdict(set)
+        for release in have.values():
+            by_version[release.version].add(release.weights)
+        for version, digests in by_version.items():
+            if len(digests) > 1:
+                self._trial.fail("split", f"version {version} has {len(digests)} digests: {have}")
+
+    def _check_chain(self) -> None:
+        for version, parents in sorted(self._released.items()):
+            before = self._released.get(version - 1)
+            if len(parents) > 1:
+                self._trial.fail("chain", f"version {version} was released with {len(parents)} digests")
+            elif before is not None and not set(parents.values()) <= set(before):
+                self._trial.fail("chain", f"version {version} was not made from version {version - 1}")
+
+
+def _tables(life: _Life) -> list[tuple[str, int, int]]:
+    """(what, how many there are, how many there may be)."""
+    blobs, keep = life.host.releases.blobs, life.host.config.run.release.keep
+    found = [
+        ("whole versions", len(blobs._whole), 2 * keep + 2),
+        ("versions begun", len(blobs._begun), keep + 2),
+        ("fetches that others may join", len(blobs._fetches), 4),
+    ]
+    if (inbox := getattr(life.program, "inbox", None)) is not None:
+        waiting = len(inbox.batcher) + inbox.batcher.scoring.total() + len(life.program._batch)
+        groups = life.host.config.run.batch.groups
+        found.append(("tasks remembered", len(inbox._tasks), waiting + 2 * groups))
+        found.append(("groups waiting", len(inbox.batcher), 8 * groups))
+    return found

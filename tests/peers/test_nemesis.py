@@ -1,0 +1,119 @@
+"""The roles that ship against faults at random: what must hold holds, and what was repaired is found when it
+is broken again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from peers import cli
+from peers.roles.sampler import Sampler
+from peers.studies.nemesis import Trial, shortest, try_plan
+from swarm.core.deliveries import DeliveryLoss
+from swarm.sim import nemesis
+from swarm.sim.nemesis import Plan
+from swarm.sim.scenario import Fault
+
+FEW = 50
+
+
+def failed(trial: Trial) -> str:
+    """What to read, and to keep as a test, when a trial failed."""
+    return f"{trial.failures}\n{nemesis.text(shortest(trial))}" if trial.failures else ""
+
+
+@pytest.mark.parametrize("first", range(0, FEW, 10))
+def test_after_any_faults_the_swarm_goes_on(first: int) -> None:
+    for seed in range(first, first + 10):
+        assert not failed(try_plan(nemesis.plan(seed)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(FEW, 1000, 50))
+def test_after_any_faults_of_a_thousand_seeds_the_swarm_goes_on(first: int) -> None:
+    for seed in range(first, first + 50):
+        assert not failed(try_plan(nemesis.plan(seed)))
+
+
+# --- it has teeth -------------------------------------------------------------------------------------------
+
+
+def found(broken: str, seeds: range) -> Trial:
+    """The first trial that breaks a promise. One that is always broken is the nemesis's own mistake."""
+    trials = (try_plan(nemesis.plan(seed)) for seed in seeds)
+    return next(trial for trial in trials if broken in trial.failures)
+
+
+def test_a_refusal_that_ends_the_sampler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Sampler._send
+
+    async def ends(self: Sampler, *args: Any) -> Any:
+        outcome, why = await real(self, *args)
+        if outcome is DeliveryLoss.REFUSED:
+            raise UnboundLocalError("cannot access local variable 'receipt'")
+        return outcome, why
+
+    monkeypatch.setattr(Sampler, "_send", ends)
+    trial = found("ended", range(100))
+    assert "sampler" in trial.failures["ended"] and "receipt" in trial.failures["ended"]
+    script = shortest(trial)
+    assert [fault.fault for fault in script.faults] == ["busy"] and script.peers["learner"] <= 2
+
+
+# --- the generator ------------------------------------------------------------------------------------------
+
+
+def test_a_seed_is_a_plan() -> None:
+    plans = [nemesis.plan(seed) for seed in range(30)]
+    assert plans == [nemesis.plan(seed) for seed in range(30)]
+    kinds = {fault.fault for plan in plans for fault in plan.faults}
+    assert kinds >= {"bounce", "crash", "host", "damage", "partition", "oneway", "hold", "slow", "busy"}
+
+
+def test_a_plan_as_text_says_what_is_not_the_default() -> None:
+    cut = Fault(at=2.0, fault="partition", between=(("seed-0",), ("learner-0",)))
+    plan = Plan(
+        7, {"seed": 1, "learner": 1}, (Fault(at=1.0, fault="bounce", peer="learner-0", down=3.0), cut)
+    )
+    assert nemesis.text(plan) == (
+        "Plan(\n    seed=7,\n    peers={'seed': 1, 'learner': 1},\n    faults=(\n"
+        "        Fault(at=1.0, fault='bounce', peer='learner-0', down=3.0),\n"
+        "        Fault(at=2.0, fault='partition', between=(('seed-0',), ('learner-0',))),\n    ),\n)"
+    )
+
+
+def test_the_same_seed_ends_alike() -> None:
+    one, other = (try_plan(nemesis.plan(5)) for _ in range(2))
+    assert (one.versions, one.next_version) == (other.versions, other.next_version)
+
+
+def faults(count: int) -> tuple[Fault, ...]:
+    return tuple(Fault(at=float(k), fault="bounce", peer="learner-0") for k in range(count))
+
+
+@pytest.mark.parametrize(
+    ("fails", "left"),
+    [
+        (lambda plan: {2.0, 7.0} <= {fault.at for fault in plan.faults}, [2.0, 7.0]),
+        (lambda plan: len(plan.faults) >= 3, 3),
+        (lambda plan: True, []),
+    ],
+)
+def test_the_shortest_script_has_what_it_needs_and_no_more(
+    fails: Callable[[Plan], bool], left: list[float] | int
+) -> None:
+    plan = Plan(1, {"seed": 1, "learner": 3, "sampler": 4, "evaluator": 1}, faults(9))
+    script = nemesis.shrink(plan, fails)
+    times = [fault.at for fault in script.faults]
+    assert times == left or len(times) == left
+    assert script.peers == {"seed": 1, "learner": 1, "sampler": 1, "evaluator": 0}
+
+
+def test_swarm_sim_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["sim", "--nemesis", "3"]) == 0
+    assert "seed 3: 1 seed" in capsys.readouterr().out
+    assert cli.run(["bench", "nemesis", "-n", "2"]) == 0
+    assert "trials with a broken promise                         0" in capsys.readouterr().out
