@@ -10,6 +10,7 @@ at once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -56,6 +57,9 @@ from swarm.weights import Weights
 if TYPE_CHECKING:
     from swarm.net.hive import Node
 
+MEND_EVERY = 10.0
+"""Seconds between two tries of a seed to have its damaged files from the peers that are connected."""
+
 
 def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     """`swarm start`: start a run, or resume it, as its seed, and print invites. Returns an exit code."""
@@ -93,7 +97,8 @@ async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHa
             host = real_host(
                 local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
             )
-            for damage in await spec_transfer.serve(node.mail, run):
+            damaged = await spec_transfer.serve(node.mail, run)
+            for damage in damaged.values():
                 say(damage)
                 host.emit(events.Noted, level="error", text=damage)
             on_signal.leave = host.leave
@@ -104,7 +109,18 @@ async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHa
             )
             async with observer.running(), kept_up(host, local, node, renews), shown:
                 _print_invites(local, run, node.addresses())
-                await host.run(Seed(host, _genesis(run, host)).run)
+                async with asyncio.TaskGroup() as tasks:
+                    mending = tasks.create_task(_mend(node, run, host, damaged))
+                    await host.run(Seed(host, _genesis(run, host)).run)
+                    mending.cancel()
+
+
+async def _mend(node: Node, run: RunFolder, host: Host, damaged: dict[str, str]) -> None:
+    """Fetch the run's damaged files from peers as soon as some have them."""
+    while damaged:
+        await node.clock.sleep(MEND_EVERY)
+        for name in await spec_transfer.mend(node.mail, run, damaged, sorted(node.peers())):
+            host.emit(events.Noted, level="info", text=f"{name} is whole again: a peer had it")
 
 
 def _genesis(run: RunFolder, host: Host) -> Weights | None:

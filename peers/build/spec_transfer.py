@@ -51,9 +51,11 @@ class FileRequest(Struct):
     offset: int
 
 
-async def serve(mail: Mail, run: RunFolder) -> list[str]:
-    """Serve `spec` from this run folder. Returns a sentence for each damaged file, which is not served."""
-    files, damaged, spec = dict(_files(run)), damaged_files(run), run_folder.spec_content(run.path) or b""
+async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
+    """Serve `spec` from this run folder. Returns the name of each damaged file -> a sentence on it: what is
+    in there is not served."""
+    files, spec = dict(_files(run)), run_folder.spec_content(run.path) or b""
+    damaged = await asyncio.to_thread(damaged_files, run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
         try:
@@ -74,7 +76,19 @@ async def serve(mail: Mail, run: RunFolder) -> list[str]:
             raise Refused(f"{ask.file} cannot be read here: {error.strerror}") from error
 
     await mail.serve(Service.SPEC, answer)
-    return list(damaged.values())
+    return damaged
+
+
+async def mend(mail: Mail, run: RunFolder, damaged: dict[str, str], peers: Sequence[PeerId]) -> list[str]:
+    """Fetch damaged files from peers that have them, and take them out of `damaged`. Returns their names."""
+    mended = []
+    for name, file in _files(run):
+        if name in damaged:
+            with contextlib.suppress(Unreached, OSError):  # the next call tries again
+                await _Transfer(mail, run, name, file).run(peers)
+                del damaged[name]
+                mended.append(name)
+    return mended
 
 
 async def fetch(

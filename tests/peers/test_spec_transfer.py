@@ -266,7 +266,17 @@ def test_a_damaged_file_is_told_at_the_start_and_given_to_nobody(tmp_path: Path,
     else:
         place.write_bytes(TOKENIZER[:-1] if damage == "cut" else b"x" + TOKENIZER[1:-1] + b"x")
     post = Post()
-    (told,) = asyncio.run(spec_transfer.serve(post.at("good"), run))  # type: ignore[arg-type]
+    damaged = asyncio.run(spec_transfer.serve(post.at("good"), run))  # type: ignore[arg-type]
+    (told,) = damaged.values()
     assert str(place) in told and "bring it back" in told
     with pytest.raises(Unreached, match=r"good: tokenizer\.json is damaged here"):
         fetch(post, run, tmp_path / "joined")
+
+    def mended(*peers: str) -> list[str]:
+        return asyncio.run(spec_transfer.mend(post, run, damaged, [*map(PeerId, peers)]))  # type: ignore[arg-type]
+
+    assert mended("nobody") == [] and [*damaged] == ["tokenizer.json"], "nobody has it yet"
+    asyncio.run(spec_transfer.serve(post.at("member"), origin(tmp_path / "whole")))  # type: ignore[arg-type]
+    assert mended("nobody", "member") == ["tokenizer.json"] and not damaged
+    assert fetch(post, run, tmp_path / "joined").digest == run.digest, "it is given to others again"
+    assert place.read_bytes() == TOKENIZER
