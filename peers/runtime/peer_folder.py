@@ -10,6 +10,7 @@ Not handled here: the files' contents (each role's own module), the run's folder
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -42,7 +43,7 @@ class PeerFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         make_folder(path)
-        self._lock = os.open(path / "pid", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = _opened(path / "pid")
         self._taken = False
 
     def take(self) -> bool:
@@ -93,12 +94,22 @@ def running(path: Path) -> dict[str, int]:
     """Peers of this run folder that run now: folder name -> pid, 0 where the disk does not tell it."""
     found = {}
     for file in sorted(path.glob("peers/*/pid")):
-        with open(file, "rb+") as lock:
+        with open(file, "rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 found[file.parent.name] = _pid(lock.read())
     return found
+
+
+def _opened(path: Path) -> int:
+    """A descriptor that can be locked, also on a file system that has become read-only."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY)
 
 
 def _pid(content: bytes) -> int:

@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,19 @@ from still_host import still_host
 
 from peers import errors
 from peers.build import local_peer
-from peers.build.local_peer import LocalPeer, last_port
+from peers.build.local_peer import LocalPeer, last_port, open_local_peer
 from peers.commands import up
 from peers.runtime.contacts import Contacts
 from peers.runtime.host import Host
-from peers.runtime.peer_folder import PeerFolder
+from peers.runtime.peer_folder import PeerFolder, running
 from swarm import events
+from swarm.blocks import Blocks
 from swarm.config import Config, DelayLaw, Listen
 from swarm.events import Bus, Noted
 from swarm.identity import open_key
-from swarm.journal import Journal, from_line
+from swarm.journal import Journal, from_line, read_journal
 from swarm.net.in_memory import MemoryNetwork
+from swarm.net.shelves import Held, Shelf
 from swarm.protocol import Role
 from swarm.sim.clock import run
 from swarm.sim.links import SimLinks
@@ -254,3 +256,46 @@ def test_a_view_whose_journal_cannot_be_read_says_so_once(
 def test_a_child_whose_log_cannot_be_opened_is_started_without_one(tmp_path: Path) -> None:
     with up._opened(tmp_path) as log:  # a folder is no file
         assert log.name == os.devnull
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, as a folder."""
+    target = tmp_path / "disk"
+    target.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)]
+    made = subprocess.run(words, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"cannot mount a small file system here: {made.stderr.strip()}")
+    try:
+        yield target
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=False)
+
+
+def test_a_peer_that_has_been_here_starts_on_a_disk_that_is_read_only_now_and_gives_what_it_holds(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = Blocks.of(b"weights" * 9)
+    with open_local_peer(PeerFolder(small_disk / "peers" / "seed")) as local:
+        me = local.keyring.me
+        shelf = Shelf(local.folder / "blobs", pytest.fail)
+        shelf.put(Held.of(4, blocks), blocks, True)
+        del shelf
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with open_local_peer(PeerFolder(small_disk / "peers" / "seed")) as local:
+        assert local.keyring.me == me and [*running(small_disk)] == ["seed"]
+        local.bus.emit(noted("lost"))
+        shelf = Shelf(local.folder / "blobs", pytest.fail)
+        assert shelf.get(blocks.root) == blocks.whole
+        newer = Blocks.of(b"newer" * 9)
+        shelf.put(Held.of(5, newer), newer, True)
+        assert "Read-only file system" in (shelf.refusal() or "")
+        assert shelf.get(newer.root) == newer.whole
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        shelf.store()
+        assert shelf.refusal() == ""
+        local.bus.emit(noted("kept"))
+    assert {held.version for held in Shelf(local.folder / "blobs", pytest.fail).whole()} == {4, 5}
+    assert "events are not in" in capsys.readouterr().err
+    assert noted("kept") in [*read_journal(local.folder / "journal.jsonl")]
