@@ -21,7 +21,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,17 +54,20 @@ demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained
 
 # Half of the time tests wait for processes: two at a time fill two cores. A file stays whole, since its tests share a swarm; files
 # in their order, since the longest come early.
-test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the GPU and the vLLM tests, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not vllm" $(ARGS)
+test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faults, the GPU and the vLLM tests, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not faults and not gpu and not vllm" $(ARGS)
 
 test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the page; no process is started
-	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not faults and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
 
 test-mission: $(STAMP) namespaces sandbox  ## slow tests of resuming, private runs, a one-way network, faults, agreement with TRL (once installed by test-slow)
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(MISSION) $(ARGS)
 
 test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, 1,000 swarms against faults, real processes, objectives against TRL's
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(ARGS)
+
+test-faults: $(STAMP) namespaces  ## 200 kills, stops, cuts of the network and full disks on a real swarm (ARGS="--kills 50 --faults-seed 2")
+	$(BIN)/python -m pytest -m faults tests/e2e $(ARGS)
 
 test-vllm: .venv-vllm/.installed  ## the engines over vLLM against the real one, on the CPU, in .venv-vllm (3.5 GB, made the first time)
 	.venv-vllm/bin/python -m pytest -m vllm tests/sample $(ARGS)

@@ -13,6 +13,7 @@
     image      memory and time of a version beside image and engine    all tensors (load)
     loop       longest stall of an event loop, a version of 600 MB     -
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
+    faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
     scoring    peak MiB and seconds of log-probs and their gradient    all logits at once
     dashboard  event to pixel, cost of a page over 500 peers, memory   a tenth of the events (memory)
@@ -49,6 +50,7 @@ ROWS = {
     "image": "benchmarks.rows.image",
     "loop": "benchmarks.rows.loop",
     "lines": "benchmarks.rows.lines",
+    "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",
     "scoring": "benchmarks.rows.scoring",
     "dashboard": "benchmarks.rows.dashboard",

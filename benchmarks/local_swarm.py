@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 from benchmarks.partner import environment
 from benchmarks.table import Unmeasured
@@ -67,11 +68,11 @@ class LocalSwarm:
         """Peer folder (`seed`, `learner-1`, ...) -> its process."""
         self._counts: dict[Role, int] = {}
 
-    def __enter__(self) -> LocalSwarm:
+    def __enter__(self) -> Self:
         from peers.build import base_model
 
         base_model.folder(self.config.run)  # made once for this machine, not part of any figure
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         (self.folder / "config.toml").write_text(config_loading.dump(self.config))
         (self.folder / "peer.toml").write_text(config_loading.dump(self.config, "peer"))
         try:

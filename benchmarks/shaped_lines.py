@@ -3,8 +3,9 @@
     peer's namespace [eth0 10.213.8.n] ---veth--- [bridge] in the namespace of the exchange
        token bucket: its uplink                    token bucket: its downlink
 
-Needs root, `ip` and `tc` (Debian: iproute2). A line is as fast as it says from its first byte on, and has no
-delay of its own: kernels without `netem` have none to give.
+`parted` cuts the network in two for a while: some lines lie at a second bridge. Needs root, `ip` and `tc`
+(Debian: iproute2). A line is as fast as it says from its first byte on, and has no delay of its own: kernels
+without `netem` have none to give.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from benchmarks.table import Unmeasured
 
@@ -22,6 +25,9 @@ BURST = "64kb"
 
 LATENCY = "400ms"
 """How long a packet may wait in a line before it is dropped, as in a home router."""
+
+BRIDGES = ("br0", "br1")
+"""All lines lie at the first; those of the smaller part of a parted network at the second."""
 
 
 class ShapedLines:
@@ -39,8 +45,9 @@ class ShapedLines:
             raise Unmeasured(f"lines need root, ip and tc (missing: {', '.join(missing) or 'root'})")
         try:
             self._add(self._hub)
-            _run("ip", "-n", self._hub, "link", "add", "br0", "type", "bridge")
-            _run("ip", "-n", self._hub, "link", "set", "br0", "up")
+            for bridge in BRIDGES:
+                _run("ip", "-n", self._hub, "link", "add", bridge, "type", "bridge")
+                _run("ip", "-n", self._hub, "link", "set", bridge, "up")
         except BaseException:
             self._delete()
             raise
@@ -69,13 +76,26 @@ class ShapedLines:
             "netns",
             space,
         )
-        _run("ip", "-n", self._hub, "link", "set", device, "master", "br0", "up")
+        _run("ip", "-n", self._hub, "link", "set", device, "master", BRIDGES[0], "up")
         _run("ip", "-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
         _run("ip", "-n", space, "link", "set", "eth0", "up")
         for where, end, rate in ((space, "eth0", up or self._up), (self._hub, device, self._down)):
             bucket = ["tbf", "rate", f"{rate:g}mbit", "burst", BURST, "latency", LATENCY]
             _run("tc", "-n", where, "qdisc", "add", "dev", end, "root", *bucket)
         return ["ip", "netns", "exec", space], f"{NETWORK}.{number}"
+
+    @contextmanager
+    def parted(self, numbers: Sequence[int]) -> Iterator[None]:
+        """These lines (the first is 1) reach each other and none of the others."""
+        self._move(numbers, BRIDGES[1])
+        try:
+            yield
+        finally:
+            self._move(numbers, BRIDGES[0])
+
+    def _move(self, numbers: Sequence[int], bridge: str) -> None:
+        for number in numbers:
+            _run("ip", "-n", self._hub, "link", "set", f"line{number}", "master", bridge)
 
     def _add(self, space: str) -> None:
         _run("ip", "netns", "add", space)

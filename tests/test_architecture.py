@@ -202,7 +202,16 @@ def test_make_and_ci_run_the_same_checks() -> None:
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     targets = {line.split()[1] for line in listed.splitlines()}
-    checks = {"lint", "check-types", "test", "test-fast", "test-mission", "test-slow", "test-vllm"}
+    checks = {
+        "lint",
+        "check-types",
+        "test",
+        "test-fast",
+        "test-mission",
+        "test-slow",
+        "test-faults",
+        "test-vllm",
+    }
     benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "releases")}
     others = {"demo", "docs-protocol", "bench", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets

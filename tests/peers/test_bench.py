@@ -9,9 +9,12 @@ from rich.console import Console
 
 import benchmarks
 from benchmarks import table
+from benchmarks.fault_trials import Report, Trial
+from benchmarks.faults import Fault
 from benchmarks.processes.baseline_trl import Count
 from benchmarks.rows import (
     averaging,
+    faults,
     groups,
     joining,
     lines,
@@ -117,6 +120,29 @@ def test_steps_of_the_warm_up_are_not_counted() -> None:
         count.sampled(tokens_, 0.5)
         count.stepped()
     assert (count.tokens, count.versions) == (30, 2)
+
+
+def test_faults_of_a_kind_have_a_middle_value_and_a_rare_one() -> None:
+    killed = [
+        Trial(Fault("kill", f"learner-{number}", "peer"), 10.0, 10.0, 4, next_version, full)
+        for number, next_version, full in ((1, 1.0, 20.0), (2, 3.0, None))
+    ]
+    cut = Trial(Fault("part", "learner-1", "line", 5.0, ("sampler-1",)), 50.0, 55.0, 9, 0.5, 2.0)
+    lines = list(faults._figures(Report([*killed, cut], ended=["seed ended"]), faults.Plan(seed=3)))
+    said = {line.what: (line.value, line.note) for line in lines}
+    assert said["faults"] == (3, "seed 3")
+    assert said["swarms stuck"][0] == 0
+    assert said["peers that ended by themselves"] == (1, "seed ended")
+    assert said["kill -9 of a learner: to the next version"] == (2.0, "p99 3.0 s, 2 of 2")
+    assert said["kill -9 of a learner: to full strength"] == (20.0, "p99 20.0 s, 1 of 2")
+    assert said["two peers cut off for 5 s: to full strength"][0] == 2.0
+
+
+def test_a_swarm_that_stood_still_says_why() -> None:
+    lines = list(faults._figures(Report(stuck="waited in vain\n--- seed"), faults.Plan()))
+    assert [(line.value, lines[0].note) for line in lines if line.what == "swarms stuck"] == [
+        (1.0, "seed 1; waited in vain")
+    ]
 
 
 @pytest.mark.slow
