@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +18,19 @@ from swarm.weights import Weights
 class EngineError(Exception):
     """This call failed; another may succeed: memory ran out with a single task, the engine's process died or
     hangs, a server does not answer. The engine keeps its policy, or loads the next one that it is given."""
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What the disk of `folder` refuses in the body is an EngineError: there may be room with the next
+    call."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineError(
+            f"{folder} cannot be written ({error.strerror}): make room there, or name another folder in the"
+            " environment variable TMPDIR"
+        ) from error
 
 
 class Tokenizer(Protocol):

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts
+from swarm.sample.base import Completions, EngineError, SampleCounts, writing
 from swarm.sample.vllm import LoadedRelease, Recipe, completions, vllm_seed
 from swarm.weights import Weights
 
@@ -80,7 +80,8 @@ class ServerEngine:
         folder, old = self._scratch / f"v{weights.version}", self._held
         release = LoadedRelease(folder, weights)
         shutil.rmtree(release.folder, ignore_errors=True)
-        self._recipe.write(weights.blocks, release.folder)
+        with writing(self._scratch):
+            self._recipe.write(weights.blocks, release.folder)
         try:
             self._take(release)
         except BaseException:

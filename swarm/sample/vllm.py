@@ -32,7 +32,7 @@ from swarm.config import EngineSettings as Settings
 from swarm.config import Sampling
 from swarm.process import Child, Ended, Hung, Lost, environment
 from swarm.sample import vllm_process
-from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer
+from swarm.sample.base import Completions, EngineError, SampleCounts, Tokenizer, writing
 from swarm.types import Digest
 from swarm.weights import Weights
 
@@ -87,7 +87,8 @@ class VllmEngine:
         shutil.rmtree(release.folder, ignore_errors=True)
         old = self._held
         try:
-            self._recipe.write(weights.blocks, release.folder)
+            with writing(self._scratch):
+                self._recipe.write(weights.blocks, release.folder)
             self._take(release)
         except BaseException:
             if old is None or old.folder != release.folder:

@@ -6,6 +6,8 @@ use, made here: engines do not need them to be any good.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from swarm.config import Lora, TaskSettings
+from swarm.blocks import Blocks
+from swarm.config import EngineSettings, Lora, Sampling, TaskSettings
 from swarm.learn import adapters, embedded, model, tiny, tokenization, weights
 from swarm.learn.policy import LanguageModel
 from swarm.learn.pretrained import load_tokenizer
 from swarm.learn.tabular import Tabular
 from swarm.sample.base import Completions, Engine, EngineError
 from swarm.sample.hf import HfEngine
+from swarm.sample.server import ServerEngine
 from swarm.sample.toy import ToyEngine
+from swarm.sample.vllm import Recipe, VllmEngine
 from swarm.tasks import catalog as tasks
 from swarm.types import Task
 from swarm.weights import Weights
@@ -365,3 +370,17 @@ def test_the_toy_engine_is_fast_enough_for_a_simulated_day() -> None:
         engine.sample(["3"], 8, seed)
         best = min(best, time.process_time() - began)
     assert best < 1e-3, "200 samplers for 24 virtual hours are some 100 000 groups"
+
+
+@pytest.mark.parametrize("kind", ["vllm", "vllm-server"])
+def test_a_full_disk_fails_a_load_and_no_engine(folder: Path, kind: str) -> None:
+    def full(blocks: Blocks, folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    settings = EngineSettings(name=kind, url="http://127.0.0.1:9" if kind == "vllm-server" else "")
+    recipe = Recipe(settings, Sampling(), tokenization.load(folder), 10, full)
+    engine = VllmEngine(recipe) if kind == "vllm" else ServerEngine(recipe, "model")
+    with pytest.raises(EngineError, match=r"cannot be written \(No space left on device\): make room there"):
+        engine.load(Weights.of(b"release", 3))
+    assert engine.version == -1 and not [*engine._scratch.iterdir()]
+    engine.close()
