@@ -20,7 +20,7 @@ from typing import Any
 
 from peers import verbs
 from peers.errors import USAGE, guarded
-from swarm.protocol import INVITED, JOINING, Role
+from swarm.protocol import JOINING, Role
 
 ROLES = ("auto", *(role.value for role in JOINING))
 
@@ -102,7 +102,11 @@ def _add_running(commands: Any) -> None:
     _line(it)
     about = "begin a run, be its seed, print how to join"
     it = _command(commands, "start", verbs.start, about, "swarm start private-lab")
-    _config(it)
+    it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help=CONFIG)
+    adopt = (
+        "instead of CONFIG: be a seed of the run in this folder of one of its peers, with the owner.key or"
+    )
+    it.add_argument("--adopt", type=Path, metavar="FOLDER", help=f"{adopt} an invite for seeds in it")
     _line(it)
     _serve(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
@@ -157,17 +161,19 @@ def _add_reading(commands: Any) -> None:
     )
     it.add_argument("--watch", action="store_true", help="go on showing it")
     _add_windows(commands)
-    about = "print a word that invites to the run on this machine"
+    about = "print a word that invites to the run of this folder, in any peer's folder"
     it = _command(commands, "invite", verbs.invite_, about, "swarm invite --role learner")
     it.add_argument(
         "--role",
-        choices=tuple(role.value for role in INVITED),
+        choices=tuple(role.value for role in Role),
         default=Role.SAMPLER.value,
         help="what it invites as (default: sampler)",
     )
     ends = "such as 12h or 7d: then the word ends, and with it every membership that it gave"
-    otherwise = "without it a word that makes members ends after 30d, and the seed renews them"
+    otherwise = "without it a word that makes members ends after 30d, and these are renewed"
     it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
+    longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
+    it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
     it = _command(
         commands,
         "export",

@@ -28,6 +28,15 @@ def up(args: argparse.Namespace) -> int:
 
 def start(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
+    if args.adopt is not None:
+        if args.config is not None or args.folder is not None:
+            raise WrongUsage("--adopt FOLDER has the run's settings: leave CONFIG and --folder out")
+        arguments.refuse_run_settings(loaded)
+        from peers.build import assembly
+
+        return assembly.adopt(loaded.config, args.adopt, not args.no_page)
+    if args.config is None:
+        raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
     arguments.check_objective(loaded)
     from peers.build import assembly
 
@@ -88,15 +97,24 @@ def export(args: argparse.Namespace) -> int:
 
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.build import run_folder
+    from peers.build import invitations
     from peers.runtime import peer_folder
 
-    word = run_folder.invite(folder, Role(args.role), args.expires)
-    print(json.dumps({"invite": word, "role": args.role}) if args.json else word)
-    if Role.SEED not in peer_folder.running(folder):
+    role, renewed = Role(args.role), " ".join(args.renew)
+    word = (
+        invitations.renew(folder, renewed, args.expires)
+        if renewed
+        else invitations.invite(folder, role, args.expires)
+    )
+    if word is None:
+        kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
+        print(f"{kept} within an hour while they run", file=sys.stderr)
+        return 0
+    print(json.dumps({"invite": word} | ({} if renewed else {"role": role.value})) if args.json else word)
+    if not invitations.answers(folder) and not set(peer_folder.running(folder)) - {"up"}:
         print(
-            "no seed answers to this invite now: start the run again with `swarm start` and"
-            f" --folder {folder}",
+            "nobody answers to this invite now, as far as this folder knows: start a peer of the run here"
+            f" again (`swarm start` or `swarm join`, --folder {folder})",
             file=sys.stderr,
         )
     return 0

@@ -187,7 +187,17 @@ def delegate(
     """
     if expires == FOREVER:
         raise ValueError("a delegation must expire: nothing else revokes it")
-    seed = Ed25519PrivateKey.generate().private_bytes_raw()
+    return _signed(owner, run_name, Ed25519PrivateKey.generate().private_bytes_raw(), role, expires, final)
+
+
+def lengthen(owner: identity.Keyring, run_name: str, old: Delegate, expires: int) -> Delegate:
+    """The same permission for the same key, until `expires`."""
+    return _signed(owner, run_name, old.seed, old.delegation.role, expires, old.delegation.final)
+
+
+def _signed(
+    owner: identity.Keyring, run_name: str, seed: bytes, role: Role, expires: int, final: bool
+) -> Delegate:
     key = keyring(seed).public
     signature = owner.sign(membership.delegation_bytes(run_name, role, expires, key, final))
     return Delegate(
@@ -207,10 +217,15 @@ def keyring(seed: bytes) -> identity.Keyring:
     return identity.Keyring(Ed25519PrivateKey.from_private_bytes(seed))
 
 
+def clean(text: str) -> str:
+    """The word in a pasted text, such as `swarm join swarm1... --as learner`."""
+    word = text[:_TEXT_LIMIT].partition(" --")[0]
+    return re.sub(r"""[\s`'"<>$]+""", "", word).lower().removeprefix("swarmjoin")
+
+
 def _body(text: str) -> bytes:
     """Decode a word to its bytes, with the checksum verified and cut off. Raises InviteError."""
-    word = text[:_TEXT_LIMIT].partition(" --")[0]  # `swarm join swarm1... --as learner`, pasted whole
-    joined = re.sub(r"""[\s`'"<>$]+""", "", word).lower().removeprefix("swarmjoin")
+    joined = clean(text)
     if not joined.startswith(PREFIX):
         raise _damaged(f"an invite begins with {PREFIX}")
     letters = joined.removeprefix(PREFIX)
@@ -285,6 +300,14 @@ def _pack_address(address: str) -> bytes:
     else:
         packed = bytes((len(host.encode()),)) + host.encode()
     return bytes((kind,)) + packed + port.to_bytes(2, "big") + key
+
+
+def can_name(address: str) -> bool:
+    """Whether an invite can name this address; one over a relay it cannot."""
+    try:
+        return bool(_pack_address(address))
+    except ValueError:
+        return False
 
 
 def _unpack_address(reader: _Reader) -> str:

@@ -75,7 +75,9 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
-    Service.RENEW: ServiceRow(16, FRAME_LIMIT, "who has the owner's key", "Membership", "Membership"),
+    Service.RENEW: ServiceRow(
+        16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"
+    ),
 }
 
 
@@ -192,9 +194,6 @@ ROLES: Mapping[Role, RoleRow] = {
 
 JOINING = tuple(role for role in Role if ROLES[role].joins)
 """Roles that `swarm join` starts."""
-
-INVITED = tuple(role for role in Role if role is not Role.SEED)
-"""Roles that an invite can name; the owner starts the seed."""
 
 
 # --- phases -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,33 +22,35 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dashboard.views import InviteView
-from peers.build import base_model, run_folder, spec_transfer
+from peers.build import base_model, invitations, run_folder, spec_transfer
+from peers.build.adopted_releases import take_releases
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager, open_averager
 from peers.build.local_peer import LocalPeer, one_thread, open_local_peer, open_node
 from peers.build.page_server import loopback, page, private_invite, public_invite
-from peers.build.real_host import folder_of, kept_up, membership_of, real_host, sources
+from peers.build.real_host import folder_of, kept_up, membership_of, newest_membership, real_host, sources
 from peers.build.run_folder import RunFolder
-from peers.errors import CannotHere, WrongUsage, say
+from peers.errors import CannotHere, Refusal, WrongUsage, say
 from peers.fit import hardware
 from peers.fit.hardware import Machine
 from peers.roles.observer import Observer
 from peers.roles.programs import program_of
 from peers.roles.seed import Seed
-from peers.runtime import peer_folder
+from peers.runtime import contacts, peer_folder
 from peers.runtime.host import Host
-from peers.runtime.membership_renewal import renewer
 from peers.runtime.mirror import mirrors
+from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from peers.runtime.status_line import live_line
 from swarm import events
+from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.core.membership import needs_membership
 from swarm.identity import human_name
 from swarm.invite import Invite
 from swarm.page_settings import Page
-from swarm.protocol import INVITED, JOINING, ROLES, Kind, Phase, Policy, Role
+from swarm.protocol import JOINING, ROLES, Kind, Phase, Policy, Role
 from swarm.run_types import Membership
 from swarm.sample.base import Engine
 from swarm.tasks.base import TaskSource
@@ -67,52 +69,93 @@ def start(loaded: LoadedConfig, folder: Path | None, paged: bool) -> int:
     path = run_folder.make_folder(folder or run_folder.default_path(config.run.name))
     one_thread()
     run = run_folder.existing_run(path, config.run) or run_folder.create(path, *base_model.pinned(config.run))
-    return run_until_signalled(lambda on_signal: _seed(run, config, paged, on_signal))
+    return run_until_signalled(
+        lambda on_signal: _seed(run, config, paged, on_signal, lambda one: run.member(one.keyring, Role.SEED))
+    )
+
+
+def adopt(config: Config, path: Path, paged: bool) -> int:
+    """`swarm start --adopt`: be a seed of the run whose folder this is, though another machine started it.
+    Returns an exit code."""
+    run = run_folder.read(path)
+    if run is None:
+        raise Refusal(f"{path} holds no run: name the folder of one of its peers")
+    one_thread()
+    return run_until_signalled(
+        lambda on_signal: _seed(run, config, paged, on_signal, lambda one: _adopted(run, one))
+    )
+
+
+def _adopted(run: RunFolder, local: LocalPeer) -> Membership:
+    """A seed's membership in a folder of somebody else's run."""
+    first = run.member(local.keyring, Role.SEED) if run.is_owners else None
+    if (found := newest_membership(first, Role.SEED, run, local)) is None:
+        raise Refusal(
+            f"{run.path} may not be a seed's: put the run's owner.key into it, or ask the owner for a word"
+            " (`swarm invite --role seed`) and keep it there with `swarm invite --renew WORD --folder"
+            f" {run.path}`"
+        )
+    return found
 
 
 def join(word: str, role: Role | None, loaded: LoadedConfig, folder: Path | None, once: bool) -> int:
     """`swarm join`: take part in the run that the invite names; try `once` to reach it, or until that works.
     Returns an exit code."""
-    invite = run_folder.usable_invite(word, folder, time.time())
+    invite = invitations.usable_invite(word, folder, time.time())
     path = folder_of(invite, folder)
     chosen = role or invite.role or Role.SAMPLER
-    if chosen not in JOINING and not mirrors(loaded.config):
+    if chosen is Role.OBSERVER and not mirrors(loaded.config):
         raise WrongUsage(
             f"this invite is for {chosen.value}s, who watch: `swarm dashboard` with it shows the swarm, and"
             " `swarm join --serve mirror` spreads its releases"
         )
     machine = hardware.machine() if role is None and chosen in JOINING else None
     return run_until_signalled(
-        lambda on_signal: _join(invite, chosen, loaded.config, path, once, on_signal, machine)
+        lambda on_signal: _join(invite, word, chosen, loaded.config, path, once, on_signal, machine)
     )
 
 
 # --- the parts ----------------------------------------------------------------------------------------------
 
 
-async def _seed(run: RunFolder, config: Config, paged: bool, on_signal: SignalHandler) -> None:
+async def _seed(
+    run: RunFolder,
+    config: Config,
+    paged: bool,
+    on_signal: SignalHandler,
+    member: Callable[[LocalPeer], Membership],
+) -> None:
     with open_local_peer(run.peer_folder(Role.SEED)) as local:
+        membership = member(local)
         entering = Entering(run.path, once=False, has_run=True)
         async with open_node(local, run.digest, config.peer.listen, config.peer.limits, (), entering) as node:
-            host = real_host(
-                local, run, Role.SEED, config, node, NoAverager(), run.member(local.keyring, Role.SEED)
-            )
-            damaged = await spec_transfer.serve(node.mail, run)
-            for damage in damaged.values():
-                say(damage)
-                host.emit(events.Noted, level="error", text=damage)
-            on_signal.leave = host.leave
-            observer, settings = Observer(host, local.folder), config.peer.page
-            renews = renewer(run.owner(), run.name)
-            shown = (
-                _page(local, run, node.addresses(), observer, settings) if paged else contextlib.nullcontext()
-            )
-            async with observer.running(), kept_up(host, local, node, renews), shown:
-                _print_invites(local, run, node.addresses())
-                async with asyncio.TaskGroup() as tasks:
-                    mending = tasks.create_task(_mend(node, run, host, damaged))
-                    await host.run(Seed(host, _genesis(run, host)).run)
-                    mending.cancel()
+            await _act_as_seed(local, run, config, node, membership, paged, on_signal)
+
+
+async def _act_as_seed(
+    local: LocalPeer,
+    run: RunFolder,
+    config: Config,
+    node: Node,
+    membership: Membership | None,
+    paged: bool,
+    on_signal: SignalHandler,
+) -> None:
+    take_releases(run.path, local.folder)
+    host = real_host(local, run, Role.SEED, config, node, NoAverager(), membership)
+    damaged = await spec_transfer.serve(node.mail, run)
+    for damage in damaged.values():
+        say(damage)
+        host.emit(events.Noted, level="error", text=damage)
+    on_signal.leave = host.leave
+    observer, settings, addresses = Observer(host, local.folder), config.peer.page, _named(run, node)
+    shown = _page(local, run, addresses, observer, settings) if paged else contextlib.nullcontext()
+    async with observer.running(), kept_up(host, local, node, run), shown:
+        _print_invites(local, run, addresses)
+        async with asyncio.TaskGroup() as tasks:
+            mending = tasks.create_task(_mend(node, run, host, damaged))
+            await host.run(Seed(host, _genesis(run, host)).run)
+            mending.cancel()
 
 
 async def _mend(node: Node, run: RunFolder, host: Host, damaged: dict[str, str]) -> None:
@@ -121,6 +164,12 @@ async def _mend(node: Node, run: RunFolder, host: Host, damaged: dict[str, str])
         await node.clock.sleep(MEND_EVERY)
         for name in await spec_transfer.mend(node.mail, run, damaged, sorted(node.peers())):
             host.emit(events.Noted, level="info", text=f"{name} is whole again: a peer had it")
+
+
+def _named(run: RunFolder, node: Node) -> list[str]:
+    """Addresses for invites: this seed's, and those of peers that are connected now."""
+    others = [one.addresses for one in contacts.of_run(run.path) if one.peer in node.peers()]
+    return [one for one in invitations.mixed([node.addresses(), *others]) if invites.can_name(one)]
 
 
 def _genesis(run: RunFolder, host: Host) -> Weights | None:
@@ -135,13 +184,18 @@ def _genesis(run: RunFolder, host: Host) -> Weights | None:
 
 
 def _print_invites(local: LocalPeer, run: RunFolder, addresses: Sequence[str]) -> None:
-    """Write an invite for every role to the disk; print those for samplers and learners."""
-    words = {role: run.invite(role, addresses) for role in INVITED}
-    for role, word in words.items():
-        local.keep(run.invite_path(role), word, "`swarm invite` prints words to where the run was before")
+    """Write an invite for every role to the disk where the owner's key is, and print those for samplers and
+    learners that this folder may make."""
     say(f"run {run.spec.run['name']} {run.digest[:12]} in {run.path}")
-    for role in (Role.SAMPLER, Role.LEARNER):
-        say(f"to join as a {role.value}:\n  swarm join {words[role]}", sys.stdout)
+    for role in Role:
+        try:
+            word = run.invite(role, addresses)
+        except Refusal:
+            continue  # nobody gave it to this folder; `swarm invite` says so to whoever asks
+        if run.is_owners:
+            local.keep(run.invite_path(role), word, "`swarm invite` prints words to where the run was before")
+        if role in (Role.SAMPLER, Role.LEARNER):
+            say(f"to join as a {role.value}:\n  swarm join {word}", sys.stdout)
 
 
 @asynccontextmanager
@@ -171,6 +225,7 @@ def _invite_shown(run: RunFolder, addresses: Sequence[str], settings: Page) -> I
 
 async def _join(
     invite: Invite,
+    word: str,
     role: Role,
     config: Config,
     path: Path,
@@ -179,7 +234,10 @@ async def _join(
     machine: Machine | None,
 ) -> None:
     """Join as `role`; when `machine` is given, as the role and precision that fit it."""
-    with open_local_peer(peer_folder.free_peer_folder(path, role)) as local:
+    mine = (
+        PeerFolder(path / "peers" / role) if role is Role.SEED else peer_folder.free_peer_folder(path, role)
+    )
+    with open_local_peer(mine) as local:
         line = config.peer.listen, config.peer.limits
         entering = Entering(path, once, spec_transfer.is_complete(path, invite.run))
         async with open_node(local, invite.run, *line, invite.addresses, entering) as node:
@@ -190,6 +248,9 @@ async def _join(
             if machine is not None:
                 role, config = _fitting(invite, run, config, machine)
             membership = membership_of(invite, role, run, local)
+            invitations.keep(run, invite, word)
+            if role is Role.SEED:
+                return await _act_as_seed(local, run, config, node, membership, True, on_signal)
             await spec_transfer.serve(node.mail, run)
             who = f"{role.value} {human_name(local.keyring.me)}"
             what = f"run {run.spec.run['name']} {run.digest[:12]}"
@@ -227,7 +288,7 @@ async def _act(
     if ROLES[role].policy is Policy.UNUSED:  # a mirror needs neither
         host = real_host(local, run, role, config, node, NoAverager(), membership)
         on_signal.leave, host.status.phase = host.leave, Phase.SERVING
-        async with live_line(host), kept_up(host, local, node):
+        async with live_line(host), kept_up(host, local, node, run):
             return await host.run(host.stop.wait)
     from peers.build import factory
 
@@ -240,7 +301,7 @@ async def _act(
             on_signal.leave = host.leave
             learner, tokenization = await node.work.run(Kind.LOAD, factory.learner, run.model, host.config)
             async with _source(run, host, node) as source:
-                async with live_line(host), kept_up(host, local, node):
+                async with live_line(host), kept_up(host, local, node, run):
                     await host.run(
                         program(host, learner, source, tokenization, local.folder / "checkpoint").run
                     )
@@ -248,7 +309,7 @@ async def _act(
     host = real_host(local, run, role, config, node, NoAverager(), membership)
     on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
-        async with live_line(host), kept_up(host, local, node):
+        async with live_line(host), kept_up(host, local, node, run):
             await host.run(program(host, engine, source).run)
 
 

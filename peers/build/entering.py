@@ -23,8 +23,8 @@ FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first pause and of the longest: each is twice the one before."""
 
 NEXT = (
-    "if the run's other machines are gone, ask somebody who is in the run for a new word (`swarm invite`);"
-    " Ctrl-C ends this"
+    "where those machines are gone, ask somebody who is in the run for a new word (`swarm invite`); Ctrl-C ends"
+    " this"
 )
 
 
@@ -34,7 +34,7 @@ class Entering:
     def __init__(self, path: Path, once: bool, has_run: bool) -> None:
         """`path` is the run folder; `has_run`: all that this peer needs of the run lies there."""
         self._path, self._once, self._has_run = path, once, has_run
-        self._pause = FIRST
+        self._pause, self._said = FIRST, ""
 
     async def unreached(self, error: Unreachable) -> bool:
         """Nobody answered: try again, or go on alone (False). Raises `error` when one try is all."""
@@ -43,7 +43,7 @@ class Entering:
         if not self._has_run:
             return await self._wait(str(error))
         say(
-            f"{error}. This peer goes on alone with what is in {self._path}, and dials them until somebody"
+            f"{error}. This peer goes on alone with what is in {self._path}, and dials all that it knows until somebody"
             f" answers; `swarm invite --folder {self._path}` prints a word by which others come to it"
         )
         return False
@@ -60,7 +60,13 @@ class Entering:
 
     async def _wait(self, why: str) -> bool:
         """Say what failed, and wait. True: it is time to try again."""
-        say(f"{why}. Trying again in {self._pause:.0f} s, until it works; {NEXT}")
+        again = f"trying again in {self._pause:.0f} s"
+        say(
+            f"still nobody: {again}"
+            if why == self._said
+            else f"{why}. This peer is {again}, and so on until it works; {NEXT}"
+        )
+        self._said = why
         await asyncio.sleep(self._pause)
         self._pause = min(LONGEST, 2 * self._pause)
         return True

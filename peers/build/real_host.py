@@ -22,8 +22,9 @@ from peers.fit import hardware
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
-from peers.runtime.membership_renewal import MembershipRenewal, Renews
+from peers.runtime.membership_renewal import MembershipRenewal, renewer
 from peers.runtime.mirror import mirrors
+from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import from_run_dict
 from swarm.core.membership import Trust, needs_membership
@@ -54,14 +55,11 @@ def folder_of(invite: Invite, folder: Path | None) -> Path:
 
 
 def membership_of(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) -> Membership | None:
-    """This peer's membership, from the invite or a later renewal. Raises Refusal when the role needs one and
-    there is none."""
-    membership = invite.admit(local.keyring.me) if invite.role is role else None
-    renewed = peer_folder.membership(local.folder)
-    if renewed is not None and trust_of(run).objection(local.keyring.me, role, renewed, time.time()) is None:
-        membership = max(
-            (membership, renewed), key=lambda one: one.delegation.expires if one is not None else 0
-        )
+    """This peer's membership, from the invite, a later one or a renewal. Raises Refusal when the role needs
+    one and there is none."""
+    membership = newest_membership(
+        invite.admit(local.keyring.me) if invite.role is role else None, role, run, local
+    )
     if needs_membership(role, bool(run.spec.run["private"])) and membership is None:
         one = f"{'an' if role.value[0] in 'aeiou' else 'a'} {role.value}"
         raise Refusal(
@@ -69,6 +67,19 @@ def membership_of(invite: Invite, role: Role, run: RunFolder, local: LocalPeer) 
             f" {role.value}`)"
         )
     return membership
+
+
+def newest_membership(
+    first: Membership | None, role: Role, run: RunFolder, local: LocalPeer
+) -> Membership | None:
+    """The one that lasts longest: `first`, the renewed one of this peer's folder, or one by an invite that
+    the run folder keeps; None when there is none."""
+    me, now, found = local.keyring.me, time.time(), [first] if first is not None else []
+    if (renewed := peer_folder.membership(local.folder)) is not None:
+        found += [renewed] if trust_of(run).objection(me, role, renewed, now) is None else []
+    if (given := run.given(role)) is not None:
+        found.append(invites.admit(given, me))
+    return max(found, key=lambda one: one.delegation.expires, default=None)
 
 
 def real_host(
@@ -123,11 +134,10 @@ def real_host(
 
 
 @asynccontextmanager
-async def kept_up(
-    host: Host, local: LocalPeer, node: Node, renews: Renews | None = None
-) -> AsyncIterator[None]:
-    """Renew memberships and keep addresses while the body runs; `renews` as in MembershipRenewal."""
-    renewal = MembershipRenewal(host, local.folder, renews)
+async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> AsyncIterator[None]:
+    """Renew memberships and keep addresses while the body runs."""
+    owner = run.owner() if run.is_owners else None
+    renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
     async with renewal.running(), local.contacts.running(host, node.network.seek):
         yield
 

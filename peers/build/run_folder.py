@@ -8,7 +8,7 @@
     task/           local data and reward code, where the task has any
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
-    invites/<role>  the last start's invites
+    invites/<role>  the last start's invites, or those by which this folder was invited
     peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, releases/, checkpoint/, membership, pid
     page            address of the page while one is served here
 
@@ -29,7 +29,7 @@ import msgspec
 import platformdirs
 
 from peers.errors import CannotHere, Refusal, say
-from peers.runtime.peer_folder import MEMBERSHIP, PeerFolder, membership
+from peers.runtime.peer_folder import PeerFolder
 from swarm import PROTOCOL, durable, wire
 from swarm import invite as invites
 from swarm.blocks import Blocks
@@ -38,7 +38,7 @@ from swarm.config_loading import run_dict
 from swarm.core.membership import needs_membership
 from swarm.durable import Torn, copy_durably, read_checked, sync, write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
-from swarm.invite import Invite, InviteError, InviteProblem
+from swarm.invite import Delegate, InviteError
 from swarm.protocol import Role
 from swarm.run_types import Membership, Spec
 from swarm.tasks import catalog as tasks
@@ -118,64 +118,64 @@ class RunFolder:
         return str(self.spec.run["name"])
 
     def invite(self, role: Role, addresses: Sequence[str], seconds: float | None = None) -> str:
-        """Make an invite to `role`, as text.
+        """Make an invite to `role`, as text. Raises Refusal when this folder may not.
 
-        An observer's makes members in a public run too: a mirror is asked first if it is one. One that makes
-        members expires after invites.LIFETIME, and memberships that it gave are renewed; with
-        `seconds` both the invite and its memberships end then. An invite for strangers expires only when
+        An observer's makes members in a public run too, where this folder may: a mirror is asked first if it
+        is one. One that makes members expires after invites.LIFETIME, or with the delegation that this
+        folder was given, and memberships that it gave are renewed; with `seconds` both the invite and its
+        memberships end then, which the owner alone can say. An invite for strangers expires only when
         `seconds` is given.
         """
-        makes_members = needs_membership(role, bool(self.spec.run["private"])) or role is Role.OBSERVER
-        lasts = seconds if seconds is not None else invites.LIFETIME if makes_members else None
-        expires = int(time.time() + lasts) if lasts is not None else invites.FOREVER
-        delegate = (
-            invites.delegate(self.owner(), self.name, role, expires, seconds is not None)
-            if makes_members
-            else None
-        )
-        return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires, delegate)
+        if not needs_membership(role, bool(self.spec.run["private"])) and not self._observer_member(role):
+            expires = invites.FOREVER if seconds is None else int(time.time() + seconds)
+            return invites.make(self.digest, addresses[: invites.ADDRESSES], role, expires)
+        delegate = self._delegate(role, seconds)
+        until = delegate.delegation.expires
+        return invites.make(self.digest, addresses[: invites.ADDRESSES], role, until, delegate)
+
+    def _observer_member(self, role: Role) -> bool:
+        return role is Role.OBSERVER and (self.is_owners or self.given(role) is not None)
+
+    def _delegate(self, role: Role, seconds: float | None) -> Delegate:
+        if self.is_owners:
+            lasts = invites.LIFETIME if seconds is None else seconds
+            return invites.delegate(
+                self.owner(), self.name, role, int(time.time() + lasts), seconds is not None
+            )
+        if seconds is not None:
+            raise Refusal(f"{self.path} has no owner.key: only with it a word can get an end of its own")
+        if (given := self.given(role)) is None:
+            raise Refusal(
+                f"{self.path} has neither the run's owner.key nor an invite for {role.value}s: ask"
+                f" the owner, or somebody who was invited so, for a word (`swarm invite --role {role.value}`)"
+                f" and keep it here with `swarm invite --renew WORD --folder {self.path}`; then this folder"
+                " makes such words too"
+            )
+        return given
+
+    def given(self, role: Role) -> Delegate | None:
+        """The permission to make members of this role that came with an invite which this folder keeps; None
+        when there is none that still holds."""
+        with contextlib.suppress(OSError, ValueError, InviteError):
+            kept = invites.read(self.invite_path(role).read_text(), time.time())
+            if kept.role is role and kept.run == self.digest:
+                return kept.delegate
+        return None
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether the run was started here."""
+        return (self.path / "owner.key").exists()
 
     def invite_path(self, role: Role) -> Path:
-        """File of the last start's invite, for `swarm up` and `swarm invite`."""
+        """File of an invite: of the last start here, or of whom this folder was invited by. With a
+        permission to make members in it, this folder makes some too."""
         return self.path / "invites" / role.value
 
     def member(self, keyring: Keyring, role: Role) -> Membership:
-        """A membership for a peer on the owner's own machine."""
-        return invites.admit(
-            invites.delegate(self.owner(), self.name, role, int(time.time() + invites.LIFETIME)), keyring.me
-        )
-
-
-def invite(path: Path, role: Role, seconds: float | None = None) -> str:
-    """`swarm invite`: a new invite with the addresses of the run's last start here. Raises Refusal when the
-    run was not started here."""
-    run = read(path)
-    if run is None or not (kept := run.invite_path(role)).exists():
-        raise Refusal(
-            f"{path} has no invite for a {role.value}: start the run first, with `swarm start` or `swarm up`"
-        )
-    return run.invite(role, invites.read(kept.read_text(), 0.0).addresses, seconds)
-
-
-def usable_invite(word: str, path: Path | None, now: float) -> Invite:
-    """Read the invite of a peer that joins. An expired one is accepted when the run folder holds a membership
-    that is still valid: the peer rejoins.
-
-    `path` is the run folder; None is the default folder of the invite's run. Raises InviteError.
-    """
-    try:
-        return invites.read(word, now)
-    except InviteError as error:
-        if error.kind is not InviteProblem.EXPIRED:
-            raise
-        invite = invites.read(word, 0.0)
-        kept = (
-            membership(file.parent)
-            for file in (path or default_path(invite.run[:12])).glob(f"peers/*/{MEMBERSHIP}")
-        )
-        if not any(one is not None and now <= one.delegation.expires for one in kept):
-            raise
-        return invite
+        """A membership for a peer of this folder, by the owner's key or a permission that came with an
+        invite. Raises Refusal."""
+        return invites.admit(self._delegate(role, None), keyring.me)
 
 
 def make_folder(path: Path) -> Path:

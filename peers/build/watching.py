@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.build import real_host, run_folder, spec_transfer
+from peers.build import invitations, real_host, spec_transfer
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager
 from peers.build.local_peer import open_local_peer, open_node
@@ -45,7 +45,7 @@ def observe(
 ) -> int:
     """Join as an observer, without torch, for as long as `look` runs; try `once` to reach the swarm, or until
     that works. Returns an exit code."""
-    invite = run_folder.usable_invite(word, folder, time.time())
+    invite = invitations.usable_invite(word, folder, time.time())
     path = real_host.folder_of(invite, folder)
 
     async def program(on_signal: SignalHandler) -> None:
@@ -74,7 +74,7 @@ def observe(
                     has_history = await observer.catch_up(real_host.sources(node, invite))
                     await look(WatchedSwarm(observer, invite, host.config.run, has_history, leaving))
 
-                async with observer.running(), real_host.kept_up(host, local, node):
+                async with observer.running(), real_host.kept_up(host, local, node, run):
                     await host.run(role)
 
     return run_until_signalled(program)

@@ -71,9 +71,9 @@ def read_invite(word: str, folder: Path | None) -> None:
     """Check an invite. Raises InviteError."""
     import time
 
-    from peers.build import run_folder
+    from peers.build import invitations
 
-    run_folder.usable_invite(word, folder, time.time())
+    invitations.usable_invite(word, folder, time.time())
 
 
 def check_objective(loaded: LoadedConfig) -> None:

@@ -1,17 +1,20 @@
 """Renews a peer's membership before it ends, and answers members that ask for theirs.
 
-    member -- "renew": its membership --> a peer that has the owner's key (the seed where the run was started)
-           <-- a new one, for invite.LIFETIME from now --   -> frames, folder/membership
+    member -- "renew": its membership --> who has the owner's key (the seed where the run was started), or
+                                          keeps an invite that makes such members (a delegation)
+           <-- a new one, for invite.LIFETIME from now, or until that invite ends --
+                                                                       -> frames, folder/membership
 
-A member asks every CHECK seconds, from RENEW seconds before the end on. It keeps the answer in its folder, so
-that it can rejoin with its first invite after that has expired. A membership that the owner gave as final
-(`swarm invite --expires`) is not renewed, nor is one that has ended. From WARN seconds before the end on, the
-page and the terminal say so. Not handled here: revoking.
+A member asks itself, seeds and then others every CHECK seconds, from RENEW seconds before the end on. It
+keeps the answer in its folder, so that it can rejoin with its first invite after that has expired. A
+membership that the owner gave as final (`swarm invite --expires`) is not renewed, nor is one that has ended.
+From WARN seconds before the end on, the page and the terminal say so. Not handled here: revoking.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,8 +27,9 @@ from swarm import invite as invites
 from swarm.core.membership import needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring
+from swarm.invite import Delegate
 from swarm.net.ports import NetError, Refused
-from swarm.protocol import Kind, Part, Role, Service
+from swarm.protocol import ROLES, Kind, Part, Role, Service
 from swarm.run_types import Membership
 from swarm.types import PeerId
 
@@ -38,25 +42,38 @@ its owner."""
 CHECK = 3600.0
 """Seconds between two checks, and between two tries."""
 
+ASKED = 8
+"""Peers beside the seeds that are asked at a check: the right ones are found within a day."""
+
 Renews = Callable[[PeerId, Membership, float], Membership]
 """(member, its valid membership, now) -> a new one. Raises Refused."""
 
 
-def renewer(owner: Keyring, run_name: str) -> Renews:
-    """The function that renews memberships with the owner's key."""
+Given = Callable[[Role], Delegate | None]
+"""The permission to make members of a role that this peer was given, if there is one that holds."""
+
+
+def renewer(owner: Keyring | None, run_name: str, given: Given = lambda _: None) -> Renews:
+    """The function that renews memberships with the owner's key, or by what was `given`."""
 
     def renew(peer: PeerId, old: Membership, now: float) -> Membership:
+        role, until = old.delegation.role, int(now + invites.LIFETIME)
         if old.delegation.final:
             raise Refused("the run's owner gave this membership an end of its own")
-        return invites.admit(
-            invites.delegate(owner, run_name, old.delegation.role, int(now + invites.LIFETIME)), peer
-        )
+        if owner is not None:
+            return invites.admit(invites.delegate(owner, run_name, role, until), peer)
+        delegate = given(role)
+        if delegate is None or delegate.delegation.final:
+            raise Refused(f"this peer has neither the owner's key nor an invite for {role.value}s")
+        if delegate.delegation.expires <= old.delegation.expires:
+            raise Refused("the invite that this peer has ends no later")
+        return invites.admit(delegate, peer)
 
     return renew
 
 
 class MembershipRenewal:
-    """Renews one peer's membership, and those of others where `renews` is given (the owner's machine)."""
+    """Renews one peer's membership, and those of others where `renews` is given and may."""
 
     def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
@@ -101,9 +118,10 @@ class MembershipRenewal:
         """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""
         host = self._host
         if self._renews is not None:
-            return self._renews(host.ports.me, old, host.now())
-        why = "no seed that could renew it is connected"
-        for peer in [peer for peer, beat in host.roster if beat.role is Role.SEED]:
+            with contextlib.suppress(Refused):
+                return self._renews(host.ports.me, old, host.now())
+        why = "no peer that could renew it is connected"
+        for peer in self._asked():
             try:
                 new = wire.decode(
                     await host.ports.mail.send(peer, Service.RENEW, wire.encode(old)), Membership
@@ -116,6 +134,13 @@ class MembershipRenewal:
                 return new
             why = f"the one that {peer} sent is no better: {objection or 'it ends no later'}"
         raise Refused(why)
+
+    def _asked(self) -> list[PeerId]:
+        """Seeds, then some of the others that may have been given a word."""
+        host = self._host
+        seeds = [peer for peer, beat in host.roster if beat.role is Role.SEED]
+        others = [peer for peer, beat in host.roster if ROLES[beat.role].posts and peer not in seeds]
+        return [*seeds, *host.rng.sample(others, min(ASKED, len(others)))]
 
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
         host = self._host
@@ -138,8 +163,8 @@ def ending(membership: Membership | None, now: float) -> str:
     if membership is None or membership.delegation.expires - now >= WARN:
         return ""
     return (
-        f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or join with a"
-        " new invite"
+        f"its membership {_end(membership.delegation.expires - now)}: start the run's seed, or keep a"
+        " longer invite in this folder (`swarm invite --renew WORD`)"
     )
 
 

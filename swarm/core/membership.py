@@ -29,6 +29,12 @@ def membership_bytes(peer: PeerId, delegation: Delegation) -> bytes:
     return b"swarm-membership\0" + peer.encode() + b"\0" + delegation.signature
 
 
+def is_delegated(run_name: str, delegation: Delegation, owner: bytes, verify: Verify) -> bool:
+    """Whether the run's owner signed this delegation."""
+    signed = delegation_bytes(run_name, delegation.role, delegation.expires, delegation.key, delegation.final)
+    return verify(owner, signed, delegation.signature)
+
+
 def needs_membership(role: Role, private: bool) -> bool:
     """Whether a role needs a membership. Learners decide what all peers run, seeds and evaluators when the
     run ends; strangers may sample and watch in a public run."""
@@ -70,10 +76,7 @@ class Trust:
         delegation = membership.delegation
         if membership.peer != peer:
             return "its membership belongs to another peer"
-        signed = delegation_bytes(
-            self._run_name, delegation.role, delegation.expires, delegation.key, delegation.final
-        )
-        if not self._verify(self._owner, signed, delegation.signature):
+        if not is_delegated(self._run_name, delegation, self._owner, self._verify):
             return "its membership is not signed by the run's owner"
         if not self._verify(delegation.key, membership_bytes(peer, delegation), membership.signature):
             return "its membership is not signed by its delegation"

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from swarm_processes import UNHURRIED, Program, SwarmProcesses, started_swarm, version
+from swarm_processes import UNHURRIED, Program, SwarmProcesses, admitted, started_swarm, swarm, version
 
-from swarm import events
+from swarm import events, invite
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -25,7 +25,7 @@ def begun(house: SwarmProcesses, home: Path) -> tuple[Program, Program, dict[str
     """A learner and a sampler, each in a folder of its own, that trained some versions, and whose founder is
     gone. -> both, and the words of its invites"""
     seed = house.seed()
-    words = {role: house.invite(role) for role in ("learner", "sampler")}
+    words = {role: house.invite(role) for role in ("learner", "sampler", "seed")}
     learner = house.join("learner", folder=home / "learner")
     sampler = house.join("sampler", *UNHURRIED, folder=home / "sampler")
     trains(house, learner, above=2)
@@ -40,18 +40,56 @@ def begun(house: SwarmProcesses, home: Path) -> tuple[Program, Program, dict[str
     return learner, sampler, words
 
 
-def again(house: SwarmProcesses, role: str, word: str, folder: Path, *more: str) -> Program:
+def joins(house: SwarmProcesses, role: str, word: str, folder: Path) -> Program:
     sets = [part for one in UNHURRIED for part in ("--set", one)] if role == "sampler" else []
-    return house.run(role, "join", word, "--as", role, "--folder", str(folder), *sets, *more, folder=folder)
+    return house.run(role, "join", word, "--as", role, "--folder", str(folder), *sets, folder=folder)
 
 
-def test_a_learner_that_comes_back_without_the_founder_goes_on_with_the_sampler_that_lives(
+def word_of(folder: Path, role: str) -> str:
+    made = swarm("invite", "--role", role, "--folder", str(folder))
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def test_without_the_founder_a_learner_comes_back_and_lets_others_in(tmp_path: Path) -> None:
+    with started_swarm(tmp_path) as house:
+        learner, sampler, words = begun(house, tmp_path)
+        learner.kill()
+        before = version(learner)
+        learner = joins(house, "learner", words["learner"], tmp_path / "learner")
+        before = trains(house, learner, above=before)
+        assert learner.saw(events.Recovered, part="network"), "the sampler dialled it, or it the sampler"
+
+        newcomer = joins(house, "sampler", word_of(tmp_path / "learner", "sampler"), tmp_path / "newcomer")
+        house.wait_until(lambda: newcomer.saw(events.Started), 60, "the newcomer did not come in")
+        sampler.kill()
+        house.wait_until(lambda: admitted(learner, newcomer.peer), 60, "its groups were not admitted")
+        word = word_of(tmp_path / "learner", "learner")
+        assert invite.read(word, 0.0).delegate == invite.read(words["learner"], 0.0).delegate
+
+
+@pytest.mark.slow
+def test_everybody_died_and_a_folder_that_was_invited_to_be_a_seeds_brings_the_run_back(
     tmp_path: Path,
 ) -> None:
     with started_swarm(tmp_path) as house:
-        learner, _, words = begun(house, tmp_path)
+        learner, sampler, words = begun(house, tmp_path)
+        before, home = version(learner), tmp_path / "sampler"
         learner.kill()
-        before = version(learner)
-        learner = again(house, "learner", words["learner"], tmp_path / "learner")
+        sampler.kill()
+
+        refused = swarm("start", "--adopt", str(home))
+        assert refused.returncode == 5 and "may not be a seed's" in refused.stderr
+        kept = swarm("invite", "--renew", words["seed"], "--folder", str(home))
+        assert kept.returncode == 0 and "the word is kept" in kept.stderr
+        seed = house.run("seed", "start", "--adopt", str(home), "--set", "peer.page.port=0", folder=home)
+        house.wait_until(lambda: "to join as a sampler" in seed.tail(), 60, "no seed in that folder")
+
+        newcomer = joins(house, "sampler", word_of(home, "sampler"), tmp_path / "newcomer")
+        learner = joins(house, "learner", words["learner"], tmp_path / "learner")
+        house.wait_until(
+            lambda: [event for event in newcomer.saw(events.Sampled) if event.version >= before - 1],
+            60,
+            "the newcomer did not get the last policy",
+        )
         trains(house, learner, above=before)
-        assert learner.saw(events.Recovered, part="network"), "the sampler dialled it, or it the sampler"

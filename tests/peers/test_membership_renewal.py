@@ -13,7 +13,7 @@ from nouns import beat
 from still_host import still_host
 
 from peers import cli
-from peers.build import run_folder
+from peers.build import invitations, run_folder
 from peers.build.run_folder import RunFolder
 from peers.runtime import peer_folder
 from peers.runtime.membership_renewal import DAY, MembershipRenewal, ending, renewer
@@ -191,7 +191,7 @@ def test_invite_prints_a_fresh_word_and_says_that_nobody_listens(
     got = invite.read(said.out, time.time())
     assert got.delegate is not None and not got.delegate.delegation.final
     assert abs(got.expires - time.time() - invite.LIFETIME) < 60
-    assert "no seed answers to this invite now: start the run again" in said.err
+    assert "nobody answers to this invite now, as far as this folder knows: start a peer" in said.err
     with lab.peer_folder("seed"):
         cli.main(["invite", "--role", "learner", "--folder", str(lab.path)])
         assert not capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     word, now = (lab.path / "invites" / "learner").read_text(), time.time()
     later = now + invite.LIFETIME + DAY
     with pytest.raises(InviteError, match="expired"):
-        run_folder.usable_invite(word, lab.path, later)
+        invitations.usable_invite(word, lab.path, later)
     peer = invite.keyring(bytes(32)).me
     renewed = renewer(lab.owner(), lab.name)(
         peer, lab.member(invite.keyring(bytes(32)), Role.LEARNER), now + 20 * DAY
@@ -232,6 +232,6 @@ def test_a_peer_comes_back_with_an_ended_word_while_its_membership_lasts(lab: Ru
     peer_folder = lab.path / "peers" / "learner-1"
     peer_folder.mkdir(parents=True)
     (peer_folder / "membership").write_bytes(wire.encode(renewed))
-    assert run_folder.usable_invite(word, lab.path, later).run == lab.digest
+    assert invitations.usable_invite(word, lab.path, later).run == lab.digest
     with pytest.raises(InviteError, match="expired"):
-        run_folder.usable_invite(word, lab.path, now + 51 * DAY)
+        invitations.usable_invite(word, lab.path, now + 51 * DAY)
