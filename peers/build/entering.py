@@ -23,8 +23,8 @@ FIRST, LONGEST = 1.0, 60.0
 """Seconds of the first pause and of the longest: each is twice the one before."""
 
 NEXT = (
-    "where those machines are gone, ask somebody who is in the run for a new word (`swarm invite`); Ctrl-C ends"
-    " this"
+    "where those machines are gone, ask somebody who is in the run for a new word (`swarm invite`); Ctrl-C"
+    " ends this"
 )
 
 
@@ -43,8 +43,8 @@ class Entering:
         if not self._has_run:
             return await self._wait(str(error))
         say(
-            f"{error}. This peer goes on alone with what is in {self._path}, and dials all that it knows until somebody"
-            f" answers; `swarm invite --folder {self._path}` prints a word by which others come to it"
+            f"{error}. This peer goes on alone with what is in {self._path}, and dials all that it knows until"
+            f" somebody answers; `swarm invite --folder {self._path}` prints a word by which others come to it"
         )
         return False
 
@@ -61,11 +61,8 @@ class Entering:
     async def _wait(self, why: str) -> bool:
         """Say what failed, and wait. True: it is time to try again."""
         again = f"trying again in {self._pause:.0f} s"
-        say(
-            f"still nobody: {again}"
-            if why == self._said
-            else f"{why}. This peer is {again}, and so on until it works; {NEXT}"
-        )
+        first = f"{why}. This peer is {again}, and so on until it works; {NEXT}"
+        say(first if why != self._said else f"still so: {again}")
         self._said = why
         await asyncio.sleep(self._pause)
         self._pause = min(LONGEST, 2 * self._pause)

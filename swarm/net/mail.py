@@ -155,7 +155,7 @@ class StreamMail:
             line = await self._line()
             return await line.open_stream(to, self._name(service), patience)
         except (Unreachable, Silent) as error:
-            raise Unreachable(f"{to} cannot be reached for {service!r}: {error}") from error
+            raise Unreachable(f"{to} cannot be reached for `{service}`: {error}") from error
 
     async def _ask(
         self, pool: Pool, stream: Stream, to: PeerId, service: str, data: bytes, idle: float | None
