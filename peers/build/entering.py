@@ -43,8 +43,8 @@ class Entering:
         if not self._has_run:
             return await self._wait(str(error))
         say(
-            f"{error}. This peer goes on alone with what is in {self._path}, and dials all that it knows until"
-            f" somebody answers; `swarm invite --folder {self._path}` prints a word by which others come to it"
+            f"{error}. This peer goes on alone with what is in {self._path} and dials all that it knows until"
+            f" somebody answers; `swarm invite --folder {self._path}` prints a word by which others come here"
         )
         return False
 

@@ -23,7 +23,6 @@ import msgspec
 
 from peers.build.entering import Entering
 from peers.errors import CannotHere, say
-from peers.runtime import contacts
 from peers.runtime.contacts import Contacts
 from peers.runtime.faults import DiskFaults
 from peers.runtime.peer_folder import INCARNATION, PeerFolder, next_incarnation
@@ -136,7 +135,6 @@ async def open_node(
     from swarm.net.hive import Node
     from swarm.net.network import WayIn
 
-    met = {one.peer: one.addresses for one in contacts.of_run(local.folder.parent.parent)}
     listen = last_port(listen, local.folder / "port")
     try:
         node = await Node.start(
@@ -147,7 +145,7 @@ async def open_node(
             bootstrap=bootstrap,
             report=local.report,
             limits=limits,
-            way_in=WayIn(met, entering.unreached),
+            way_in=WayIn(local.contacts.addresses, entering.unreached),
         )
     except Unreachable:
         raise

@@ -3,7 +3,7 @@
     heartbeats --met--> Contacts --> <peer folder>/contacts, when an address is new and every SAVE seconds
                            |
                            +-- no learner or no seed is heard: dial all of them again
-    <run folder>/peers/*/contacts --of_run--> whom a peer that starts here dials, and `swarm invite` names
+    <run folder>/peers/*/contacts --of_run--> whom any peer that starts here dials, and `swarm invite` names
 
 Only heartbeats that were believed come here, and each is signed. Invariant: at most MOST peers are kept;
 those that others depend on stay longest. Not handled here: dialling (swarm.net.network).
@@ -58,9 +58,16 @@ class Contacts:
     """One peer's. `met` hears heartbeats; `running` keeps the file, and finds lost peers."""
 
     def __init__(self, folder: Path, me: PeerId) -> None:
+        """Of the peer folder `folder`: it knows whom the other peers of its run folder met, too."""
         self._file, self._me = folder / CONTACTS, me
-        self._known = {contact.peer: contact for contact in kept(folder) if contact.peer != me}
+        found = {one.peer: one for one in (*of_run(folder.parent.parent), *kept(folder)) if one.peer != me}
+        self._known = {one.peer: one for one in sorted(found.values(), key=_rank)[-MOST:]}
         self._news = asyncio.Event()
+
+    @property
+    def addresses(self) -> dict[PeerId, tuple[str, ...]]:
+        """Where each can be dialled."""
+        return {one.peer: one.addresses for one in self._known.values()}
 
     def met(self, peer: PeerId, beat: Beat, now: float) -> None:
         """A heartbeat of a peer."""
