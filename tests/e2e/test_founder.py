@@ -8,14 +8,14 @@ from swarm_processes import UNHURRIED, Program, SwarmProcesses, admitted, starte
 
 from swarm import events, invite
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def trains(house: SwarmProcesses, learner: Program, above: int = 0) -> int:
     """Wait until it trained a version above this one. -> which"""
     found = house.wait_until(
         lambda: [event.version for event in learner.saw(events.Trained) if event.version > above],
-        60,
+        120,
         f"no version above {above} was trained",
     )
     return max(found)
@@ -32,7 +32,7 @@ def begun(house: SwarmProcesses, home: Path) -> tuple[Program, Program, dict[str
     contacts = home / "sampler" / "peers" / "sampler-1" / "contacts"
     house.wait_until(
         lambda: contacts.exists() and learner.peer.encode() in contacts.read_bytes(),
-        20,
+        60,
         "the sampler did not write down where the learner is",
     )
     seed.kill()
@@ -51,6 +51,7 @@ def word_of(folder: Path, role: str) -> str:
     return made.stdout.strip()
 
 
+@pytest.mark.slow
 def test_without_the_founder_a_learner_comes_back_and_lets_others_in(tmp_path: Path) -> None:
     with started_swarm(tmp_path) as house:
         learner, sampler, words = begun(house, tmp_path)
@@ -61,9 +62,9 @@ def test_without_the_founder_a_learner_comes_back_and_lets_others_in(tmp_path: P
         assert learner.saw(events.Recovered, part="network"), "the sampler dialled it, or it the sampler"
 
         newcomer = joins(house, "sampler", word_of(tmp_path / "learner", "sampler"), tmp_path / "newcomer")
-        house.wait_until(lambda: newcomer.saw(events.Started), 60, "the newcomer did not come in")
+        house.wait_until(lambda: newcomer.saw(events.Started), 120, "the newcomer did not come in")
         sampler.kill()
-        house.wait_until(lambda: admitted(learner, newcomer.peer), 60, "its groups were not admitted")
+        house.wait_until(lambda: admitted(learner, newcomer.peer), 120, "its groups were not admitted")
         word = word_of(tmp_path / "learner", "learner")
         assert invite.read(word, 0.0).delegate == invite.read(words["learner"], 0.0).delegate
 
@@ -83,13 +84,13 @@ def test_everybody_died_and_a_folder_that_was_invited_to_be_a_seeds_brings_the_r
         kept = swarm("invite", "--renew", words["seed"], "--folder", str(home))
         assert kept.returncode == 0 and "the word is kept" in kept.stderr
         seed = house.run("seed", "start", "--adopt", str(home), "--set", "peer.page.port=0", folder=home)
-        house.wait_until(lambda: "to join as a sampler" in seed.tail(), 60, "no seed in that folder")
+        house.wait_until(lambda: "to join as a sampler" in seed.tail(), 120, "no seed in that folder")
 
         newcomer = joins(house, "sampler", word_of(home, "sampler"), tmp_path / "newcomer")
         learner = joins(house, "learner", words["learner"], tmp_path / "learner")
         house.wait_until(
             lambda: [event for event in newcomer.saw(events.Sampled) if event.version >= before - 1],
-            60,
+            120,
             "the newcomer did not get the last policy",
         )
         trains(house, learner, above=before)
