@@ -23,8 +23,8 @@ import msgspec
 
 from swarm.blocks import digest_of
 from swarm.net.ports import Busy, Mail, NetError, Reach, Refused
-from swarm.net.sharing import FELLOWS, NEWS, BlockQuery, Holding, held
-from swarm.net.sources import ALL, OF_ALONE, OF_ONE, Question, Source, choose, free, numbers, second
+from swarm.net.sharing import CHOICE, FELLOWS, NEWS, BlockQuery, Holding, held
+from swarm.net.sources import OF_ALONE, OF_ONE, Question, Source, choose, free, numbers, second
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId
 from swarm.wire import WireError, decode, encode
@@ -59,7 +59,7 @@ STARVED = 120.0
 """Seconds in which all sources are busy, or rest, until the fetch gives up: its caller looks whether it wants
 something newer."""
 
-BARE = 2 * NEWS
+BARE = 5.0
 """Seconds in which nobody has any of what is missing until the fetch gives up: fellows wait for each other,
 and whoever waits for the release has a patience of its own after that."""
 
@@ -206,7 +206,7 @@ class Fetch:
         self._cancel_answered(questions)
         most = max(OF_ONE, min(AT_ONCE // (len(alive) or 1), OF_ALONE))
         while len(questions) < AT_ONCE:
-            able = [source for source in ready if len(source.under) < most]
+            able = [source for source in ready if len(source.under) < (1 if source.turned_away else most)]
             blocks = free(self._lacking, questions)
             choice = choose(alive, able, blocks, self._lacking, now, self._rng)
             choice = choice or second(able, questions, self._lacking, now)
@@ -216,10 +216,17 @@ class Fetch:
             questions.append(choice[1])
         left = free(self._lacking, questions)
         for source in ready:
-            idle = len(questions) < AT_ONCE and not source.has & left
-            if source.told is None and source.has != ALL and (idle or not source.known):
-                seen = source.has.bit_count() if source.known else None
-                source.told = group.create_task(self._learn(source, BlockQuery(root=self._root, seen=seen)))
+            idle = len(questions) < AT_ONCE and not source.has & left and self._lacking & ~source.has
+            if source.told is None and (idle or not source.known):
+                source.told = group.create_task(self._learn(source, self._news_of(source)))
+
+    def _news_of(self, source: Source) -> BlockQuery:
+        """The question for what it has, answered once it has more of what is missing here."""
+        if not source.known:
+            return BlockQuery(root=self._root)
+        news = self._lacking & ~source.has
+        wanted = tuple(numbers(news)) if news.bit_count() <= CHOICE else ()
+        return BlockQuery(root=self._root, seen=source.has.bit_count(), wanted=wanted)
 
     def _cancel_answered(self, questions: Sequence[Question]) -> None:
         """What came from somebody else is not waited for."""

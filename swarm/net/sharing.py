@@ -1,7 +1,7 @@
 """Answers to those who fetch: what is here of a root, one block of those that somebody lacks, who else asks.
 
-    service held/...  root, what the asker has seen -> blocks that are here, leaf list, fellows
-    service ...       root, numbers of blocks       -> the block of these that was given away least often
+    service held/...  root, what the asker waits for -> blocks that are here, leaf list, fellows
+    service ...       root, numbers of blocks          -> the block of these that was given away least often
 
 Whoever asks for a root says where it can be dialled, and is introduced to the next ones that ask for it: so
 those who fetch find each other without anybody's list of all. A holder chooses the block, so that it gives
@@ -47,9 +47,9 @@ ASKERS = 64
 LATELY = 60.0
 """Seconds for which a peer is introduced after it asked: it asks every few seconds, and holds what it has."""
 
-NEWS = 2.5
-"""Seconds for which a question for more than is known waits: well below those after which a holder counts as
-silent."""
+NEWS = 10.0
+"""Seconds for which a question for more than is known waits: with twenty fellows each, questions that end
+without news would be most of all messages."""
 
 LULL = 0.1
 """Seconds from a question for more to its answer at least, but for the first block: at 20 Mbit/s a fetch has
@@ -71,11 +71,12 @@ class BlockQuery(Struct, tag="blocks"):
 
     root: Digest
     wanted: Annotated[tuple[BlockNumber, ...], Meta(max_length=CHOICE)] = ()
-    """Numbers of blocks, of which the peer chooses one."""
+    """Numbers of blocks, of which the peer chooses one, or of which one is waited for."""
     leaves: bool = False
     """The leaf list is wanted."""
     seen: BlockNumber | None = None
-    """Wait until the peer has more blocks than so many, for a few seconds at most."""
+    """Wait until the peer has one of `wanted`, or where these are too many to name more blocks than so many,
+    for a few seconds at most."""
     fellows: int = 0
     """How many others that ask for this root the asker wants to hear of."""
     addresses: Addresses = ()
@@ -137,13 +138,14 @@ class Shared:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def more_than(self, seen: int) -> None:
-        """Wait until more than `seen` blocks are here, for NEWS seconds at most."""
-        loop = asyncio.get_running_loop()
+    async def news(self, seen: int, wanted: Sequence[int]) -> None:
+        """Wait until one of `wanted` is here, or where there are none more than `seen` blocks, for NEWS
+        seconds at most."""
+        loop, named = asyncio.get_running_loop(), sum(1 << block for block in set(wanted))
         until = loop.time() + (LULL if seen else 0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NEWS):
-                while not self.is_whole and self.has.bit_count() <= seen:
+                while not (self.has & named if named else self.is_whole or self.has.bit_count() > seen):
                     await self._moved.wait()
                 await asyncio.sleep(until - loop.time())
 
@@ -209,7 +211,7 @@ class Sharing:
     async def _tell(self, sender: PeerId, message: bytes) -> bytes:
         query, shared = self._open(sender, message)
         if query.seen is not None:
-            await shared.more_than(query.seen)
+            await shared.news(query.seen, query.wanted)
         told = leaf_list(shared.leaves) if query.leaves and len(shared.leaves) > 1 else b""
         return encode(Holding(has=shared.bitmap, fellows=self._fellows(sender, query, shared), leaves=told))
 

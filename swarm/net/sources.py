@@ -87,6 +87,12 @@ class Source:
     refused: bool = False
     """That is since it had nothing: another word of it may change that."""
 
+    @property
+    def turned_away(self) -> bool:
+        """It was busy, or failed, and has given nothing since: one question at a time is enough to see
+        whether it does."""
+        return self.rest > REST
+
     def cost(self, now: float, usual: float) -> float:
         """Seconds in which it would give one more block, by its own answers so far, or else by the usual
         ones."""

@@ -192,6 +192,30 @@ def test_who_cannot_be_dialled_is_introduced_to_nobody_and_gives_to_those_whom_i
     at_home(scene, 10, one_way=4)
 
 
+def test_who_lacks_a_few_blocks_is_told_of_these_alone() -> None:
+    async def scene(network: MemoryNetwork, publisher: Peer, fetchers: list[Peer]) -> None:
+        async def ask(**rest: Any) -> Holding:
+            query = BlockQuery(root=FILE.root, **rest)
+            return decode(
+                await fetchers[0].ports.mail.send(publisher.me, "held/patches", encode(query)), Holding
+            )
+
+        await ask()
+        shared = publisher.blobs._shared[FILE.root]
+        shared.begin(FILE.leaves, 0b1)
+        told = asyncio.ensure_future(ask(seen=1, wanted=(3, 5)))
+        any_more = asyncio.ensure_future(ask(seen=1))
+        await asyncio.sleep(1.0)
+        shared.add(0b10)
+        await asyncio.sleep(1.0)
+        assert any_more.done() and not told.done()
+        shared.add(1 << 5)
+        await asyncio.sleep(1.0)
+        assert told.done()
+
+    at_home(scene, 1)
+
+
 def test_what_a_stranger_names_is_bounded_and_refused() -> None:
     async def scene(network: MemoryNetwork, publisher: Peer, fetchers: list[Peer]) -> None:
         async def ask(query: Any) -> Holding:

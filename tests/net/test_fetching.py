@@ -223,6 +223,28 @@ def test_a_holder_that_is_busy_is_asked_again_and_not_blamed() -> None:
     over(Uplinks({}), promise)
 
 
+def test_a_holder_that_was_busy_is_asked_one_question_at_a_time_until_it_gives() -> None:
+    async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
+        source, one, waiting = peer("source"), peer("one"), 0
+        release = await source.offer(SMALL)
+        first, later = list[int](), list[int]()
+
+        async def answer(sender: PeerId, message: bytes) -> bytes:
+            nonlocal waiting
+            waiting += 1
+            (first if now() < 1.0 else later).append(waiting)
+            await asyncio.sleep(2.0)
+            waiting -= 1
+            raise Busy("later")
+
+        await source.ports.mail.serve("blobs", answer)
+        with pytest.raises(NetError, match="source is busy for 120 s"):
+            await fetched(one.blobs, release, [source.ports.me])
+        assert max(first) > 1 and set(later) == {1}
+
+    over(Uplinks({}), promise)
+
+
 def test_a_holder_that_is_busy_for_ever_ends_a_fetch_after_two_minutes() -> None:
     async def promise(network: MemoryNetwork, peer: Callable[..., Peer]) -> None:
         source, one = peer("source"), peer("one")
