@@ -78,6 +78,8 @@ class MembershipRenewal:
     def __init__(self, host: Host, peer_folder: Path, renews: Renews | None = None) -> None:
         self._host, self._file, self._renews = host, peer_folder / MEMBERSHIP, renews
         self._fault = FaultReport(host, Part.MEMBERSHIP)
+        self._unsaved: Membership | None = None
+        """What the disk has not taken yet."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -96,6 +98,8 @@ class MembershipRenewal:
         while host.frames.membership is not None:
             if host.frames.membership.delegation.expires - host.now() < RENEW:
                 await self._renew(host.frames.membership)
+            if self._unsaved is not None:
+                await self._save(self._unsaved)
             await host.ports.clock.sleep(CHECK * host.rng.uniform(0.75, 1.25))
 
     async def _renew(self, old: Membership) -> None:
@@ -106,13 +110,19 @@ class MembershipRenewal:
             if (left := old.delegation.expires - host.now()) < WARN:
                 self._fault.failed(f"{_end(left)}: {error}")
             return
-        host.frames.membership = new
+        host.frames.membership = self._unsaved = new
         self._fault.recovered()
         host.emit(events.Noted, level="info", text=f"the membership of this {host.who.role.value} is renewed")
+
+    async def _save(self, new: Membership) -> None:
+        host = self._host
         try:
             await host.ports.work.run(Kind.SAVE, write_durably, self._file, wire.encode(new))
         except OSError as error:
             host.disk.tell("membership", f"the new membership is not on the disk: {error.strerror}")
+            return
+        host.disk.tell("membership", "")
+        self._unsaved = None
 
     async def _ask(self, old: Membership) -> Membership:
         """Ask for a valid membership that ends later. Raises NetError or WireError when there is none."""

@@ -125,6 +125,25 @@ def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) 
     assert learner.objection(2) is None and not ending(learner.host.frames.membership, EPOCH + 2 * DAY)
 
 
+def test_a_renewed_membership_that_a_full_disk_refused_is_on_it_when_there_is_room(tmp_path: Path) -> None:
+    async def scene() -> Peer:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            seed = Peer(network, SEED, Role.SEED, invite.LIFETIME, tmp_path / "seed")
+            learner = Peer(network, LEARNER, Role.LEARNER, 5 * DAY, tmp_path / "learner")
+            learner.hears(SEED)
+            (tmp_path / "learner").touch()  # where its folder is to be
+            async with learner.renewal.running(), seed.renewal.running():
+                await learner.host.ports.clock.sleep(DAY)
+                (tmp_path / "learner").unlink()
+                await learner.host.ports.clock.sleep(DAY / 8)
+            return learner
+
+    learner = run(scene())
+    assert peer_folder.membership(tmp_path / "learner") == learner.host.frames.membership
+    told = [event for event in learner.told if isinstance(event, events.Faulted | events.Recovered)]
+    assert {event.part for event in told} == {"disk"} and isinstance(told[-1], events.Recovered)
+
+
 def test_nobody_renews_a_membership_that_the_owner_gave_an_end(tmp_path: Path) -> None:
     _, learner = months(tmp_path, days=9, seed_for=9, lasts=8 * DAY, final=True)
     assert "expired" in (learner.objection(9) or "")
