@@ -118,6 +118,24 @@ def _figures(report: Report, plan: Plan) -> Iterator[Figure]:
     ):
         told = "; ".join(str(one) for one in counted)
         yield Figure(row="faults", what=name, value=len(counted), unit="", note=told)
+    groups = report.groups
+    yield Figure(
+        row="faults",
+        what="groups acknowledged by two learners",
+        value=groups.twice,
+        unit="",
+        against="acknowledged",
+        other=groups.acknowledged,
+    )
+    yield Figure(
+        row="faults",
+        what="groups in the releases that count",
+        value=groups.trained,
+        unit="",
+        against="acknowledged",
+        other=groups.acknowledged,
+        note="the rest waits at the end, was refused when it had become stale, or is lost",
+    )
     yield Figure(row="faults", what="journal", value=report.journal / 1e6, unit="MB per peer and hour")
     for kind in sorted({_kind(trial) for trial in report.trials}):
         yield from _costs(kind, [trial for trial in report.trials if _kind(trial) == kind])
