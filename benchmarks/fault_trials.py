@@ -192,13 +192,21 @@ class Trials:
         return next((event.version for event in journal if isinstance(event, events.Trained)), -1)
 
     def _back(self, name: str, since: float) -> float | None:
-        """When a peer was at work first since then."""
+        """When a peer was at work first since then; a sampler's groups may be judged after its death."""
         role = Role(name.partition("-")[0])
+        if died := max((at for at in self.home.deaths.get(name, ()) if at <= since), default=0.0):
+            lives = [event.at for event in self._since(name, died) if self._begins(event, name)]
+            if not lives:
+                return None
+            since = max(since, min(lives))
         told = self._named(Role.LEARNER) if role is Role.SAMPLER else [name]
         works = self._works(role, self._id(name))
         return min(
             (event.at for one in told for event in self._since(one, since) if works(event)), default=None
         )
+
+    def _begins(self, event: events.Event, name: str) -> bool:
+        return isinstance(event, events.Started) and event.peer == self._id(name)
 
     def _works(self, role: Role, me: PeerId | None) -> Callable[[events.Event], bool]:
         """Whether an event says that a peer of this role does its work."""

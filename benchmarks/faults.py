@@ -17,6 +17,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,7 @@ def kill(home: RestartedSwarm, rng: random.Random) -> Fault:
     with contextlib.suppress(psutil.NoSuchProcess):
         if target == tree[0]:
             home.killed.add(target.pid)
+            home.deaths.setdefault(peer, []).append(time.time())
             fault.gone = tree
         else:
             fault.gone = [target]

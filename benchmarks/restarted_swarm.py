@@ -50,6 +50,8 @@ class RestartedSwarm(LocalSwarm):
         """Ends of peers that nobody killed from here."""
         self.killed: set[int] = set()
         """Pids of peers that were killed from here."""
+        self.deaths: dict[str, list[float]] = {}
+        """Peer -> unix times at which it was killed, or was found ended."""
         self.numbers: dict[str, int] = {}
         """Peer -> its place in the order of their first starts, from 1."""
         self._commands: dict[str, tuple[list[str], Sequence[str]]] = {}
@@ -104,6 +106,7 @@ class RestartedSwarm(LocalSwarm):
                 del self.processes[name]
                 self._due[name] = time.monotonic() + AGAIN
                 if process.pid not in self.killed:
+                    self.deaths.setdefault(name, []).append(time.time())
                     self.ended.append(f"{name} ended with code {process.returncode}: {self._last_line(name)}")
         for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
             del self._due[name]
