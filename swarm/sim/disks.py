@@ -1,14 +1,19 @@
-"""Disks of simulated peers: a folder for each, which outlives the peer's lives, and damage to its files.
+"""Disks of simulated peers: a folder for each, which outlives the peer's lives; full ones, damage to files.
 
-Files are real and small. Not handled here: what a peer keeps in its folder (the roles), when it is damaged
-(swarm.sim.world).
+Files are real and small. While a disk is full, the functions of `os` that write are this module's: they
+refuse what would go there (swarm.durable and swarm.image write with these alone). Not handled here: what a
+peer keeps in its folder (the roles), when it is damaged (swarm.sim.world).
 """
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 FLIPPED = 64
 """Bytes of which bits are flipped: a sector's worth of a small file."""
@@ -35,3 +40,45 @@ def _spoil(path: Path, how: str, rng: Random) -> None:
             file.write(bits)
     else:
         os.truncate(path, 0 if how == "empty" else rng.randrange(max(1, size)))
+
+
+class FullDisks:
+    """Folders that take no more."""
+
+    def __init__(self) -> None:
+        self._full: list[Path] = []
+        self._write, self._pwrite, self._open = os.write, os.pwrite, os.open
+
+    def fill(self, folder: Path, full: bool) -> None:
+        """From now on this folder takes no more, or takes everything again."""
+        self._full = [one for one in self._full if one != folder] + [folder] * full
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Full folders refuse."""
+        os.write, os.pwrite, os.open = self._try_write, self._try_pwrite, self._try_open  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            os.write, os.pwrite, os.open = self._write, self._pwrite, self._open
+
+    def _try_write(self, descriptor: int, data: Any) -> int:
+        self._check(descriptor)
+        return self._write(descriptor, data)
+
+    def _try_pwrite(self, descriptor: int, data: Any, at: int) -> int:
+        self._check(descriptor)
+        return self._pwrite(descriptor, data, at)
+
+    def _try_open(self, path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if self._full and flags & os.O_CREAT and not os.path.exists(path):
+            self._refuse(os.fspath(path))
+        return self._open(path, flags, *rest, **more)
+
+    def _check(self, descriptor: int) -> None:
+        if self._full:
+            self._refuse(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def _refuse(self, path: str) -> None:
+        if any(Path(path).is_relative_to(folder) for folder in self._full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

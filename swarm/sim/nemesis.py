@@ -44,7 +44,7 @@ a lost peer `PATIENCE`: what has not gone on after as many seconds stands still.
 
 PATIENCE = 4.0
 
-MOST_FAULTS = 8
+MOST_FAULTS = 10
 
 SKEWS = (-3600.0, -70.0, -5.0, 5.0, 70.0, 3600.0)
 """Seconds that a clock is wrong: a bad battery, no time server, a wrong time zone."""
@@ -65,6 +65,8 @@ class Plan(Section, frozen=True):
     seed: int
     peers: dict[str, int]
     faults: tuple[Fault, ...] = ()
+    mode: str = ""
+    """`overlap` or `sites`: how learners average, where that is not the default."""
 
 
 def plan(seed: int) -> Plan:
@@ -96,7 +98,15 @@ def scenario(of: Plan) -> Scenario:
             optimizer=Optimizer(lr=0.1),
             batch=BatchSize(groups=4, close_after=3.0),
             window=Window(seconds=120.0),
-            averaging=Averaging(match=1.0, request=0.5, deadline=4.0, chunk=2.0),
+            averaging=Averaging(
+                mode="sites" if of.mode == "sites" else "butterfly",
+                overlap=of.mode == "overlap",
+                local_steps=2,
+                match=1.0,
+                request=0.5,
+                deadline=4.0,
+                chunk=2.0,
+            ),
             release=Releasing(timeout=2.0, checkpoint_every=2),
             evaluation=Evaluation(tasks=4, every=20),
             pace=Pace(beat=1.0, patience=PATIENCE),
@@ -113,21 +123,23 @@ class _Planner:
         self._peers = {SEED: 1, LEARNER: learners, SAMPLER: samplers}
         if rng.random() < 0.2:
             self._peers[EVALUATOR] = 1
+        self._mode = rng.choice(("", "", "", "overlap", "sites"))
         self._names = [f"{role}-{k}" for role, count in self._peers.items() for k in range(count)]
         self._faults: list[Fault] = []
         self._kinds: dict[Callable[[float], None], int] = {
             self._bounce: 4,
-            self._die_publishing: 3,
+            self._die_publishing: 4,
             self._replace: 1,
             self._damage: 3,
-            self._all_bounce: 1,
+            self._all_bounce: 2,
             self._cut: 3,
             self._oneway: 2,
-            self._flap: 1,
+            self._flap: 2,
             self._hold: 2,
             self._slow: 1,
             self._busy: 1,
-            self._clock: 1,
+            self._full: 2,
+            self._clock: 2,
             self._newcomer: 1,
         }
 
@@ -136,7 +148,8 @@ class _Planner:
         for _ in range(rng.randint(1, MOST_FAULTS)):
             (kind,) = rng.choices([*self._kinds], [*self._kinds.values()])
             kind(round(rng.uniform(CALM, STORM - 5.0), 1))
-        return Plan(self._seed, self._peers, tuple(sorted(self._faults, key=lambda fault: fault.at)))
+        faults = tuple(sorted(self._faults, key=lambda fault: fault.at))
+        return Plan(self._seed, self._peers, faults, self._mode)
 
     def _add(self, at: float, fault: str, **more: object) -> None:
         self._faults.append(msgspec.convert({"at": round(at, 1), "fault": fault, **more}, Fault))
@@ -188,6 +201,9 @@ class _Planner:
 
     def _busy(self, at: float) -> None:
         self._add(at, "busy", peer=self._any(LEARNER), seconds=self._for(at, 8.0))
+
+    def _full(self, at: float) -> None:
+        self._add(at, "full", peer=self._any(), seconds=self._for(at, 15.0))
 
     def _clock(self, at: float) -> None:
         peer = self._any()
@@ -273,7 +289,8 @@ def _with_fewer(of: Plan, role: str) -> Plan | None:
 def text(of: Plan) -> str:
     """As Python, for a test."""
     faults = "".join(f"\n        {_call(fault)}," for fault in of.faults)
-    return f"Plan(\n    seed={of.seed},\n    peers={of.peers!r},\n    faults=({faults}\n    ),\n)"
+    mode = f"    mode={of.mode!r},\n" if of.mode else ""
+    return f"Plan(\n    seed={of.seed},\n    peers={of.peers!r},\n{mode}    faults=({faults}\n    ),\n)"
 
 
 def _call(fault: Fault) -> str:

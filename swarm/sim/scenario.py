@@ -6,8 +6,8 @@ of peers' lines are `RateLaw`s in Mbit/s. Faults speak turmoil's vocabulary. Bet
 `oneway` (what the first side sends is lost), `slow` (`seconds` more each way), and `repair` of these; `hold`
 and `release`. Of a peer: `host` (it comes later), `crash`, `bounce` (crash, and back after `down` seconds),
 either at a `step` of its next publication where one is named; `busy` (for `seconds` it takes no calls);
-`clock` (`seconds` wrong from then on); `damage` to a `file` of its folder. Peers are named
-`<role>-<number>`; a side is a list of names or shell patterns.
+`full` (for `seconds` its disk takes no more); `clock` (`seconds` wrong from then on); `damage` to a `file`
+of its folder. Peers are named `<role>-<number>`; a side is a list of names or shell patterns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.protocol import Role
 from swarm.sections import Count, Number, Part, Positive, Section, Share
 from swarm.sim.flows import Line
 
-OF_PEER = ("host", "crash", "bounce", "busy", "clock", "damage")
+OF_PEER = ("host", "crash", "bounce", "busy", "full", "clock", "damage")
 BETWEEN = ("partition", "oneway", "slow", "repair", "hold", "release")
 FAULTS = (*OF_PEER, *BETWEEN)
 
@@ -117,7 +117,7 @@ class Fault(Section, frozen=True):
     step: str = ""
     """crash, bounce: not before this one of STEPS, when it comes within `swarm.sim.traps.WAIT` seconds."""
     seconds: float = 0.0
-    """slow: added to the time of each message; busy: how long; clock: what it shows beyond the time."""
+    """slow: added to the time of each message; busy, full: how long; clock: shown beyond the time."""
     file: str = ""
     """damage: a pattern below the peer's folder, such as `checkpoint/*`."""
     how: str = "cut"

@@ -30,7 +30,7 @@ from swarm.net.in_memory_mail import as_it_is
 from swarm.net.ports import Ports
 from swarm.protocol import Role
 from swarm.sim.clock import run
-from swarm.sim.disks import damage
+from swarm.sim.disks import FullDisks, damage
 from swarm.sim.flows import Line
 from swarm.sim.links import SimLinks
 from swarm.sim.scenario import OF_PEER, Fault, Scenario, role_of, select
@@ -100,6 +100,7 @@ class World:
         self._lives: dict[str, int] = {}
         self._mute: set[tuple[str, int]] = set()
         self._traps: dict[str, Trap] = {}
+        self._full = FullDisks()
 
     def run(self) -> SimulationOutcome:
         """Blocks until the scenario's end, or until every peer has ended by itself. Raises what a peer
@@ -108,6 +109,7 @@ class World:
         with (
             _opened(self._journal) if self._journal is not None else nullcontext() as self._file,
             self._stand_in.cut() if self._stand_in is not None else nullcontext(),
+            self._full.refusing(),
         ):
             virtual = run(self._live())
         return SimulationOutcome(self._digest.hexdigest(), self._events, virtual, time.perf_counter() - since)
@@ -198,6 +200,9 @@ class World:
             case "busy" if peer in self._alive:
                 host = self._network.hosts[PeerId(peer)]
                 host.busy_until = asyncio.get_running_loop().time() + step.seconds
+            case "full" if (folder := self._folder(peer)) is not None:
+                self._full.fill(folder, True)
+                asyncio.get_running_loop().call_later(step.seconds, self._full.fill, folder, False)
             case "damage" if (folder := self._folder(peer)) is not None:
                 damage(folder, step.file, step.how, self._rng(f"damage/{step.at}"))
 

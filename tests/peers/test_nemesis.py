@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from peers import cli
+from peers.roles.own_release import OwnRelease
 from peers.roles.sampler import Sampler
+from peers.runtime.releases import ReleaseExchange
 from peers.studies.nemesis import Trial, shortest, try_plan
 from swarm.core.deliveries import DeliveryLoss
+from swarm.core.releases import Releases, rank
 from swarm.sim import nemesis
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import Fault
@@ -24,6 +27,7 @@ def failed(trial: Trial) -> str:
     return f"{trial.failures}\n{nemesis.text(shortest(trial))}" if trial.failures else ""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, FEW, 10))
 def test_after_any_faults_the_swarm_goes_on(first: int) -> None:
     for seed in range(first, first + 10):
@@ -38,6 +42,22 @@ def test_after_any_faults_of_a_thousand_seeds_the_swarm_goes_on(first: int) -> N
         assert not failed(try_plan(nemesis.plan(seed)))
 
 
+RIVAL = Plan(
+    seed=7,
+    peers={"seed": 1, "learner": 2, "sampler": 3},
+    faults=(
+        Fault(
+            at=10.0,
+            fault="oneway",
+            between=(("learner-0", "seed-0", "sampler-0", "sampler-1", "sampler-2"), ("learner-1",)),
+        ),
+        Fault(at=11.75, fault="crash", peer="learner-1", step="announced"),
+    ),
+)
+"""A learner that nobody can call announces a release of the version that the other one makes too, and is
+gone."""
+
+
 # --- it has teeth -------------------------------------------------------------------------------------------
 
 
@@ -47,6 +67,8 @@ def found(broken: str, seeds: range) -> Trial:
     return next(trial for trial in trials if broken in trial.failures)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_refusal_that_ends_the_sampler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Sampler._send
 
@@ -60,7 +82,38 @@ def test_a_refusal_that_ends_the_sampler_is_found(monkeypatch: pytest.MonkeyPatc
     trial = found("ended", range(100))
     assert "sampler" in trial.failures["ended"] and "receipt" in trial.failures["ended"]
     script = shortest(trial)
-    assert [fault.fault for fault in script.faults] == ["busy"] and script.peers["learner"] <= 2
+    assert [fault.fault for fault in script.faults] == ["busy"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_release_that_nobody_has_and_everybody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked for the newest release answers with what it heard, and everybody waits for that."""
+
+    def newest(self: ReleaseExchange) -> bytes:
+        return self.sealed(max(self.announced(), key=rank)) if self.announced() else b""
+
+    monkeypatch.setattr(Releases, "_is_awaited", lambda *_: True)
+    monkeypatch.setattr(ReleaseExchange, "sealed_newest", newest)
+    script = shortest(found("still", range(300)))
+    assert "announced" in [fault.step for fault in script.faults]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_release_of_its_own_that_a_learner_forgets_for_a_better_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = OwnRelease._released
+
+    def forgets(self: OwnRelease) -> Any:
+        mine = real(self)
+        same = (one for one in self.host.releases.announced() if mine and one.version == mine.version)
+        return mine if mine and mine == max(same, key=rank) else None
+
+    assert not failed(try_plan(RIVAL))
+    monkeypatch.setattr(OwnRelease, "_released", forgets)
+    assert "still" in try_plan(RIVAL).failures
 
 
 # --- the generator ------------------------------------------------------------------------------------------
@@ -85,6 +138,7 @@ def test_a_plan_as_text_says_what_is_not_the_default() -> None:
     )
 
 
+@pytest.mark.timeout(600)
 def test_the_same_seed_ends_alike() -> None:
     one, other = (try_plan(nemesis.plan(5)) for _ in range(2))
     assert (one.versions, one.next_version) == (other.versions, other.next_version)
@@ -112,6 +166,7 @@ def test_the_shortest_script_has_what_it_needs_and_no_more(
     assert script.peers == {"seed": 1, "learner": 1, "sampler": 1, "evaluator": 0}
 
 
+@pytest.mark.timeout(600)
 def test_swarm_sim_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["sim", "--nemesis", "3"]) == 0
     assert "seed 3: 1 seed" in capsys.readouterr().out

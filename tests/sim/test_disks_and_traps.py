@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from peers.commands import sim
+from swarm.durable import write_durably
 from swarm.events import Event, Saved, Started, Trained
 from swarm.sim import nemesis
-from swarm.sim.disks import damage
+from swarm.sim.disks import FullDisks, damage
 from swarm.sim.nemesis import Plan
 from swarm.sim.scenario import STEPS, Fault
 from swarm.sim.world import World
@@ -42,6 +43,20 @@ def test_a_publisher_ends_at_each_step_and_the_swarm_goes_on(step: str, tmp_path
     lives = [event.at - EPOCH for event in told if isinstance(event, Started) and event.peer == "learner-0"]
     assert len(lives) == 2 and 13.0 < lives[1] < 28.0
     assert [event for event in told if isinstance(event, Trained) and event.at > EPOCH + 45]
+
+
+def test_a_disk_that_is_full_refuses_its_own_folder_and_what_is_there_can_be_read(tmp_path: Path) -> None:
+    disks, here = FullDisks(), tmp_path / "learner-0"
+    write_durably(here / "newest", b"old")
+    with disks.refusing():
+        disks.fill(here, True)
+        for name in ("newest", "other"):
+            with pytest.raises(OSError, match="No space left"):
+                write_durably(here / name, b"new")
+        write_durably(tmp_path / "learner-1" / "newest", b"new")
+        disks.fill(here, False)
+        write_durably(here / "other", b"new")
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/*"))] == [b"old", b"new", b"new"]
 
 
 @pytest.mark.parametrize(
