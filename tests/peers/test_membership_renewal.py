@@ -105,6 +105,29 @@ def test_a_week_before_its_end_a_member_whom_nobody_renews_says_so(tmp_path: Pat
     assert sentence(learner.host.status, Role.LEARNER, now)
 
 
+def test_a_member_that_was_given_a_longer_word_renews_others_without_any_seed(tmp_path: Path) -> None:
+    longer = invite.delegate(OWNER, "lab", Role.LEARNER, int(EPOCH + 90 * DAY))
+    friend = PeerId("friend")
+
+    async def scene() -> Peer:
+        async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
+            learner = Peer(network, LEARNER, Role.LEARNER, 12 * DAY, tmp_path / "learner")
+            other = Peer(network, friend, Role.LEARNER, 12 * DAY, tmp_path / "friend")
+            other.renewal = MembershipRenewal(
+                other.host, tmp_path / "friend", renewer(None, "lab", {Role.LEARNER: longer}.get)
+            )
+            told = beat(name=friend, role=Role.LEARNER, at=EPOCH)
+            learner.host.roster.hear(friend, told, learner.host.now())
+            async with learner.renewal.running(), other.renewal.running():
+                await learner.host.ports.clock.sleep(20 * DAY)
+            assert other.objection(89) is None, "its own is renewed by its word"
+            return learner
+
+    learner = run(scene())
+    assert learner.objection(89) is None and learner.objection(91) is not None
+    assert not [event for event in learner.told if isinstance(event, events.Faulted)]
+
+
 def test_a_member_recovers_when_the_seed_is_back_before_the_end(tmp_path: Path) -> None:
     async def scene() -> Peer:
         async with MemoryNetwork(Random(1), SimLinks(DelayLaw(), 1e6, Random(1))) as network:
