@@ -103,6 +103,9 @@ class Shelf:
         """Images that were dropped as well, while somebody reads them: they have their names."""
         self._numbers = count()
         self._refusal: str | None = None
+        self._lacks = False
+        """The disk may not have all that is here: it is not looked at otherwise, since one that hangs would
+        stop whoever asks."""
         if folder is not None:
             self._try(self._read_back, folder)
 
@@ -233,8 +236,9 @@ class Shelf:
         """Why the disk refused something since the last call; empty when it took that, and has all that it
         refused before; else None."""
         why, self._refusal = self._refusal, None
-        if why == "" and not all(map(self._is_stored, [*self._shelved.values()])):
+        if why == "" and self._lacks and not all(map(self._is_stored, [*self._shelved.values()])):
             return None
+        self._lacks = bool(why) or (self._lacks and why is None)
         return why and f"{self._folder} takes no more ({why}): what is missing there is held in memory alone"
 
     def store(self) -> None:
