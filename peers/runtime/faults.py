@@ -63,22 +63,30 @@ class FaultReports:
 class DiskFaults:
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._refused: set[str] = set()
+        """What the disk did not take when it was given it last."""
         self._reported: dict[str, float] = {}
-        """What the disk refuses -> when that was reported last."""
-        self._since = 0.0
+        """What the disk ever refused -> when that was reported last: a disk that is nearly full takes some
+        things and refuses others, in turns."""
+        self._since: float | None = None
+        """When what was reported and is not over began."""
 
     @property
     def refuses(self) -> bool:
         """Whether the disk did not take something when it was given it last."""
-        return bool(self._reported)
+        return bool(self._refused)
 
     def tell(self, what: str, why: str) -> None:
         """What came of writing `what`: why the disk refused it, a sentence; empty when the disk took it."""
         now = self._host.now()
         if why:
-            self._since = self._since if self._reported else now
+            self._refused.add(what)
             if now - self._reported.get(what, now - REPEAT_AFTER) >= REPEAT_AFTER:
                 self._reported[what] = now  # before the event: the journal may be what the disk refuses
+                self._since = now if self._since is None else self._since
                 self._host.emit(events.Faulted, part=Part.DISK, detail=why)
-        elif self._reported.pop(what, None) is not None and not self._reported:
-            self._host.emit(events.Recovered, part=Part.DISK, seconds=round(now - self._since, 2))
+            return
+        self._refused.discard(what)
+        if self._since is not None and not self._refused:
+            since, self._since = self._since, None
+            self._host.emit(events.Recovered, part=Part.DISK, seconds=round(now - since, 2))

@@ -144,6 +144,19 @@ def test_what_the_disk_refuses_is_told_for_each_thing_once_a_minute_and_its_end_
     with_host(body)
 
 
+def test_a_disk_that_takes_and_refuses_in_turns_is_told_once_a_minute(tmp_path: Path) -> None:
+    async def body(host: Host) -> None:
+        told: list[events.Event] = []
+        host.bus.add(told.append)
+        for _ in range(119):
+            for why in ("blobs takes no more", ""):
+                host.disk.tell("releases", why)
+            await host.ports.clock.sleep(1.0)
+        assert [type(event).__name__ for event in told] == ["Faulted", "Recovered"] * 2
+
+    with_host(body)
+
+
 def test_a_journal_whose_file_cannot_be_opened_is_opened_when_it_can_be(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
     journal = Journal(tmp_path / "journal.jsonl")
