@@ -19,7 +19,9 @@ from swarm.identity import human_name
 from swarm.protocol import ROLES, Phase, Policy, Role
 from swarm.types import Beat, Fetching, Link, PeerId, Verdict
 
-MOVING = frozenset(role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.USED))
+MOVING = frozenset(
+    role for role, row in ROLES.items() if row.policy in (Policy.TRAINED, Policy.SAMPLED, Policy.USED)
+)
 """Roles that use the policy, so that a version lag means something."""
 
 CLOCKS = 5

@@ -120,6 +120,12 @@ def _evaluated(event: happened.Evaluated, name: Namer) -> News:
     return News("evaluated", "info", text, (event.peer,))
 
 
+def _returned(event: happened.Returned, name: Namer) -> News:
+    text = f"{_some(len(event.groups), 'group')} of {name(event.peer)} wait for a batch again: "
+    text += "their step is not in the line of releases, or it restarted."
+    return News(f"returned {event.peer}", "info", text, (event.peer,))
+
+
 def _saved(event: happened.Saved, name: Namer) -> News:
     text = f"{name(event.peer)} saved a checkpoint of version {event.version}."
     return News(f"saved {event.peer}", "info", text, (event.peer,))
@@ -161,6 +167,7 @@ _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Snapped: _snapped,
     happened.CaughtUp: _caught_up,
     happened.Evaluated: _evaluated,
+    happened.Returned: _returned,
     happened.Saved: _saved,
     happened.Faulted: _faulted,
     happened.Recovered: _recovered,

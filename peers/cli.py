@@ -218,7 +218,15 @@ def _add_windows(commands: Any) -> None:
     _once(it)
     about = "serve the page over the journal of a finished run"
     it = _command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10")
-    it.add_argument("journal", metavar="JOURNAL", type=Path, help="a journal.jsonl, or a run's folder")
+    it.add_argument(
+        "journal", metavar="JOURNAL", type=Path, nargs="+", help="a journal.jsonl, or a run's folder"
+    )
+    it.add_argument(
+        "--audit",
+        action="store_true",
+        help="serve nothing: read all journals in these folders and say what became of every acknowledged"
+        " group (exit code 1 where one was lost or trained twice)",
+    )
     it.add_argument(
         "--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)"
     )

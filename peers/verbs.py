@@ -64,10 +64,16 @@ def dashboard(args: argparse.Namespace) -> int:
 
 
 def replay(args: argparse.Namespace) -> int:
+    if args.audit:
+        from peers.commands import audit
+
+        return audit.run(args.journal)
+    if len(args.journal) > 1:
+        raise WrongUsage("the page plays one journal: name one, or add --audit to check several")
     loaded = arguments.load_window(args)
     from peers.commands import dashboard as window
 
-    return window.replay(args.journal, loaded.config, args.speed)
+    return window.replay(args.journal[0], loaded.config, args.speed)
 
 
 def status(args: argparse.Namespace) -> int:

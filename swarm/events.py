@@ -180,6 +180,34 @@ class Trained(Event):
     """Seconds of the four phases."""
 
 
+class Stepped(Event):
+    """A learner begins a step with these groups; it counts where its version, or another member's step along
+    the same average, is in the line of releases."""
+
+    version: int
+    """That the step makes."""
+    parent: Digest
+    members: tuple[PeerId, ...]
+    groups: tuple[str, ...]
+    """Ids of this learner's own groups."""
+    others: tuple[str, ...] = ()
+    """The other members', by the beginnings of their ids (`swarm.core.trained.mark`), in hex."""
+
+
+class Dropped(Event):
+    """Groups that a learner had admitted are not trained by it after all."""
+
+    groups: tuple[str, ...]
+    why: str
+    """`duplicate`, `expired`, `untrusted`, ..."""
+
+
+class Returned(Event):
+    """Groups that a learner had admitted wait for a batch again: their step was lost, or it restarted."""
+
+    groups: tuple[str, ...]
+
+
 class Released(Event):
     """A learner published a release."""
 
@@ -293,7 +321,20 @@ Gossiped = (
 """Events that the page needs from other peers, with every text and collection bounded; heartbeats and
 releases have topics of their own."""
 
-AnyEvent = Gossiped | Heard | Lost | Sampled | Judged | Released | Saved | Rejected | Noted
+AnyEvent = (
+    Gossiped
+    | Heard
+    | Lost
+    | Sampled
+    | Judged
+    | Stepped
+    | Dropped
+    | Returned
+    | Released
+    | Saved
+    | Rejected
+    | Noted
+)
 
 GOSSIPED = get_args(Gossiped)
 Bundle = Annotated[list[Gossiped], Meta(max_length=BUNDLED)]

@@ -39,6 +39,7 @@ class Service(StrEnum):
     RELEASE = "release"
     WAY = "way"
     STATE = "state"
+    TRAINED = "trained"
     HISTORY = "history"
     RENEW = "renew"
 
@@ -74,6 +75,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
     Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
+    Service.TRAINED: ServiceRow(16, REQUEST, "learners", "nothing", "TrainedSteps: which groups are in them"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(
         16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"
@@ -152,6 +154,8 @@ class Policy(StrEnum):
 
     TRAINED = "trained"
     """program(host, learner, source, tokenization, folder of checkpoints or None)"""
+    SAMPLED = "sampled"
+    """program(host, engine, source, folder of the outbox or None)"""
     USED = "used"
     """program(host, engine, source)"""
     KEPT = "kept"
@@ -182,7 +186,7 @@ ROLES: Mapping[Role, RoleRow] = {
         "peers.roles.learner:LearnerPeer", Policy.TRAINED, member=True, joins=True, posts=True, asked=0
     ),
     Role.SAMPLER: RoleRow(
-        "peers.roles.sampler:Sampler", Policy.USED, joins=True, heartbeat=Topic.BEAT_SAMPLER
+        "peers.roles.sampler:Sampler", Policy.SAMPLED, joins=True, heartbeat=Topic.BEAT_SAMPLER
     ),
     Role.EVALUATOR: RoleRow(
         "peers.roles.evaluator:Evaluator", Policy.USED, member=True, joins=True, posts=True, asked=2
@@ -287,6 +291,8 @@ class Thread(StrEnum):
     """Bytes for other peers are hashed and cut into blocks while the model computes."""
     RELEASE = "release"
     """Versions become releases, and back, while the model computes; none waits for a state to be cut."""
+    LOG = "log"
+    """Groups are acknowledged once the disk has them, whatever the other threads do."""
 
 
 class Kind(StrEnum):
@@ -300,6 +306,7 @@ class Kind(StrEnum):
     COPY = "copy"
     PACK = "pack"
     SAVE = "save"
+    KEEP = "keep"
     HISTORY = "history"
     DRAW = "draw"
     SCORE = "score"
@@ -321,6 +328,7 @@ KINDS: Mapping[Kind, KindRow] = {
     Kind.COPY: KindRow(Thread.MODEL, "a model's weights or a learner's state, for what comes after the step"),
     Kind.PACK: KindRow(Thread.RELEASE, "copied weights into bytes, and their digest"),
     Kind.SAVE: KindRow(Thread.MODEL, "a file that must last"),
+    Kind.KEEP: KindRow(Thread.LOG, "groups, and what was trained of them, to the disk"),
     Kind.HISTORY: KindRow(Thread.MODEL, "the page's past from another observer's snapshot"),
     Kind.DRAW: KindRow(Thread.MODEL, "tasks from a source"),
     Kind.SCORE: KindRow(Thread.SCORE, "rewards of completions"),

@@ -41,6 +41,10 @@ Text = Annotated[str, Meta(max_length=16 << 10)]
 COMPLETIONS = 4096
 """Completions of one group at most: the published methods take 4 to 64 of a task."""
 
+MARK_BYTES, MARKED = 8, 1024
+"""Bytes of an id that tell groups apart, and most groups of one learner in one round. Ids are hashes of what
+was sampled: nobody can make another one's mark. An announcement of a round stays below 16 KiB."""
+
 BLOB = MAIL_LIMIT.inflated
 """Bytes in one field: four times a mail, as far as numbers of a group may inflate."""
 
@@ -147,6 +151,8 @@ class Receipt(Struct, tag="receipt"):
     """The learner's version."""
     credit: int
     """Groups that the learner can still use."""
+    kept: bool = False
+    """Whether an admitted group is on the learner's disk: a learner that dies takes it up again."""
 
 
 class Patch(Struct):
@@ -181,6 +187,27 @@ class Release(Struct, tag="release"):
     patches: Annotated[tuple[Patch, ...], Meta(max_length=2)] = ()
     """From the version before, and at a rung of the ladder (swarm.core.ladder) from the one below, or from
     version 0."""
+
+
+class TrainedStep(Struct):
+    """Which groups a learner's step, or the round that it was made of, was trained on."""
+
+    version: Count
+    """That the step made."""
+    parent: Digest
+    """Of the version before."""
+    members: Annotated[tuple[PeerId, ...], Meta(max_length=256)]
+    """Of the round; one for a step alone."""
+    groups: Annotated[bytes, Meta(max_length=64 * MARK_BYTES * MARKED)]
+    """Marks of the groups of all members (`swarm.core.trained.mark`)."""
+    weights: Digest = Digest("")
+    """Of the version that it made; empty where the learner did not get to know them."""
+
+
+class TrainedSteps(Struct, tag="trained"):
+    """The last steps of a learner and of the policy that it has."""
+
+    steps: Annotated[tuple[TrainedStep, ...], Meta(max_length=4096)]
 
 
 class Contribution(Struct, tag="contribution"):

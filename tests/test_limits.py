@@ -26,6 +26,7 @@ from peers.build.spec_transfer import FileRequest
 from peers.roles.learner_inbox import LAGS_PER_EVENT, Tally
 from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
+from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
@@ -52,6 +53,7 @@ from swarm.types import (
     Release,
     ReleaseQuery,
     Times,
+    TrainedSteps,
     Way,
     WayQuery,
 )
@@ -71,6 +73,8 @@ DECODED = {
     "ReleaseQuery": ReleaseQuery,
     "BlockQuery": BlockQuery,
     "Holding": Holding,
+    "TrainedSteps": TrainedSteps,
+    "Kept": Kept,
     "Way": Way,
     "WayQuery": WayQuery,
     "bytes": wire.Envelope,

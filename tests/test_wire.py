@@ -31,6 +31,8 @@ from swarm.types import (
     ReleaseQuery,
     Struct,
     Times,
+    TrainedStep,
+    TrainedSteps,
     Verdict,
     Way,
     WayQuery,
@@ -100,6 +102,8 @@ NOUNS = [
     ReleaseQuery(version=1, weights=Digest("a" * 64), released=1.0),
     WayQuery(to=Digest("a" * 64), held=(Digest("b" * 64),)),
     Way(releases=(b"sealed",)),
+    STEP := TrainedStep(version=3, parent=Digest("c" * 64), members=(PeerId("learner-0"),), groups=bytes(16)),
+    TrainedSteps(steps=(STEP,)),
     Spec(
         protocol=1,
         run={"name": "demo", "seed": 1},

@@ -192,7 +192,7 @@ async def swarmed(setup: Answer, config: Config) -> AsyncIterator[Swarmed]:
         gate = Gate(engine)
         from peers.roles.sampler import Sampler
 
-        role = tasks.create_task(host.run(Sampler(host, gate, source).run))
+        role = tasks.create_task(host.run(Sampler(host, gate, source, None).run))
         try:
             yield Swarmed(host, gate)
         finally:

@@ -310,7 +310,8 @@ async def _act(
     on_signal.leave = host.leave
     async with _engine(run, host, node) as engine, _source(run, host, node) as source:
         async with live_line(host), kept_up(host, local, node, run):
-            await host.run(program(host, engine, source).run)
+            given = (local.folder / "outbox",) if ROLES[role].policy is Policy.SAMPLED else ()
+            await host.run(program(host, engine, source, *given).run)
 
 
 @asynccontextmanager

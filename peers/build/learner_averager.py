@@ -126,5 +126,6 @@ class NoAverager:
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
+        marks: bytes = b"",
     ) -> Average | None:
         raise RuntimeError("only a learner of a run in butterfly mode averages")

@@ -159,6 +159,8 @@ def role_of(
     row = ROLES[host.who.role]
     program = program_of(host.who.role, run)
     match row.policy:
+        case Policy.SAMPLED:
+            return program(host, parts.engine(), source, folder and folder / "outbox")
         case Policy.USED:
             return program(host, parts.engine(), source)
         case Policy.TRAINED:

@@ -5,6 +5,7 @@ Not handled here: the files themselves (swarm.learn.checkpoint), what the learne
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import msgspec
 
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.admission import Admission
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.fsdp.driver import RankLost
 from swarm.protocol import Kind, Part
@@ -22,15 +22,19 @@ from swarm.types import Digest, Struct
 class Progress(Struct):
     """What a learner's checkpoint holds besides weights and optimizer."""
 
-    seen: tuple[str, ...]
-    """Ids of consumed groups."""
     parent: Digest
 
 
 class Checkpoints:
-    def __init__(self, host: Host, learner: BaseLearner, admission: Admission, folder: Path | None) -> None:
-        """Checkpoints are written to `folder`; None writes none."""
-        self._host, self._learner, self._admission, self._folder = host, learner, admission, folder
+    def __init__(
+        self,
+        host: Host,
+        learner: BaseLearner,
+        folder: Path | None,
+        saved: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """Checkpoints are written to `folder`; None writes none. `saved(version)`: one is on the disk."""
+        self._host, self._learner, self._folder, self._saved = host, learner, folder, saved
 
     def resume(self) -> Digest | None:
         """Restore the learner. Returns the parent of the restored version, None when there is no checkpoint.
@@ -45,7 +49,6 @@ class Checkpoints:
             text = f"{error}: going on from the newest release with a fresh optimizer"
             self._host.emit(events.Noted, level="warning", text=text)
             return None
-        self._admission.restore(held.seen)
         return held.parent
 
     async def save(self, parent: Digest) -> None:
@@ -54,7 +57,7 @@ class Checkpoints:
         if self._folder is None or learner.version < 0:
             return
         start = host.now()
-        progress = Progress(seen=tuple(self._admission.seen()), parent=parent)
+        progress = Progress(parent=parent)
         try:
             await host.ports.work.run(Kind.SAVE, learner.save, self._folder, msgspec.to_builtins(progress))
         except OSError as error:
@@ -65,3 +68,4 @@ class Checkpoints:
             return
         host.disk.tell("checkpoint", "")
         host.emit(events.Saved, version=learner.version, seconds=round(host.now() - start, 3))
+        await self._saved(learner.version)

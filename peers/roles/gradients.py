@@ -58,7 +58,7 @@ class Gradients:
                 return await host.ports.work.run(Kind.STEP, step, gradient.vector)
             except ValueError as error:
                 host.emit(events.RoundBroke, version=self._learner.version, reason=str(error))
-                self._inbox.consumed(batch)
+                self._inbox.drop(batch, "refused")
                 return Cause.ROUND_BROKE
             except OutOfMemory as error:
                 self._out_of_memory(batch, error)
@@ -67,7 +67,7 @@ class Gradients:
     def _out_of_memory(self, batch: Sequence[Waiting], error: OutOfMemory) -> None:
         """Drop a batch. A policy that was lost with it is fetched again."""
         self._faults.failed(Part.MEMORY, f"a batch of {len(batch)} groups is dropped: {error}")
-        self._inbox.consumed(batch)
+        self._inbox.drop(batch, "out of memory")
 
     def _memory_use(self) -> str:
         """The size of a microbatch and what is kept of it, as text."""

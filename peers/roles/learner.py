@@ -18,7 +18,7 @@ gradient is (swarm.learn), how members find each other (the Averager port).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from peers.roles.catch_up import CatchUp
@@ -31,10 +31,10 @@ from peers.roles.own_release import OwnRelease
 from peers.roles.round_totals import RoundTotals
 from peers.roles.state_transfer import StateTransfer
 from peers.roles.step_report import StepReport
+from peers.roles.trained_groups import TrainedGroups, marks
 from peers.runtime.faults import FaultReports
 from peers.runtime.host import Host
 from swarm import events
-from swarm.core.admission import staleness
 from swarm.core.batcher import Waiting
 from swarm.core.claimed_logprobs import ClaimCheck
 from swarm.core.rounds import Cause, Command, Round, State
@@ -63,17 +63,16 @@ class LearnerPeer:
         folder: Path | None,
     ) -> None:
         """Checkpoints are written to `folder`; None writes none."""
-        run = host.config.run
         self.host, self.learner = host, learner
         self.learner.version = -1
         self.round = Round()
         self.other_learners = OtherLearners(host, lambda: learner.version)
-        self._window = run.window
         self.inbox = LearnerInbox(
             host, source, decoder, lambda: learner.version, self.other_learners.round_size
         )
         self.transfer = StateTransfer(host, learner)
-        self.checkpoints = Checkpoints(host, learner, self.inbox.admission, folder)
+        self.trained = TrainedGroups(host, self.inbox, self._at, folder)
+        self.checkpoints = Checkpoints(host, learner, folder, self.trained.saved)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
         self._learnt_ahead, self._patient_until = 0.0, 0.0
@@ -82,6 +81,8 @@ class LearnerPeer:
         """Group id -> check, for the groups of the batch."""
         self.round_totals = RoundTotals(host, self.other_learners.ready)
         self._members: frozenset[PeerId] = frozenset()
+        self._marks: Mapping[PeerId, bytes] = {}
+        """Of the members' groups."""
         self._breaks = 0
         self.own_release = OwnRelease(
             host, learner, self.other_learners, lambda: self.round.state is State.GATHERING
@@ -94,6 +95,7 @@ class LearnerPeer:
 
     async def run(self) -> None:
         """Take the swarm's policy, then run rounds until the host is asked to stop."""
+        await self.trained.open()
         await self.inbox.serve()
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
@@ -132,7 +134,7 @@ class LearnerPeer:
 
     async def _begin(self) -> None:
         if (parent := self.checkpoints.resume()) is not None:
-            await self._hold_loaded(parent)
+            await self._hold_loaded(parent, -1, Digest(""))
             # A crash between a checkpoint and its release leaves the release to me.
             self.own_release.wait_turns()
         wait_until = self.host.now() + SETTLE
@@ -201,11 +203,8 @@ class LearnerPeer:
         if not self._batch and (ready := self.next_gradient.take()) is not None:
             self._batch, self._gradient, self._learnt_ahead = ready
             self._drop_unbelieved()
-        if self._batch and any(
-            staleness(item.group, self._window, self.learner.version, now) for item in self._batch
-        ):
-            self.inbox.batcher.give_back(self._batch)  # some of it became too old while its gradient was kept
-            self._forget_batch()
+        if self._batch and (self.trained.has(self._batch) or self.inbox.is_late(self._batch, now)):
+            self._give_back_batch()  # while its gradient was kept
         if self._batch:
             return self.other_learners.turns.ready(bool(self.other_learners.ready()), now)
         closes = self.inbox.closes(now)
@@ -271,7 +270,7 @@ class LearnerPeer:
         # the others cannot use a gradient of weights that are not the release's
         if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
-        self._members = frozenset([host.ports.me])
+        self._members, self._marks = frozenset([host.ports.me]), {}
         if not others:
             self._report.seconds["average"] = 0.0
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
@@ -285,6 +284,7 @@ class LearnerPeer:
                 self._gradient.weight,
                 others,
                 settings.deadline or host.config.run.window.seconds,
+                marks(self._batch),
             )
         except RoundLost as error:
             self._breaks += 1
@@ -295,7 +295,7 @@ class LearnerPeer:
             # one that had its gradient before the round waits for those that compute theirs
             early = host.now() < self._patient_until and self.other_learners.are_learning()
             return Cause.ROUND_BROKE if early else await self._without_round()
-        self._members = outcome.members
+        self._members, self._marks = outcome.members, outcome.marks
         host.traffic.averaged(outcome.exchanged)
         host.emit(
             events.Averaged,
@@ -317,6 +317,7 @@ class LearnerPeer:
     async def step(self) -> Cause:
         host, gradient = self.host, self._gradient
         assert gradient is not None
+        await self.trained.stepped(self._members, self.inbox.scored(self._batch), self._marks)
         await self.next_gradient.idle()
         await self.other_learners.give_way(self._members, self.own_release.is_ahead)
         # a second release of one version would be useless
@@ -353,6 +354,10 @@ class LearnerPeer:
         self.inbox.consumed(self._batch)
         self._forget_batch()
 
+    def _give_back_batch(self) -> None:
+        self.inbox.batcher.give_back(self._batch)
+        self._forget_batch()
+
     def _forget_batch(self) -> None:
         self._batch, self._gradient, self._learnt_ahead = [], None, 0.0
         self.other_learners.turns.forget()
@@ -369,11 +374,10 @@ class LearnerPeer:
         await self.next_gradient.idle()
         behind = await self._catch_up.take()
         self.next_gradient.give_back()
-        self.inbox.batcher.give_back(self._batch)
-        self._forget_batch()
+        self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        await self._hold_loaded(behind.parent)
+        await self._hold_loaded(behind.parent, had, mine)
         if behind.version == had:
             host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
         else:
@@ -381,9 +385,14 @@ class LearnerPeer:
         host.beat_now()
         return Cause.LOADED
 
-    async def _hold_loaded(self, parent: Digest) -> None:
-        """Hold and compare the version that I loaded, which was made from `parent`."""
+    def _at(self) -> tuple[int, Digest]:
+        return self.learner.version, self.own_release.weights
+
+    async def _hold_loaded(self, parent: Digest, had: int, weights: Digest) -> None:
+        """Hold and compare the version that I loaded, which was made from `parent`; before I had the version
+        `had` with these weights."""
         self.own_release.parent = parent
         draft = self.host.releases.draft
         self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft))
         await self.own_release.packed()
+        await self.trained.loaded(parent, had, weights)

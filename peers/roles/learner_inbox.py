@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
-from swarm.core.admission import Admission, Judgement
+from swarm.core.admission import Admission, Judgement, staleness
 from swarm.core.batcher import Batcher, Room, Waiting
 from swarm.core.claimed_logprobs import ClaimCheck, SamplerEvidence, objection
 from swarm.core.roster import share
@@ -44,6 +44,9 @@ the rest."""
 
 LAGS_PER_EVENT = 96
 """Distinct lags in versions in one event, five bytes each; the next event has the rest."""
+
+COUNTED = frozenset((*Verdict, "expired"))
+"""Why groups are not trained, of what is counted by sampler; the rest is no sampler's fault."""
 
 SHOWN_COMPLETIONS = 16
 """Completions in a Shown event: a person reads no more of them, and each costs 30 bytes beside its text."""
@@ -76,6 +79,17 @@ class TaskAndRewards:
 
     task: Task
     rewards: tuple[float, ...]
+
+
+Scored = tuple[Waiting, TaskAndRewards]
+
+Keep = Callable[[Group, tuple[float, ...]], Awaitable[bool]]
+"""(group, rewards) -> whether an admitted group is on the disk."""
+
+
+async def in_memory(group: Group, rewards: tuple[float, ...]) -> bool:
+    """Keeps nothing on a disk."""
+    return False
 
 
 @dataclass
@@ -131,6 +145,7 @@ class LearnerInbox:
         self.sampler_evidence = SamplerEvidence()
         self.tally = Tally()
         self._version, self._learners = version, learners
+        self.keep: Keep = in_memory
         self._tasks: dict[str, TaskAndRewards] = {}
         self._senders: dict[PeerId, float] = {}
         """Sampler -> when its last group came; credit is shared among these."""
@@ -164,8 +179,11 @@ class LearnerInbox:
             self._senders[sender] = now
         if judgement.verdict is Verdict.ADMIT:
             judgement = await self._scored(group, judgement)
+        kept = False
         if judgement.verdict is Verdict.ADMIT:
-            self.batcher.add(self.admission.by_my_clock(group), host.now())
+            group = self.admission.by_my_clock(group)
+            self.batcher.add(group, host.now())
+            kept = await self.keep(group, self._tasks[group.id].rewards)
             host.delivered(sender)
             host.status.admitted += 1
             host.move()
@@ -181,7 +199,7 @@ class LearnerInbox:
             versions=judgement.versions,
             seconds=round(judgement.seconds, 3),
         )
-        return self._receipt(sender, judgement.verdict, judgement.detail)
+        return self._receipt(sender, judgement.verdict, judgement.detail, kept)
 
     def credit(self) -> int:
         """Groups that this learner can use. A heartbeat says so at once when it rises above 0."""
@@ -209,10 +227,26 @@ class LearnerInbox:
         """Take a batch from the batcher, to be stepped from a version that is `ahead` of mine. Groups older
         than the window are counted as expired and dropped."""
         batch, expired = self.batcher.take(self._learners(), self._version() + ahead, now)
-        for item in expired:
-            self.tally.judged(item.group.sampler, "expired")
-            self._tasks.pop(item.group.id, None)
+        self.drop(expired, "expired")
         return batch
+
+    def is_late(self, batch: Sequence[Waiting], now: float) -> bool:
+        """Some of a batch that was taken is too old by now."""
+        window, version = self.host.config.run.window, self._version()
+        return any(staleness(item.group, window, version, now) is not None for item in batch)
+
+    def drop(self, groups: Sequence[Waiting], why: str) -> None:
+        """Groups that were admitted are not trained here after all."""
+        if groups:
+            for item in groups if why in COUNTED else ():
+                self.tally.judged(item.group.sampler, why)
+            self.consumed(groups)
+            self.host.emit(events.Dropped, groups=tuple(item.group.id for item in groups), why=why)
+
+    def put_back(self, back: Sequence[Scored]) -> None:
+        """Groups that were admitted come first again: no policy has them."""
+        self._tasks |= {item.group.id: task for item, task in back}
+        self.batcher.give_back([item for item, _ in back])
 
     def drop_unbelieved(self, batch: Sequence[Waiting], checks: Sequence[ClaimCheck]) -> list[Waiting]:
         """Return the groups of a batch whose check passes. The others take no part in its gradient: each
@@ -229,10 +263,9 @@ class LearnerInbox:
             others = f", and {len(its) - 1} more of its groups in this batch" if len(its) > 1 else ""
             what = f"group {item.group.id} of version {item.group.version} teaches nothing: {why}{others}"
             self.host.emit(events.Rejected, sender=sampler, kind=Service.GROUPS, reason=what)
-            self.consumed([item for item, _, _ in its])
+            self.drop([item for item, _, _ in its], Verdict.UNTRUSTED)
             self.host.status.refused += len(its)
             for _, each, _ in its:
-                self.tally.judged(sampler, Verdict.UNTRUSTED)
                 self.add_evidence(sampler, each)
         return believed
 
@@ -250,6 +283,9 @@ class LearnerInbox:
 
     def task_and_rewards(self, group: Group) -> TaskAndRewards:
         return self._tasks[group.id]
+
+    def scored(self, batch: Sequence[Waiting]) -> list[Scored]:
+        return [(item, self._tasks[item.group.id]) for item in batch]
 
     def consumed(self, batch: Sequence[Waiting]) -> None:
         """Forget the tasks of groups that were trained on, or never will be."""
@@ -346,10 +382,10 @@ class LearnerInbox:
     def _open(self) -> bool:
         return self._version() >= 0 and not self.host.stop.is_set()
 
-    def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str) -> bytes:
+    def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str, kept: bool = False) -> bytes:
         now, learners = self.host.now(), self._learners()
         part = share(self._credit(now, learners), self.host.status.takers, self.host.rng)
         credit = max(0, min(part, self._room(sampler, learners, now).groups))
         return wire.encode(
-            Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit)
+            Receipt(verdict=verdict, detail=cut(detail), version=self._version(), credit=credit, kept=kept)
         )

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from peers.roles.engine_calls import EngineCalls
+from peers.roles.outbox import Outbox
 from peers.roles.reward_calls import RewardCalls
 from peers.runtime.host import Host
 from swarm import events, wire
@@ -74,7 +76,8 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    def __init__(self, host: Host, engine: Engine, source: TaskSource) -> None:
+    def __init__(self, host: Host, engine: Engine, source: TaskSource, folder: Path | None) -> None:
+        """Groups that no learner has yet are kept in `folder`; None keeps them in memory alone."""
         self.host, self.engine, self.source = host, engine, source
         self.reward_calls = RewardCalls(host, source)
         self.engine_calls = EngineCalls(host)
@@ -83,7 +86,8 @@ class Sampler:
         """The release to adopt next, its bytes, and when they had arrived."""
         self._policy: tuple[Release, float] | None = None
         """The release that the engine samples from, and when its bytes had arrived."""
-        self._outbox = asyncio.Semaphore(OUTBOX)
+        self.outbox = Outbox(host, folder, OUTBOX)
+        self._places = asyncio.Semaphore(OUTBOX)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._scoring = 0
         """Groups that are sampled and not yet scored."""
@@ -96,6 +100,8 @@ class Sampler:
         seconds."""
         async with asyncio.TaskGroup() as tasks:
             refresh = tasks.create_task(self._refresh())
+            for group, learner in await self.outbox.open():
+                await self._start_delivery(tasks, self._deliver(group, learner))
             while not self.host.stop.is_set():
                 try:
                     await self._turn(tasks)
@@ -181,7 +187,7 @@ class Sampler:
                 await self._start_delivery(tasks, self._deliver(group))
 
     async def _start_delivery(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
-        await self._outbox.acquire()
+        await self._places.acquire()
         delivery = tasks.create_task(work)
         self._deliveries.add(delivery)
         delivery.add_done_callback(self._delivered)
@@ -244,10 +250,14 @@ class Sampler:
 
     # --- deliver --------------------------------------------------------------------------------------------
 
-    async def _deliver(self, group: Group) -> None:
+    async def _deliver(self, group: Group, bound: PeerId | None = None) -> None:
+        """`bound`: a learner that may have the group from an earlier life of mine."""
         host, wait = self.host, 0.0
+        await self.outbox.add(group)
         await host.ports.clock.sleep(draw(host.config.peer.delay.upload, host.rng))
-        learner = await self._destination(group, None)
+        if bound is not None:
+            await self._hear(bound)
+        learner = await self._destination(group, bound)
         while learner is not None:
             sent = host.now()
             outcome, why = await self._send(group, learner)
@@ -268,6 +278,15 @@ class Sampler:
                 else await self._destination(group, learner if then is NextStep.AGAIN else None)
             )
         host.status.refused += 1
+        if not host.stop.is_set():
+            await self.outbox.done(group.id)
+
+    async def _hear(self, learner: PeerId) -> None:
+        """Wait until a learner is heard of, for as long as it would be missed."""
+        host = self.host
+        until = host.now() + host.config.run.pace.patience
+        while learner not in host.roster and (left := until - host.now()) > 0 and not host.stop.is_set():
+            await host.changed(left)
 
     async def _destination(self, group: Group, bound: PeerId | None) -> PeerId | None:
         """Wait for the learner that the group is sent to: `bound`, which may have it already, while it is
@@ -304,6 +323,7 @@ class Sampler:
         times = msgspec.structs.replace(group.times, sent=host.now())
         try:
             frame = host.seal(msgspec.structs.replace(group, times=times))
+            await self.outbox.sent(group.id, learner)
             receipt = _receipt(await host.ports.mail.send(learner, Service.GROUPS, frame))
         except NetError as error:
             return LOSSES.get(type(error), DeliveryLoss.UNREACHABLE), str(error)
@@ -320,11 +340,14 @@ class Sampler:
         host.status.lags(upload=host.now() - group.times.finished, versions=receipt.version - group.version)
         if (beat := host.roster.beat(learner)) is not None and beat.lag.inbox > 0:
             host.status.lags(inbox=beat.lag.inbox)  # a receipt does not say how long the group will wait
+        ends = deliveries.TABLE[receipt.verdict] in (NextStep.DONE, NextStep.DROPPED)
+        if ends and (receipt.kept or receipt.verdict is not Verdict.ADMIT):
+            await self.outbox.done(group.id)  # else the next life of mine may have to deliver it again
         return receipt.verdict, receipt.detail
 
     def _delivered(self, delivery: asyncio.Task[None]) -> None:
         self._deliveries.discard(delivery)
-        self._outbox.release()
+        self._places.release()
         self.host.status.inbox = len(self._deliveries)
 
 

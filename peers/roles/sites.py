@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.roles.learner import LearnerPeer
-from peers.roles.learner_inbox import Decoder
+from peers.roles.learner_inbox import Decoder, Scored
 from peers.roles.round_totals import RoundTotals
 from peers.roles.site_exchange import SiteExchange, Taken
 from peers.runtime.host import Host
@@ -49,6 +49,8 @@ class Trained:
     seconds: dict[str, float] = field(default_factory=dict)
     contributed: bool = False
     """To my version."""
+    batches: list[Scored] = field(default_factory=list)
+    """Groups of these steps."""
 
     def add(
         self, groups: int, weight: float, metrics: Mapping[str, float], seconds: Mapping[str, float]
@@ -117,6 +119,7 @@ class SiteLearnerPeer(LearnerPeer):
         self._report.count(self._batch, self._checks, gradient, self.learner.version + 1, start)
         seconds = self._report.seconds | {"step": host.now() - start}
         self._trained.add(len(self._batch), gradient.weight, gradient.metrics | metrics, seconds)
+        self._trained.batches += self.inbox.scored(self._batch)
         self._drop_batch()
         self.inbox.report()
         done = self._trained.steps >= host.config.run.averaging.local_steps
@@ -183,6 +186,8 @@ class SiteLearnerPeer(LearnerPeer):
         """False when the list is of no use; nothing has changed then."""
         host, start, mine = self.host, self.host.now(), self.exchange.mine(taken)
         version, trained = self.learner.version, self._trained
+        if mine:
+            await self.trained.stepped(taken.members, trained.batches, {})
         with host.status.computing(host.now):
             try:
                 metrics = await host.ports.work.run(Kind.STEP, self.learner.outer_step, taken.counted, mine)
@@ -229,8 +234,7 @@ class SiteLearnerPeer(LearnerPeer):
     async def fetch(self) -> Cause:
         """Take the outer step that the others took, where its list is known; otherwise the release."""
         if (taken := await self._missed()) is not None and await self._outer_step(taken):
-            self.inbox.batcher.give_back(self._batch)
-            self._forget_batch()
+            self._give_back_batch()
             await self.own_release.packed()
             self.host.beat_now()
             return Cause.LOADED

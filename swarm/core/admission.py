@@ -14,26 +14,23 @@ import hashlib
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from swarm.config import Sampling, Window
 from swarm.core.curriculum import INDEX_BITS
-from swarm.types import Digest, Group, PeerId, Release, Verdict
+from swarm.core.trained import KnownReleases, mark
+from swarm.types import Group, PeerId, Release, Verdict
 from swarm.wire import WireError, check_array
 
 REMEMBERED = 100_000
-"""Ids of groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 15
-MB."""
+"""Groups seen: at 10 groups/s that is almost three hours, far beyond any window in seconds; about 10 MB."""
 
 ROUNDING = 1e-3
 """Seconds by which a group's copy of its release's time may differ from the release: a sampler may keep times
 in another format."""
-
-KnownReleases = Callable[[int, Digest], Sequence[Release]]
-"""(version, weights) -> the announced releases with them."""
 
 Ahead = Callable[[PeerId], float]
 """Peer -> seconds by which its clock is ahead of this one's, where that is more than gossip's delay."""
@@ -54,7 +51,7 @@ class Judgement:
 
 
 class Admission:
-    """Judges groups for one learner; remembers the ids that it admitted."""
+    """Judges groups for one learner; remembers those that it admitted."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class Admission:
     ) -> None:
         self._window, self._sampling, self._vocabulary = window, sampling, vocabulary
         self._known, self._ahead = known, ahead
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def judge(
         self, group: Group, *, version: int, full: str | None, distrust: str | None, now: float
@@ -83,7 +80,7 @@ class Admission:
             return verdict(Verdict.UNTRUSTED, distrust)
         if (problem := malformation(group, self._sampling, self._vocabulary)) is not None:
             return verdict(Verdict.MALFORMED, problem)
-        if group.id in self._seen:
+        if mark(group.id) in self._seen:
             return verdict(Verdict.DUPLICATE, "already judged")
         if versions < 0:
             return verdict(
@@ -97,7 +94,7 @@ class Admission:
             return verdict(Verdict.STALE, problem)
         if full is not None:
             return verdict(Verdict.OVER_QUOTA, full)
-        self._remember(group.id)
+        self.remember(mark(group.id))
         return verdict(Verdict.ADMIT, "")
 
     def by_my_clock(self, group: Group) -> Group:
@@ -107,17 +104,9 @@ class Admission:
             return group
         return structs.replace(group, times=structs.replace(group.times, released=released))
 
-    def seen(self) -> list[str]:
-        """Ids of admitted groups, oldest first, for a checkpoint."""
-        return list(self._seen)
-
-    def restore(self, ids: Iterable[str]) -> None:
-        """Take over the ids that `seen` returned."""
-        for group in ids:
-            self._remember(group)
-
-    def _remember(self, group: str) -> None:
-        self._seen[group] = None
+    def remember(self, seen: bytes) -> None:
+        """Take the group with this mark (`swarm.core.trained`) for one that was admitted."""
+        self._seen[seen] = None
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from swarm.config import BatchSize, Window
@@ -188,16 +188,22 @@ class Batcher:
         self._waiting.extendleft(reversed(groups))
         self._counts.update(item.group.sampler for item in groups)
 
+    def groups(self) -> list[Group]:
+        """Those that wait, oldest first."""
+        return [item.group for item in self._waiting]
+
+    def remove(self, gone: Callable[[Group], bool]) -> list[Waiting]:
+        """Remove and return the groups that are `gone`."""
+        found = [item for item in self._waiting if gone(item.group)]
+        if found:
+            ids = {item.group.id for item in found}
+            self._waiting = deque(item for item in self._waiting if item.group.id not in ids)
+            self._counts.subtract(item.group.sampler for item in found)
+        return found
+
     def _expire(self, version: int, now: float) -> list[Waiting]:
         """Remove and return what outgrew the window."""
-        late = [
-            item for item in self._waiting if staleness(item.group, self._window, version, now) is not None
-        ]
-        if late:
-            gone = {item.group.id for item in late}
-            self._waiting = deque(item for item in self._waiting if item.group.id not in gone)
-            self._counts.subtract(item.group.sampler for item in late)
-        return late
+        return self.remove(lambda group: staleness(group, self._window, version, now) is not None)
 
     def _limits(self, groups: int, now: float) -> BatchLimits:
         """Limits of a batch of at most `groups`. Groups of others let a bound sampler have more, so this

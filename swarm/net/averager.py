@@ -202,6 +202,7 @@ class HiveAverager:
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
+        marks: bytes = b"",
     ) -> Average | None:
         """See the port. `weight` in (0, 1e6]; the tensors hold `numel` values in all."""
         if sum(tensor.numel() for tensor in tensors) != self._buffer.numel():
@@ -221,7 +222,13 @@ class HiveAverager:
                 await _in_thread(self._copy_in, tensors)
                 left = until - loop.time()
                 order = Order(
-                    version, float(weight), self._usual.norm(), self._uplink(), tuple(sorted(peers)), left
+                    version,
+                    float(weight),
+                    self._usual.norm(),
+                    self._uplink(),
+                    tuple(sorted(peers)),
+                    left,
+                    marks,
                 )
 
                 def within(seconds: float) -> None:
@@ -243,7 +250,8 @@ class HiveAverager:
         self._usual.add(ended.norms.values())
         exchanged = {PeerId(peer): size for peer, size in ended.exchanged.items()}
         scaled = {PeerId(peer): share for peer, share in ended.scaled.items()}
-        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged, scaled)
+        told = {PeerId(peer): marks for peer, marks in ended.marks.items()}
+        return Average(frozenset(map(PeerId, ended.members)), loop.time() - began, exchanged, scaled, told)
 
     async def _supervised(self, child: Child, order: Order, met: Callable[[float], None]) -> Ended:
         try:

@@ -72,6 +72,8 @@ class Order(Message):
     peers: tuple[str, ...]
     seconds: float
     """Until the deadline."""
+    marks: bytes
+    """Of the groups that the tensors are of."""
 
 
 class Leave(Message):
@@ -106,6 +108,8 @@ class Ended(Message):
     """What each member announced."""
     scaled: dict[str, float] = {}
     """Share of a gradient that was scaled down, by member."""
+    marks: dict[str, bytes] = {}
+    """What each member announced."""
 
 
 FromParent = Order | Leave
@@ -212,7 +216,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
         self._known.clear()
         try:
             group = await self._matching.gather(
-                order.version, Claim(order.weight, mine, order.usual), order.uplink, invited
+                order.version, Claim(order.weight, mine, order.usual), order.uplink, invited, order.marks
             )
             if group is None:
                 return Ended()
@@ -271,6 +275,7 @@ class Rounds(ServicerBase):  # type: ignore[misc]
             exchanged=runner.exchanged(),
             scaled=runner.scaled(),
             norms={str(peer): one.norm for peer, one in told.items()},
+            marks={str(peer): one.marks for peer, one in told.items()},
         )
 
     @contextmanager

@@ -358,9 +358,10 @@ class MemoryAverager:
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
+        marks: bytes = b"",
     ) -> Average | None:
         return await self._network.rounds.average(
-            self._me, self._usual, version, tensors, weight, peers, deadline
+            self._me, self._usual, version, tensors, weight, peers, deadline, marks
         )
 
 

@@ -42,12 +42,14 @@ class Seat:
         claim: Claim,
         usual: Usual,
         expects: frozenset[PeerId],
+        marks: bytes,
     ) -> None:
         self.peer = peer
         self.tensors = tensors
         self.claim = claim
         self.usual = usual
         self.expects = expects
+        self.marks = marks
         self.since = asyncio.get_running_loop().time()
         self.outcome: asyncio.Future[Average | None] = asyncio.get_running_loop().create_future()
 
@@ -170,11 +172,12 @@ class Meeting:
         now = asyncio.get_running_loop().time()
         members = frozenset(seat.peer for seat in seats)
         scaled = {seat.peer: one.share for seat, one in zip(seats, judged, strict=True) if one.share < 1}
+        marks = {seat.peer: seat.marks for seat in seats}
         for seat in seats:
             mine = reduced[seat.peer]
             passed = {peer: mine + its for peer, its in reduced.items() if peer != seat.peer}
             seat.usual.add(other.claim.norm for other in seats)
-            seat.settle(Average(members=members, seconds=now - seat.since, exchanged=passed, scaled=scaled))
+            seat.settle(Average(members, now - seat.since, passed, scaled, marks))
 
     def _break(self, reason: str) -> None:
         self._end()
@@ -209,6 +212,7 @@ class Meetings:
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
+        marks: bytes,
     ) -> Average | None:
         """The Averager port's contract, on behalf of `me`, whose rounds are kept in `usual`."""
         from swarm.net.norm import LARGEST, norm
@@ -216,7 +220,7 @@ class Meetings:
         mine = math.hypot(*map(norm, tensors))
         if not mine <= LARGEST:
             raise RoundLost(f"version {version}: my own tensors are not finite")
-        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers))
+        seat = Seat(me, tensors, Claim(weight, mine, usual.norm()), usual, frozenset(peers), marks)
         meeting = self._seat(version, seat)
         timer = asyncio.get_running_loop().call_later(deadline, meeting.leave, seat, "ran out of time")
         try:

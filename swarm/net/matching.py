@@ -50,6 +50,7 @@ from msgspec import Meta
 from swarm.core.shares import Uplink
 from swarm.core.standing import Claim
 from swarm.net.norm import LARGEST
+from swarm.types import MARK_BYTES, MARKED
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ MAX_WEIGHT = 1e6
 """A weight is a number of groups; no learner has more than a million in one round."""
 
 MAX_ANNOUNCEMENT = 16 << 10
-"""8 bytes for each invited peer: room for two thousand learners."""
+"""8 bytes for each invited peer and for each of MARKED groups: room for a thousand learners."""
 
 POLL = 0.05
 """Seconds between two checks of the window's end, and before a peer that refused or did not answer is asked
@@ -89,6 +90,8 @@ class Announcement(msgspec.Struct, frozen=True):
         tuple[Annotated[bytes, Meta(max_length=8)], ...], Meta(max_length=MAX_ANNOUNCEMENT // 8)
     ]
     """Tags of the peers that it averages with, itself included."""
+    marks: Annotated[bytes, Meta(max_length=MARK_BYTES * MARKED)] = b""
+    """Of the groups that its gradient is of (swarm.core.trained)."""
 
     @property
     def claim(self) -> Claim:
@@ -179,14 +182,14 @@ class Matching:
         self._group: asyncio.Future[GroupInfo] | None = None
 
     async def gather(
-        self, version: int, claim: Claim, uplink: int, peers: frozenset[PeerID]
+        self, version: int, claim: Claim, uplink: int, peers: frozenset[PeerID], marks: bytes = b""
     ) -> GroupInfo | None:
         """The group, as soon as all of `peers` are in it or the first window of its members ends; None when
         nobody came. `uplink` in bytes per second, 0 when it is not known."""
         loop = asyncio.get_running_loop()
         self.invited = peers
         self._announcement = Announcement(
-            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers)))
+            version, *claim, self.dial_only, uplink, tuple(map(_tag, (self.me, *peers))), marks
         )
         self._raw = msgspec.msgpack.encode(self._announcement)
         self._until, self._group = loop.time() + self._window, loop.create_future()

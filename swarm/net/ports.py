@@ -142,6 +142,8 @@ class Average:
     round."""
     scaled: Mapping[PeerId, float] = field(default_factory=dict)
     """Member -> factor, for each gradient that was scaled down (swarm.core.standing)."""
+    marks: Mapping[PeerId, bytes] = field(default_factory=dict)
+    """Member -> what it said of its groups."""
 
 
 class Averager(Protocol):
@@ -154,15 +156,17 @@ class Averager(Protocol):
         weight: float,
         peers: Collection[PeerId],
         deadline: float,
+        marks: bytes = b"",
     ) -> Average | None:
         """Replace `tensors` (float32 on the CPU, any shapes, the same ones at all members) in place by their
         weighted mean over this peer and those of `peers` that average for `version`. `weight` is above 0, in
         full groups.
 
         All members end with identical bytes. Weights and norms are screened (swarm.core.standing). `peers`
-        are the other learners that may take part. `deadline` is in seconds from now and always holds. None
-        when nobody came (tensors unchanged). Raises RoundLost when the round broke or `tensors` are not
-        finite (tensors unchanged).
+        are the other learners that may take part. All members get each other's `marks`, at most MARK_BYTES *
+        MARKED bytes: which groups the tensors are of (swarm.core.trained). `deadline` is in seconds from now
+        and always holds. None when nobody came (tensors unchanged). Raises RoundLost when the round broke or
+        `tensors` are not finite (tensors unchanged).
         """
         ...
 

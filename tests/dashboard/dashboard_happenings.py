@@ -63,6 +63,7 @@ happenings = st.one_of(
     event(happened.Heard, subject=peers | strange, beat=beats),
     event(happened.Lost, subject=peers | strange, silent=numbers),
     event(happened.Counted, verdicts=counts, versions=counts, seconds=counts, samplers=samplers),
+    event(happened.Returned, groups=st.lists(words, max_size=3).map(tuple)),
     event(
         happened.Judged,
         group=words,

@@ -40,8 +40,9 @@ from swarm.page_settings import History
 from swarm.protocol import Role
 from swarm.types import Link, PeerId, Verdict
 
-JOURNAL_ONLY = {happened.Sampled}
-"""Events that no window shows: what a sampler did is in its heartbeats and in the learners' verdicts."""
+JOURNAL_ONLY = {happened.Sampled, happened.Stepped, happened.Dropped}
+"""Events that no window shows: what a sampler did is in its heartbeats and in the learners' verdicts; what
+became of each group is for `swarm replay --audit`."""
 
 
 def test_every_event_is_folded_told_or_noticed_unless_it_is_for_the_journal_alone() -> None:

@@ -71,7 +71,7 @@ class Site:
         self.told: list[events.Event] = []
         self.host.bus.add(self.told.append)
         engine: Any = None
-        self.sampler = Sampler(self.host, engine, Toy(1, {}))
+        self.sampler = Sampler(self.host, engine, Toy(1, {}), None)
         self.sent: list[tuple[PeerId, str, float]] = []
 
     async def learner(

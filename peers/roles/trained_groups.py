@@ -1,0 +1,281 @@
+"""Which of a learner's groups were trained, by whom: so that each counts once, whoever dies.
+
+    admitted  -> its record on the disk, then the receipt                            (peers.roles.group_log)
+    a step    -> TrainedStep with the marks of all members' groups: ledger, disk     (swarm.core.trained)
+    a policy  -> the ledger says which steps it is made of; others are asked for theirs (service `trained`)
+                   my groups in it     -> trained: dropped wherever they wait
+                   my groups not in it -> back to the batcher, from memory, or after a restart from the disk
+
+So a group that another learner trained first is a duplicate here, and one whose step was lost (in a crash, to
+a better release, at the smaller half of a split swarm) is trained again while it is inside the window. Not
+handled: two members of one round that bring the same group to it: it counts twice in that round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from peers.roles.group_log import GroupLog
+from peers.roles.learner_inbox import LearnerInbox, Scored, TaskAndRewards
+from peers.runtime.host import Host
+from swarm import events, wire
+from swarm.core.batcher import Waiting
+from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.net.ports import NetError, Refused
+from swarm.protocol import Service
+from swarm.tasks.base import RewardError
+from swarm.types import MARKED, Digest, Group, PeerId, Struct, TrainedStep, TrainedSteps
+
+T = TypeVar("T")
+
+SEGMENT_BYTES = 8 << 20
+"""A segment goes when nothing of it is needed: a small one goes soon, and a file is made each 8 MiB."""
+
+REMEMBERED_BYTES = 64 << 20
+"""Trained groups that are remembered, in bytes, for the case that their steps are lost."""
+
+ASKED = 3.0
+"""Seconds that another learner has to say what it trained: a learner that falls in waits for it."""
+
+TOLD = 256
+"""Steps that another learner is told of, at most; a window has 64 versions by default."""
+
+
+class Kept(Struct):
+    """An admitted group as the disk has it."""
+
+    admitted: float
+    rewards: tuple[float, ...]
+    """As the learner computed them."""
+    group: Group
+
+
+class KeptStep(Struct):
+    """A step as the disk has it."""
+
+    step: TrainedStep
+    follows: bool
+    """It goes on from the step before, which made its parent."""
+
+
+class TrainedGroups:
+    def __init__(
+        self, host: Host, inbox: LearnerInbox, at: Callable[[], tuple[int, Digest]], folder: Path | None
+    ) -> None:
+        """`at()`: my version, and its weights once they are known. Groups and steps are kept in `folder`;
+        None keeps them in memory alone."""
+        run = host.config.run
+        limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens).inflated
+        room = (2 * run.batch.buffer + run.release.checkpoint_every) * run.batch.groups
+        most = max(2 * SEGMENT_BYTES, int(room * limit))
+        self._host, self._inbox, self._at = host, inbox, at
+        self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most)
+        self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES)
+        self._ledger = TrainedLedger(host.releases.known)
+        self._segments: dict[int, tuple[int, float]] = {}
+        """Segment -> (newest version of a group in it, when that was released)."""
+        self._step_segments: dict[int, int] = {}
+        """Segment -> the newest version of a step in it."""
+        self._stepped: deque[dict[bytes, Scored]] = deque()
+        """The groups of my last steps, by their marks."""
+        self._follows = False
+        """My policy is what my last step made."""
+        self._unread: list[Kept] = []
+        """Groups that the disk had and that no policy was asked about yet."""
+        self._trained: set[bytes] = set()
+        """Marks of the groups in my policy's line."""
+        inbox.keep = self.keep
+
+    async def open(self) -> None:
+        """Read what the disk has, and answer what was trained."""
+        for segment, kept in await self._read(self._steps, KeptStep):
+            self._add(kept.step, kept.follows)
+            self._step_segments[segment] = max(kept.step.version, self._step_segments.get(segment, 0))
+            for each in marks_of(kept.step.groups):
+                self._inbox.admission.remember(each)
+        for segment, held in await self._read(self._groups, Kept):
+            self._unread.append(held)
+            self._place(segment, held.group)
+            self._inbox.admission.remember(mark(held.group.id))
+        await self._host.ports.mail.serve(Service.TRAINED, self._tell)
+
+    async def _read(self, log: GroupLog, kind: type[T]) -> list[tuple[int, T]]:
+        found: list[tuple[int, T]] = []
+        for segment, record in await log.read():
+            try:
+                found.append((segment, msgspec.msgpack.decode(record, type=kind)))
+            except msgspec.DecodeError as error:  # of another version of this program
+                self._host.disk_damaged(f"a record of groups is left out: {error}")
+        return found
+
+    async def keep(self, group: Group, rewards: tuple[float, ...]) -> bool:
+        """Whether an admitted group is on the disk."""
+        kept = Kept(admitted=self._host.now(), rewards=rewards, group=group)
+        segment = await self._groups.keep(wire.encode(kept))
+        if segment is not None:
+            self._place(segment, group)
+        return segment is not None
+
+    def has(self, batch: Sequence[Waiting]) -> bool:
+        """A group of the batch is in my policy already: another learner trained it."""
+        return any(mark(item.group.id) in self._trained for item in batch)
+
+    async def stepped(
+        self, members: Iterable[PeerId], batch: Sequence[Scored], marks: Mapping[PeerId, bytes]
+    ) -> None:
+        """A step from my version begins: along the average of `members`, with the marks of their groups, or
+        alone."""
+        (version, weights), me = self._at(), self._host.ports.me
+        mine = {mark(item.group.id): (item, task) for item, task in batch}
+        others = b"".join(theirs for peer, theirs in marks.items() if peer != me)
+        self._settle()
+        step = TrainedStep(
+            version=version + 1,
+            parent=weights,
+            members=tuple(sorted(members)),
+            groups=b"".join(mine) + others,
+        )
+        follows, self._follows = self._follows, True
+        self._add(step, follows)
+        segment = await self._steps.keep(wire.encode(KeptStep(step=step, follows=follows)))
+        if segment is not None:
+            self._step_segments[segment] = step.version
+        self._stepped.append(mine)
+        while sum(map(_bytes, self._stepped)) > REMEMBERED_BYTES:
+            self._stepped.popleft()
+        self._host.emit(
+            events.Stepped,
+            version=step.version,
+            parent=weights,
+            members=step.members,
+            groups=tuple(item.group.id for item, _ in batch),
+            others=tuple(each.hex() for each in marks_of(others)),
+        )
+        self._trained.update(marks_of(others))
+        self._drop(marks_of(others))
+        # the releases that they are of are not in this line
+        self._say(events.Dropped, [kept.group for kept in self._unread], why="of another line")
+        self._unread = []
+
+    async def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
+        """My version was loaded, and made from `parent`; before I had version `had` with these weights. Put
+        my groups where they belong."""
+        if self._follows:
+            self._ledger.name(had, weights)
+        self._follows = False
+        self._ledger.hear(await self._ask())
+        policy = Policy(*self._at(), parent)
+        steps, lost = self._ledger.split(policy)
+        self._trained = set().union(*(marks_of(step.groups) for step in steps))
+        self._drop(self._trained)
+        self._put_back(set().union(*(marks_of(step.groups) for step in lost)) - self._trained)
+        await self._take_up(policy.version)
+
+    async def saved(self, version: int) -> None:
+        """A checkpoint of `version` is on the disk: remove what no life of this learner can train again."""
+        window, now = self._host.config.run.window, self._host.now()
+        oldest = version - window.versions
+        await self._groups.remove(
+            one
+            for one, (newest, released) in self._segments.items()
+            if newest < oldest or now - released > window.seconds
+        )
+        await self._steps.remove(one for one, newest in self._step_segments.items() if newest < oldest)
+        self._ledger.forget(oldest)
+
+    def _settle(self) -> None:
+        """My last step was taken: its groups are in my policy."""
+        if self._follows and self._stepped and self._ledger.mine[-1].version == self._at()[0]:
+            self._trained |= self._stepped[-1].keys()
+
+    def _add(self, step: TrainedStep, follows: bool) -> None:
+        if follows:
+            self._ledger.name(step.version - 1, step.parent)
+        self._ledger.add(step)
+
+    def _place(self, segment: int, group: Group) -> None:
+        version, released = self._segments.get(segment, (0, 0.0))
+        self._segments[segment] = (max(version, group.version), max(released, group.times.released))
+
+    # --- to the batcher and out of it -----------------------------------------------------------------------
+
+    def _drop(self, marks: Collection[bytes]) -> None:
+        """What was trained elsewhere waits here no longer, and is not admitted again."""
+        for each in marks:
+            self._inbox.admission.remember(each)
+        gone = self._inbox.batcher.remove(lambda group: mark(group.id) in marks)
+        self._inbox.drop(gone, "duplicate")
+
+    def _put_back(self, marks: Collection[bytes]) -> None:
+        """My groups of steps that are lost come back."""
+        waiting = {mark(group.id) for group in self._inbox.batcher.groups()}
+        back = {each: its for step in self._stepped for each, its in step.items() if each in marks}
+        self._stepped = deque(
+            {each: step[each] for each in step if each not in marks} for step in self._stepped
+        )
+        self._return([its for each, its in back.items() if each not in waiting])
+
+    async def _take_up(self, version: int) -> None:
+        """The disk's groups of versions up to mine come back, those in my line do not."""
+        ready = [kept for kept in self._unread if kept.group.version <= version]
+        wanted = [kept for kept in ready if mark(kept.group.id) not in self._trained]
+        try:
+            tasks = await self._inbox.reward_calls.tasks([kept.group.task for kept in wanted])
+        except RewardError:
+            return  # a fault was told; the next policy asks again
+        self._unread = [kept for kept in self._unread if kept.group.version > version]
+        self._return(
+            [
+                (Waiting(kept.group, kept.admitted), TaskAndRewards(task, kept.rewards))
+                for kept, task in zip(wanted, tasks, strict=True)
+            ]
+        )
+
+    def _return(self, back: Sequence[Scored]) -> None:
+        self._inbox.put_back(back)
+        self._say(events.Returned, [item.group for item, _ in back])
+
+    def _say(self, what: type[events.Event], groups: Sequence[Group], **fields: str) -> None:
+        if groups:
+            self._host.emit(what, groups=tuple(group.id for group in groups), **fields)
+
+    # --- among learners -------------------------------------------------------------------------------------
+
+    async def _tell(self, sender: PeerId, request: bytes) -> bytes:
+        if sender not in self._host.roster.learners():
+            raise Refused("only learners of this run are told what was trained")
+        if self._follows:
+            self._ledger.name(*self._at())
+        return wire.encode(TrainedSteps(steps=tuple(self._ledger.told()[-TOLD:])))
+
+    async def _ask(self) -> list[TrainedStep]:
+        """What the other learners know of the steps of the last versions."""
+        host = self._host
+        others = [peer for peer in host.roster.learners() if peer != host.ports.me]
+        told = await asyncio.gather(*map(self._ask_one, others))
+        return [step for steps in told for step in steps]
+
+    async def _ask_one(self, learner: PeerId) -> Sequence[TrainedStep]:
+        try:
+            answer = await self._host.ports.mail.send(learner, Service.TRAINED, b"", ASKED)
+            return wire.decode(answer, TrainedSteps).steps
+        except NetError:
+            return ()
+        except wire.WireError as error:
+            self._host.emit(events.Rejected, sender=learner, kind=Service.TRAINED, reason=str(error))
+            return ()
+
+
+def marks(batch: Sequence[Waiting]) -> bytes:
+    """The marks of a batch, for a round; none of a batch too large for that."""
+    return b"".join(mark(item.group.id) for item in batch) if len(batch) <= MARKED else b""
+
+
+def _bytes(step: dict[bytes, Scored]) -> int:
+    return sum(len(item.group.tokens.data) + len(item.group.logprobs.data) for item, _ in step.values())

@@ -1,0 +1,124 @@
+"""Which groups a policy was trained on: the steps that its line of releases is made of.
+
+    my steps, steps of others that I was told of, announced releases -> line(policy): version -> weights
+                                                 -> split(policy): steps in the line, my steps that are lost
+
+A step is in the line when the line has its weights at its version, or a release that its round made: by one
+of its members, of as many learners, from the same parent (another member's step along the same average may
+differ in its last bits). Where the line is not known far enough down, my step counts as one of it: a group
+can be lost that way, and is not trained twice. Not handled here: what becomes of the groups
+(peers.roles.trained_groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from swarm.types import MARK_BYTES, Digest, PeerId, Release, TrainedStep
+
+KnownReleases = Callable[[int, Digest], Sequence[Release]]
+"""(version, weights) -> the announced releases with them."""
+
+
+def mark(group: str) -> bytes:
+    """What tells a group apart: the first bytes of its id, which is hex."""
+    return bytes.fromhex(group[: 2 * MARK_BYTES])
+
+
+def marks_of(packed: bytes) -> list[bytes]:
+    """The marks that are packed one after another."""
+    return [packed[at : at + MARK_BYTES] for at in range(0, len(packed), MARK_BYTES)]
+
+
+class Policy(NamedTuple):
+    """A version as somebody has it."""
+
+    version: int
+    weights: Digest
+    parent: Digest
+
+
+class TrainedLedger:
+    """The steps of the last versions, mine and others'."""
+
+    def __init__(self, known: KnownReleases) -> None:
+        self._known = known
+        self.mine: list[TrainedStep] = []
+        """Oldest first."""
+        self._others: dict[tuple[int, Digest], TrainedStep] = {}
+
+    def add(self, step: TrainedStep) -> None:
+        """Record my step. Of earlier ones from the same parent to the same version, one that made weights is
+        known by these alone from here on, and a try of the same round made nothing."""
+        self.mine = [one for each in self.mine if (one := _beside(each, step)) is not None] + [step]
+
+    def name(self, version: int, weights: Digest) -> None:
+        """My last step made these weights, if it is the step to `version`."""
+        if self.mine and weights and self.mine[-1].version == version and not self.mine[-1].weights:
+            self.mine[-1] = replace(self.mine[-1], weights=weights)
+
+    def hear(self, steps: Iterable[TrainedStep]) -> None:
+        """Steps of another learner; those that made weights which are known can be found again."""
+        self._others |= {(step.version, step.weights): step for step in steps if step.weights}
+
+    def forget(self, below: int) -> None:
+        """Forget the steps to versions below `below`."""
+        self.mine = [step for step in self.mine if step.version >= below]
+        self._others = {key: step for key, step in self._others.items() if step.version >= below}
+
+    def told(self) -> list[TrainedStep]:
+        """What another learner is told, oldest first."""
+        named = {(step.version, step.weights): step for step in self.mine if step.weights}
+        return sorted((self._others | named).values(), key=lambda step: step.version)
+
+    def line(self, policy: Policy) -> dict[int, Digest]:
+        """Version -> weights, from the policy down as far as parents are known."""
+        found = {policy.version: policy.weights}
+        parents = {(step.version, step.weights): step.parent for step in self.mine if step.weights}
+        parents |= {key: step.parent for key, step in self._others.items()}
+        version, weights, parent = policy
+        while version > 0:
+            if not parent:
+                announced = self._known(version, weights)
+                parent = announced[0].parent if announced else parents.get((version, weights), Digest(""))
+            if not parent:
+                break
+            version, weights, parent = version - 1, parent, Digest("")
+            found[version] = weights
+        return found
+
+    def split(self, policy: Policy) -> tuple[list[TrainedStep], list[TrainedStep]]:
+        """(steps that are in the policy's line, my steps that are not)."""
+        line = self.line(policy)
+        theirs = [step for key, step in self._others.items() if line.get(key[0]) == key[1]]
+        mine = [step for step in self.mine if self._is_in(step, line, policy.version)]
+        return [*mine, *theirs], [step for step in self.mine if step not in mine]
+
+    def _is_in(self, step: TrainedStep, line: Mapping[int, Digest], newest: int) -> bool:
+        if step.version > newest:
+            return False
+        weights = line.get(step.version)
+        if weights is None or weights == step.weights:
+            return True
+        before = line.get(step.version - 1)
+        if before is not None and before != step.parent:
+            return False
+        if announced := self._known(step.version, weights):
+            return any(made_by(step.members, step.parent, release) for release in announced)
+        return not step.weights and (step.version, weights) not in self._others
+
+
+def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
+    if (old.version, old.parent) != (new.version, new.parent):
+        return old
+    if old.weights:
+        return replace(old, members=())
+    return None if old.members == new.members else old
+
+
+def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
+    """Whether a round of `members` from `parent` may have made this release."""
+    return release.publisher in members and release.learners == len(members) and release.parent == parent

@@ -1,0 +1,93 @@
+"""Which steps a policy is made of, as far as releases and learners tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nouns import group, release
+
+from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
+from swarm.types import Digest, PeerId, Release, TrainedStep
+
+ME, OTHER = PeerId("learner-0"), PeerId("learner-1")
+
+
+def digest(name: str) -> Digest:
+    return Digest(name * 64)
+
+
+def step(version: int, parent: str, weights: str = "", **changes: Any) -> TrainedStep:
+    its = {"members": (ME,), "groups": bytes([version]) * 8} | changes
+    return TrainedStep(version=version, parent=digest(parent), weights=Digest(weights * 64), **its)
+
+
+def ledger(*mine: TrainedStep, releases: tuple[Release, ...] = ()) -> TrainedLedger:
+    made = TrainedLedger(
+        lambda version, weights: [one for one in releases if (one.version, one.weights) == (version, weights)]
+    )
+    for each in mine:
+        made.add(each)
+    return made
+
+
+def lost(of: TrainedLedger, version: int, weights: str, parent: str = "") -> list[int]:
+    return [each.version for each in of.split(Policy(version, digest(weights), Digest(parent * 64)))[1]]
+
+
+def test_the_marks_of_groups_come_apart_as_they_were_packed() -> None:
+    marks = [mark(group(seed).id) for seed in range(3)]
+    assert marks_of(b"".join(marks)) == marks and len(set(marks)) == 3
+
+
+def test_steps_after_a_restored_checkpoint_are_lost_and_count_again_once_their_release_is_taken() -> None:
+    mine = ledger(step(1, "0", "1"), step(2, "1", "2"), step(3, "2", "3"))
+    assert lost(mine, 1, "1", "0") == [2, 3]
+    assert lost(mine, 3, "3", "2") == []
+
+
+def test_a_step_alone_is_lost_where_the_release_of_its_version_is_another_one() -> None:
+    mine = ledger(step(1, "0", "1"), step(2, "1", "2"))
+    assert lost(mine, 3, "d", "c") == [2]
+
+
+def test_a_step_without_known_weights_counts_where_the_release_is_of_its_round() -> None:
+    together = step(1, "0", members=(ME, OTHER))
+    of_both = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
+    of_other = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=1)
+    assert lost(ledger(together, releases=(of_both,)), 1, "1") == []
+    assert lost(ledger(together, releases=(of_other,)), 1, "1") == [1]
+
+
+def test_a_member_whose_bytes_differ_from_the_rounds_release_is_in_it() -> None:
+    both = release(version=1, weights=digest("1"), parent=digest("0"), publisher=OTHER, learners=2)
+    assert lost(ledger(step(1, "0", "e", members=(ME, OTHER)), releases=(both,)), 1, "1") == []
+
+
+def test_a_step_that_was_taken_again_from_a_checkpoint_does_not_stand_for_the_first_one() -> None:
+    again = release(version=1, weights=digest("b"), parent=digest("0"), publisher=ME, learners=1)
+    mine = ledger(step(1, "0", "a"), step(1, "0", "b", groups=b"another."), releases=(again,))
+    assert lost(mine, 1, "b", "0") == [1]
+    assert lost(mine, 1, "a", "0") == [1]
+
+
+def test_a_try_that_made_nothing_is_replaced_by_the_next_one_of_the_same_round() -> None:
+    mine = ledger(step(1, "0"), step(1, "0", groups=b"another."))
+    assert [each.groups for each in mine.mine] == [b"another."]
+
+
+def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
+    mine = ledger(step(1, "0", "1"))
+    mine.hear([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
+    steps, _ = mine.split(Policy(2, digest("2"), digest("1")))
+    assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
+    assert {each.weights for each in mine.told()} == {digest("1"), digest("2"), digest("e")}
+
+
+def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:
+    assert lost(ledger(step(1, "0", "1")), 9, "9", "8") == []
+
+
+def test_steps_below_a_version_are_forgotten() -> None:
+    mine = ledger(*(step(version, "0", "1") for version in range(1, 5)))
+    mine.forget(3)
+    assert [each.version for each in mine.mine] == [3, 4]

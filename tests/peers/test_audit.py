@@ -1,0 +1,165 @@
+"""`swarm replay --audit`: what journals prove of groups and versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nouns import NOW, release
+
+from peers import cli
+from swarm.core.audit import Audit, audit
+from swarm.events import Dropped, Judged, Released, Returned, Started, Stepped
+from swarm.journal import to_line
+from swarm.protocol import Role
+from swarm.types import Digest, PeerId, Verdict
+
+ONE, TWO, SAMPLER = PeerId("learner-0"), PeerId("learner-1"), PeerId("sampler-0")
+
+
+def name(number: int) -> str:
+    return f"{number:016x}" + 16 * "f"
+
+
+def digest(letter: str) -> Digest:
+    return Digest(letter * 64)
+
+
+def admitted(group: int, at: float, learner: PeerId = ONE) -> Judged:
+    return Judged(
+        at=NOW + at,
+        peer=learner,
+        group=name(group),
+        sampler=SAMPLER,
+        verdict=Verdict.ADMIT,
+        detail="",
+        versions=0,
+        seconds=0.0,
+    )
+
+
+def stepped(version: int, parent: str, at: float, *groups: int, by: PeerId = ONE, **more: Any) -> Stepped:
+    its = {"members": (by,)} | more
+    return Stepped(
+        at=NOW + at,
+        peer=by,
+        version=version,
+        parent=digest(parent),
+        groups=tuple(map(name, groups)),
+        **its,
+    )
+
+
+def released(
+    version: int, weights: str, parent: str, at: float, by: PeerId = ONE, learners: int = 1
+) -> Released:
+    made = release(
+        version=version,
+        weights=digest(weights),
+        parent=digest(parent),
+        publisher=by,
+        learners=learners,
+        released=NOW + at,
+    )
+    return Released(at=NOW + at, peer=by, release=made)
+
+
+def started(at: float, learner: PeerId = ONE) -> Started:
+    return Started(at=NOW + at, peer=learner, name="", role=Role.LEARNER, version=-1, hardware="")
+
+
+def dropped(group: int, at: float, why: str) -> Dropped:
+    return Dropped(at=NOW + at, peer=ONE, groups=(name(group),), why=why)
+
+
+GOOD = [admitted(1, 0), admitted(2, 1), stepped(1, "0", 2, 1, 2), released(1, "a", "0", 3)]
+
+
+def test_a_group_of_a_step_whose_version_is_released_is_trained_once() -> None:
+    found = audit(GOOD)
+    assert (found.acknowledged, found.once, found.versions) == (2, 2, 1) and found.passed
+
+
+def test_what_a_learner_had_when_it_died_and_has_no_more_is_lost() -> None:
+    assert audit([*GOOD, admitted(3, 4)]).waiting == 1
+    assert audit([*GOOD, admitted(3, 4), started(5)]).lost == (name(3),)
+    back = Returned(at=NOW + 6, peer=ONE, groups=(name(3),))
+    assert audit([*GOOD, admitted(3, 4), started(5), back]).waiting == 1
+
+
+def test_a_group_that_is_refused_for_a_reason_is_not_lost_and_a_duplicate_of_nothing_is() -> None:
+    assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "expired")]).refused == {"expired": 1}
+    assert audit([*GOOD, admitted(3, 4), dropped(3, 5, "duplicate")]).lost == (name(3),)
+    assert audit([*GOOD, dropped(1, 5, "duplicate")]).passed
+
+
+def test_a_group_in_two_versions_or_brought_by_two_members_is_doubled() -> None:
+    again = [stepped(2, "a", 5, 1), released(2, "b", "a", 6)]
+    assert audit([*GOOD, *again]).doubled == {name(1)[:16]: (1, 2)}
+    both = [
+        admitted(1, 0),
+        stepped(1, "0", 1, 1, members=(ONE, TWO)),
+        stepped(1, "0", 1, 1, by=TWO, members=(ONE, TWO)),
+        released(1, "a", "0", 2, learners=2),
+    ]
+    assert not audit(both).passed
+
+
+def test_a_step_that_the_line_does_not_have_trained_nothing() -> None:
+    fork = [admitted(3, 4, TWO), stepped(1, "0", 2, 3, by=TWO), released(1, "b", "0", 3, by=TWO)]
+    later = [released(2, "c", "a", 6)]
+    found = audit([*GOOD, *fork, *later])
+    assert found.forked == (1,) and found.once == 2 and found.waiting == 1
+    assert audit([*GOOD, *fork, *later, started(7, TWO)]).lost == (name(3),)
+
+
+def test_a_step_that_was_tried_twice_before_its_release_counts_as_the_last_try() -> None:
+    tries = [stepped(1, "0", 1, 2), started(1.5), *GOOD]
+    assert audit(tries).once == 2
+
+
+def test_what_a_member_brought_to_a_round_that_it_believed_lost_is_trained() -> None:
+    told = [
+        admitted(1, 0),
+        admitted(2, 0, TWO),
+        stepped(1, "0", 1, 1, members=(ONE, TWO), others=(name(2)[:16],)),
+        released(1, "a", "0", 2, learners=2),
+        Dropped(at=NOW + 3, peer=TWO, groups=(name(2),), why="duplicate"),
+    ]
+    assert audit(told).once == 2 and audit(told).passed
+
+
+def test_a_version_that_no_journal_has_is_a_gap() -> None:
+    found = audit([*GOOD, released(3, "c", "b", 9)])
+    assert (found.gaps, found.versions) == ((2,), 3)
+
+
+def test_nothing_is_an_account_of_nothing() -> None:
+    assert audit([]) == Audit(0, 0, audit([]).refused, 0, (), {}, 0, (), ())
+
+
+def write(folder: Path, peer: str, *told: Any) -> None:
+    (folder / "peers" / peer).mkdir(parents=True)
+    (folder / "peers" / peer / "journal.jsonl").write_bytes(b"".join(map(to_line, told)))
+
+
+def test_the_command_reads_all_journals_of_a_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "learner-1", *GOOD[:2])
+    write(tmp_path, "learner-2", *GOOD[2:])
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "2 journals" in said and "trained once        2" in said
+    write(tmp_path, "learner-3", admitted(3, 4, TWO), started(5, TWO))
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 1
+    assert f"lost                1: {name(3)}" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_journal_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 2
+    assert "there is no journal in" in capsys.readouterr().err
+    assert cli.main(["replay", str(tmp_path), str(tmp_path)]) == 2

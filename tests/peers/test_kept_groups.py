@@ -1,0 +1,64 @@
+"""What a learner acknowledged is trained once or refused, whatever dies: learners with disks on the ports of
+memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_roles_swarm import scenario
+
+from peers.commands import sim
+from swarm.config import Releasing
+from swarm.core.audit import Audit, audit
+from swarm.events import AnyEvent, Returned
+from swarm.sim.scenario import Fault, Scenario
+from swarm.sim.world import World
+
+
+def played(script: Scenario, disks: Path | None) -> tuple[list[AnyEvent], Audit]:
+    told: list[Any] = []
+    World(script, sim.spawn, sinks=[told.append], disks=disks).run()
+    return told, audit(told)
+
+
+def bounces(*learners: tuple[str, float], down: float = 2.0) -> tuple[Fault, ...]:
+    return tuple(Fault(at=at, fault="bounce", peer=peer, down=down) for peer, at in learners)
+
+
+KILLED = bounces(("learner-0", 31.3), ("learner-1", 52.7), ("learner-0", 74.1), ("learner-1", 75.0))
+
+
+def test_learners_that_are_killed_take_their_groups_up_again_from_the_disk(tmp_path: Path) -> None:
+    told, account = played(scenario(2.0, (2, 3), *KILLED), tmp_path)
+    assert account.passed, (account.lost, account.doubled)
+    assert account.acknowledged > 150 and account.once > 0.9 * account.acknowledged
+    assert any(isinstance(event, Returned) for event in told)
+
+
+def test_without_its_disk_a_killed_learners_groups_are_lost() -> None:
+    """And the audit sees it."""
+    _, account = played(scenario(2.0, (2, 3), *KILLED), None)
+    assert account.lost and not account.passed
+
+
+def test_a_lone_learner_trains_again_what_was_trained_after_its_checkpoint(tmp_path: Path) -> None:
+    """Its releases died with it: nobody else had one."""
+    faults = (
+        Fault(at=30.0, fault="partition", between=("learner", "seed")),
+        *bounces(("learner-0", 45.0)),
+    )
+    script = scenario(1.5, (1, 3), *faults, release=Releasing(checkpoint_every=4))
+    _, account = played(script, tmp_path)
+    assert account.passed, (account.lost, account.doubled)
+    assert account.acknowledged > 50
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_no_group_is_lost_or_doubled_over_ten_kills(seed: int, tmp_path: Path) -> None:
+    times = [25.0 + 7.3 * k + 0.37 * seed for k in range(10)]
+    faults = bounces(*((f"learner-{(k + seed) % 2}", at) for k, at in enumerate(times)), down=1.0 + seed / 4)
+    _, account = played(scenario(2.2, (2, 3), *faults, seed=seed), tmp_path)
+    assert account.passed, (account.lost, account.doubled)
+    assert account.acknowledged > 90

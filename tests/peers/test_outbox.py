@@ -1,0 +1,95 @@
+"""What a sampler made is delivered though it was killed: samplers with disks on the ports of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from nouns import group
+from still_host import still_host
+from test_roles_swarm import EPOCH, scenario
+
+from peers.commands import sim
+from peers.roles.outbox import SEGMENT_BYTES, Outbox
+from swarm.config import Delay, DelayLaw
+from swarm.core.audit import audit
+from swarm.events import AnyEvent, Judged, Sampled
+from swarm.net.in_memory import MemoryNetwork
+from swarm.protocol import Role
+from swarm.sim.clock import run
+from swarm.sim.links import SimLinks
+from swarm.sim.scenario import Fault
+from swarm.sim.world import World
+from swarm.types import PeerId
+
+LEARNER = PeerId("learner-0")
+SLOW = Delay(upload=DelayLaw(law="constant", seconds=5.0))
+"""Groups are under way for so long."""
+
+
+def played(disks: Path | None) -> list[AnyEvent]:
+    told: list[Any] = []
+    kills = (
+        Fault(at=at, fault="bounce", peer=f"sampler-{k % 3}", down=1.0) for k, at in enumerate((31, 42, 53))
+    )
+    World(scenario(1.5, (2, 3), *kills, delay=SLOW), sim.spawn, sinks=[told.append], disks=disks).run()
+    return told
+
+
+def undelivered(told: list[AnyEvent]) -> set[str]:
+    sampled = {event.group for event in told if isinstance(event, Sampled) and event.at - EPOCH < 70}
+    return sampled - {event.group for event in told if isinstance(event, Judged)}
+
+
+def test_a_sampler_that_is_killed_delivers_what_was_under_way(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    assert not undelivered(told)
+    assert audit(told).passed and audit(told).once > 30
+
+
+def test_without_a_disk_what_was_under_way_is_gone() -> None:
+    assert undelivered(played(None))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "outbox"
+
+
+def lives(*each: Any) -> None:
+    """One life of a sampler's host after the other."""
+
+    async def live() -> None:
+        for life in each:
+            links = SimLinks(DelayLaw(law="constant", seconds=0.01), 1e9, Random(3))
+            async with MemoryNetwork(Random(2), links) as network:
+                await life(still_host(network, "sampler-0", Role.SAMPLER))
+
+    run(live())
+
+
+def test_the_next_life_has_what_is_not_done_and_who_may_have_it(folder: Path) -> None:
+    made = [group(seed) for seed in range(3)]
+
+    async def first(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        assert await outbox.open() == []
+        await asyncio.gather(*map(outbox.add, made))
+        await outbox.sent(made[1].id, LEARNER)
+        await outbox.done(made[0].id)
+
+    async def second(host: Any) -> None:
+        outbox = Outbox(host, folder, 8)
+        assert await outbox.open() == [(made[1], LEARNER), (made[2], None)]
+        await outbox.add(made[1])  # it is there
+        await outbox.done(made[1].id)
+        await outbox.done(made[2].id)
+
+    async def third(host: Any) -> None:
+        assert await Outbox(host, folder, 8).open() == []
+
+    lives(first, second, third)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < SEGMENT_BYTES

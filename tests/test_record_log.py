@@ -1,0 +1,84 @@
+"""Records that are read back after a crash: all that were synced, nothing that is torn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarm.record_log import RecordLog, whole_records
+
+
+def written(folder: Path, *lives: list[bytes], segment_bytes: int = 1 << 20) -> None:
+    for records in lives:
+        log = RecordLog(folder, segment_bytes)
+        list(log.read())
+        for record in records:
+            log.append([record])
+        log.close()
+
+
+def read(folder: Path) -> list[bytes]:
+    return [record for _, record in RecordLog(folder, 1).read()]
+
+
+def test_what_was_appended_is_read_back_in_order_over_several_lives(tmp_path: Path) -> None:
+    written(tmp_path / "log", [b"one", b"two"], [b"three"], [b"four"])
+    assert read(tmp_path / "log") == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_log_that_was_never_written_is_empty_and_makes_no_folder(tmp_path: Path) -> None:
+    assert read(tmp_path / "log") == [] and not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("kind", ["cut", "flip", "zeros"])
+@pytest.mark.parametrize("at", range(0, 123, 7))
+def test_records_before_the_damage_are_whole_and_none_is_made_up(at: int, kind: str, tmp_path: Path) -> None:
+    records, folder = [bytes([k + 1]) * (10 + k) for k in range(6)], tmp_path / "log"
+    written(folder, records)
+    (segment,) = folder.iterdir()
+    content = segment.read_bytes()
+    spoiled = {
+        "cut": content[:at],
+        "flip": content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :],
+        "zeros": content[:at] + bytes(len(content) - at),
+    }
+    segment.write_bytes(spoiled[kind])
+    ends = [sum(8 + len(record) for record in records[: k + 1]) for k in range(len(records))]
+    assert read(folder) == records[: sum(end <= at for end in ends)]
+
+
+def test_the_next_life_writes_behind_no_torn_record(tmp_path: Path) -> None:
+    written(tmp_path, [b"one", b"torn"])
+    (segment,) = tmp_path.iterdir()
+    segment.write_bytes(segment.read_bytes()[:-1])
+    written(tmp_path, [b"two"])
+    assert read(tmp_path) == [b"one", b"two"]
+
+
+def test_segments_have_a_size_and_go_as_a_whole(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path, 100)
+    assert [log.append([bytes([k + 1]) * 60]) for k in range(5)] == [0, 0, 1, 1, 2]
+    log.remove(0)
+    assert [record[0] for record in read(tmp_path)] == [3, 4, 5]
+    assert list(log.sizes) == [1, 2]
+
+
+def test_a_disk_that_is_full_is_told_and_what_follows_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RecordLog(tmp_path, 1 << 20)
+    log.append([b"one"])
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("os.fsync", full)
+        log.append([b"two"])
+    assert log.append([b"three"]) == 1
+    assert [record for record in read(tmp_path) if record != b"two"] == [b"one", b"three"]
+
+
+def test_a_whole_record_is_never_empty() -> None:
+    assert list(whole_records(bytes(64))) == []
