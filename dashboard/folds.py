@@ -158,7 +158,7 @@ def _snapped(state: State, event: happened.Snapped, at: float) -> None:
     state.agreement.show(whole(event.version), event.peer, event.theirs)
 
 
-def _caught_up(state: State, event: happened.CaughtUp, at: float) -> None:
+def _caught_up(state: State, event: happened.CaughtUp | happened.Forked, at: float) -> None:
     peer = state.touch(event.peer, at)
     peer.version = max(peer.version, whole(event.version))
     state.at(peer, peer.version, at)
@@ -189,5 +189,6 @@ FOLDS: dict[type[happened.Event], Callable[..., None]] = {
     happened.Adopted: _adopted,
     happened.Snapped: _snapped,
     happened.CaughtUp: _caught_up,
+    happened.Forked: _caught_up,
     happened.Evaluated: _evaluated,
 }

@@ -111,6 +111,23 @@ class OpenFault:
 
 
 @dataclass(slots=True)
+class Parted:
+    """A line of versions that does not count any more."""
+
+    since: int
+    """The last version that both lines have."""
+    first: str
+    """Weights of the version after it."""
+    version: int = 0
+    """At which the other line was taken."""
+    versions: int = 0
+    groups: int = 0
+    last: float = 0.0
+    """When a learner last told of it."""
+    learners: dict[PeerId, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Distrust:
     """Refused frames of one sender."""
 
@@ -159,6 +176,8 @@ class Recent:
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
+        self.forks: dict[tuple[int, str], Parted] = {}
+        """By what its learners name alike, the latest ones."""
 
     def take(self, event: happened.Event) -> None:
         """Record one event."""
@@ -284,6 +303,18 @@ class Recent:
     def _snapped(self, event: happened.Snapped, now: float) -> None:
         self.trace(event.peer, now).snaps.append(now)
 
+    def _forked(self, event: happened.Forked, now: float) -> None:
+        since, first = int(number(event.since)), clean(event.first, 64)
+        fork = self.forks.pop((since, first), None) or Parted(since, first)
+        fork.versions = max(fork.versions, int(number(event.versions)))
+        fork.groups = max(fork.groups, int(number(event.groups)))
+        fork.version, fork.last = int(number(event.version)), now
+        if len(fork.learners) < MARKS:
+            fork.learners[event.peer] = None
+        self.forks[since, first] = fork
+        if len(self.forks) > MARKS:
+            del self.forks[next(iter(self.forks))]
+
     def _faulted(self, event: happened.Faulted, now: float) -> None:
         key, detail = (event.peer, clean(event.part)), clean(event.detail, 160)
         known = self.faults.pop(key, None)
@@ -322,6 +353,7 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Released: Recent._released,
     happened.Adopted: Recent._adopted,
     happened.Snapped: Recent._snapped,
+    happened.Forked: Recent._forked,
     happened.Faulted: Recent._faulted,
     happened.Recovered: Recent._recovered,
     happened.Started: Recent._came_or_left,

@@ -115,6 +115,14 @@ def _caught_up(event: happened.CaughtUp, name: Namer) -> News:
     return News(f"caught {event.peer}", "info", text, (event.peer,))
 
 
+def _forked(event: happened.Forked, name: Namer) -> News:
+    text = (
+        f"{name(event.peer)} trained apart after version {event.since} and took version {event.version}:"
+        f" {_some(event.versions, 'version')} with {_some(event.groups, 'group')} do not count any more."
+    )
+    return News(f"forked {event.peer}", "warning", text, (event.peer,))
+
+
 def _evaluated(event: happened.Evaluated, name: Namer) -> News:
     text = f"Version {event.version} solves {event.accuracy:.1%} of {_some(event.tasks, 'held-out task')}."
     return News("evaluated", "info", text, (event.peer,))
@@ -166,6 +174,7 @@ _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.RoundBroke: _broke,
     happened.Snapped: _snapped,
     happened.CaughtUp: _caught_up,
+    happened.Forked: _forked,
     happened.Evaluated: _evaluated,
     happened.Returned: _returned,
     happened.Saved: _saved,

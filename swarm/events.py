@@ -242,6 +242,22 @@ class CaughtUp(Event):
     """Versions that were missed."""
 
 
+class Forked(Event):
+    """A learner took a release that its own last one is not part of: its line of versions does not count any
+    more."""
+
+    version: int
+    """Of the release that it took."""
+    since: int
+    """The last version that both lines have."""
+    versions: int
+    """Versions of its line that do not count any more."""
+    groups: int
+    """Trained on for these."""
+    first: Digest
+    """Weights of the oldest of them: learners of one part name the same."""
+
+
 class Evaluated(Event):
     """An evaluator finished one evaluation."""
 
@@ -313,6 +329,7 @@ Gossiped = (
     | Adopted
     | Snapped
     | CaughtUp
+    | Forked
     | Evaluated
     | Transferred
     | Faulted

@@ -43,5 +43,8 @@ WAY_BASES = 8
 """Versions that a question for a way names as held, the newest first: a way from an older one is hardly
 smaller than the whole."""
 
+LINE_VERSIONS = 1024
+"""Versions of a line of releases that are told in one answer: 70 KB."""
+
 REQUEST = 8 << 10
 """Bytes of a request, such as a name, in a private run inside a frame with a membership."""

@@ -38,6 +38,7 @@ class Service(StrEnum):
     NEWEST = "newest"
     RELEASE = "release"
     WAY = "way"
+    LINE = "line"
     STATE = "state"
     TRAINED = "trained"
     HISTORY = "history"
@@ -74,6 +75,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.NEWEST: ServiceRow(16, REQUEST, "everybody", "nothing", "frame of the newest Release held"),
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
     Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
+    Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "nothing", "TrainedSteps: which groups are in them"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from dashboard.diagnosis import learners, learning, presence, samplers
+from dashboard.diagnosis import apart, learners, learning, presence, samplers
 from dashboard.diagnosis.situation import Situation
 from dashboard.views import Problem
 
@@ -28,7 +28,8 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     presence.lost,
     presence.absent,
     learners.stopped,
-    learners.split,
+    apart.split,
+    apart.forked,
     learners.stuck,
     learning.weights,
     learning.divergence,

@@ -1,5 +1,4 @@
-"""Rules about learners and their rounds: training that stopped, a split membership, learners that wait,
-rounds that break."""
+"""Rules about learners and their rounds: training that stopped, learners that wait, rounds that break."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from dashboard.text import duration
 from dashboard.views import Problem
 from swarm.core.shares import SHORTEST, SLOWER, UNKNOWN
 from swarm.protocol import Phase, Role
-from swarm.types import PeerId
 
 STOPPED = 30.0
 """Seconds without a version that count as chance, however quick the earlier versions were; ten times the
@@ -26,11 +24,8 @@ minutes."""
 GATHER = 30.0
 """Seconds without groups at a learner that count as chance."""
 
-APART = 15.0
-"""Seconds in which two learners that step must have met."""
-
 STEPS = 3
-"""Own steps before a learner's company is judged; rounds that tell of its weights or gradients."""
+"""Rounds that tell of a learner's weights or gradients."""
 
 BREAKS = 3
 """Broken rounds in two minutes: a killed learner costs the others one or two."""
@@ -69,63 +64,6 @@ def stopped(s: Situation) -> Iterator[Problem]:
         learners,
         arrived,
     )
-
-
-def split(s: Situation) -> Iterator[Problem]:
-    """Learners that step, but not together."""
-    span = max(APART, 5 * s.beat, 5 * (s.usual or 0.0))
-    active = [p for p in s.learners() if s.now - p.heard < 2 * s.beat and _steps(s, p, span) >= STEPS]
-    if len(active) < 2 or any(s.now - s.trace(peer).first < span for peer in active):
-        return
-    if any(s.trace(peer).together >= len(active) for peer in active):
-        return
-    parts = _parts(s, active, span)
-    if len(parts) < 2:
-        return
-    names = listed([s.names(part) for part in parts], most=4)
-    yield problem(
-        "split",
-        "error",
-        (
-            (
-                f"The learners train apart: {names} have not averaged with each other for {duration(span)}."
-                if len(parts) == len(active)
-                else (
-                    f"The learners split into {len(parts)} parties that average apart: "
-                    f"{' | '.join(s.names(part) for part in parts)}."
-                )
-            ),
-            (
-                "They do not find or reach each other, so each makes versions of its own and all but one of"
-                " them are thrown away."
-            ),
-            (
-                "See that every learner's address can be dialled from the others (firewall, NAT, relay);"
-                " start the smaller party again."
-            ),
-        ),
-        active,
-    )
-
-
-def _steps(s: Situation, peer: PeerRow, span: float) -> int:
-    return sum(s.now - at < span for at in s.trace(peer).steps)
-
-
-def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRow]]:
-    """Learners grouped by common rounds of late."""
-    part: dict[PeerId, set[PeerId]] = {peer.id: {peer.id} for peer in active}
-    for peer in active:
-        for at, members in s.trace(peer).rounds:
-            for other in members & part.keys() if s.now - at < span else ():
-                if part[other] is not part[peer.id]:
-                    part[peer.id] |= part[other]
-                    for one in part[other]:
-                        part[one] = part[peer.id]
-    by_id = {peer.id: peer for peer in active}
-    return [
-        [by_id[one] for one in sorted(each)] for each in {id(each): each for each in part.values()}.values()
-    ]
 
 
 def stuck(s: Situation) -> Iterator[Problem]:

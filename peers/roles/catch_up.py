@@ -2,6 +2,7 @@
 
     a better release of my version -> its publisher's full state (peers.roles.state_transfer)
     else, or without that state    -> its weights (peers.roles.next_release)
+    then                           -> whether my last version is part of it, or was lost (swarm.core.lineage)
 
 Not handled here: when a release is better, what the round does next (peers.roles.own_release, .learner).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from peers.roles.own_release import OwnRelease
+from peers.roles.own_release import Had, OwnRelease
 from peers.roles.state_transfer import StateTransfer
 from peers.runtime.host import Host
 from swarm import events
@@ -41,6 +42,25 @@ class CatchUp:
     async def take(self) -> Release | None:
         """Load the better release. None when that failed; the learner is unchanged then."""
         return await self._take_state() or await self._load()
+
+    async def report(self, taken: Release, had: Had) -> None:
+        """Say what became of the version that I had, now that I took another release."""
+        host, fork = self._host, None
+        if had.version >= 0 and not had.is_of_its_round(taken):
+            fork = await host.releases.lines.fork(had.released, taken)
+        if fork is not None and fork.lost:
+            host.emit(
+                events.Forked,
+                version=taken.version,
+                since=fork.since,
+                versions=len(fork.lost),
+                groups=fork.groups,
+                first=fork.lost[-1].point[1],
+            )
+        elif taken.version == had.version:
+            host.emit(events.Snapped, version=had.version, mine=had.weights, theirs=taken.weights)
+        else:
+            host.emit(events.CaughtUp, version=taken.version, behind=taken.version - had.version)
 
     async def _take_state(self) -> Release | None:
         """Load a better release of my own version with its publisher's full state; None when there is no such

@@ -370,19 +370,16 @@ class LearnerPeer:
 
     async def fetch(self) -> Cause:
         """Load the swarm's release, which is ahead of this learner or differs from it."""
-        host, mine, had = self.host, self.own_release.weights, self.learner.version
+        had = self.own_release.had()
         await self.next_gradient.idle()
         behind = await self._catch_up.take()
         self.next_gradient.give_back()
         self._give_back_batch()
         if behind is None:
             return Cause.FETCH_FAILED
-        await self._hold_loaded(behind.parent, had, mine)
-        if behind.version == had:
-            host.emit(events.Snapped, version=had, mine=mine, theirs=behind.weights)
-        else:
-            host.emit(events.CaughtUp, version=behind.version, behind=behind.version - had)
-        host.beat_now()
+        await self._hold_loaded(behind.parent, had.version, had.weights)
+        await self._catch_up.report(behind, had)
+        self.host.beat_now()
         return Cause.LOADED
 
     def _at(self) -> tuple[int, Digest]:

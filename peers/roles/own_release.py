@@ -17,18 +17,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from peers.roles.next_release import NextRelease
 from peers.roles.other_learners import OtherLearners
 from peers.runtime.host import Host
 from swarm import events
+from swarm.core.lineage import Point
 from swarm.core.releases import publishers, rank
 from swarm.learn.base_learner import BaseLearner
 from swarm.learn.weights import Snapshot
 from swarm.net.ports import NetError
 from swarm.types import Digest, PeerId, Release
 from swarm.weights import Weights
+
+
+class Had(NamedTuple):
+    """The version that a learner had before it took another release."""
+
+    version: int
+    weights: Digest
+    """Empty until they are packed."""
+    parent: Digest
+    members: Collection[PeerId]
+    """Of the round that made it; nobody where it was loaded."""
+    released: Point
+    """Itself, or the one before where it was not released."""
+
+    def is_of_its_round(self, release: Release) -> bool:
+        """Did another member release what the same round made? It has other bytes and the same groups."""
+        same = (release.version, release.parent) == (self.version, self.parent)
+        return same and release.publisher in self.members
 
 
 class OwnRelease:
@@ -58,6 +77,13 @@ class OwnRelease:
     def weights(self) -> Digest:
         """Digest of my version's weights, as they would be released; empty until they are packed."""
         return self._packed.digest if self._packed is not None else Digest("")
+
+    def had(self) -> Had:
+        """My version, as it is now."""
+        version, known = self.learner.version, self.host.releases.lines.lineage.knows
+        mine = (version, self.weights)
+        released = mine if known(mine) else (version - 1, self.parent)
+        return Had(version, self.weights, self.parent, self._members, released)
 
     # --- mine and others' -----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from peers.runtime.mirror import Mirror, mirrors
 from peers.runtime.missed_releases import MissedReleases
 from peers.runtime.patch_ladder import PatchLadder
 from peers.runtime.peer_folder import RELEASES
+from peers.runtime.release_lines import ReleaseLines
 from peers.runtime.release_queries import ReleaseQueries
 from swarm import events, wire
 from swarm.core.releases import Releases
@@ -85,6 +86,7 @@ class ReleaseExchange:
         self.patches = PatchLadder(host, self.blobs, None if folder is None else folder / "patches")
         self.queries = ReleaseQueries(host, self)
         self._missed = MissedReleases(host, self.candidates, self.patches.bases, self.remember)
+        self.lines = ReleaseLines(host)
         self.lacks = False
         """A release that I wait for could not be had at once."""
         self._under_way = WeakValueDictionary[Digest, asyncio.Lock]()
@@ -172,6 +174,7 @@ class ReleaseExchange:
     def _keep(self, release: Release, sealed: bytes) -> bool:
         """True when it is news."""
         news = self.candidates.hear(release, sealed)
+        self.lines.lineage.hear(release)
         if self._is_here(release):
             self.hold(release)
         if news and (release.publisher == self._host.ports.me or self._host.who.observes):
@@ -349,6 +352,7 @@ class ReleaseExchange:
         await self.blobs.serve()
         await self.patches.serve()
         await self._missed.serve()
+        await self.lines.serve()
         await self.queries.serve()
 
     def _bad_holder(self, holder: PeerId, reason: str) -> None:

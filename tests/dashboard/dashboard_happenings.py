@@ -97,6 +97,14 @@ happenings = st.one_of(
     event(happened.Adopted, version=versions, weights=digests, fetch=numbers, load=numbers, age=numbers),
     event(happened.Snapped, version=versions, mine=st.just(digest(1)), theirs=st.just(digest(2))),
     event(happened.CaughtUp, version=versions, behind=versions),
+    event(
+        happened.Forked,
+        version=versions,
+        since=versions,
+        versions=versions,
+        groups=versions,
+        first=st.just(digest(1)),
+    ),
     event(happened.Evaluated, version=versions, accuracy=numbers, tasks=st.integers(-1, 999)),
     event(
         happened.Shown,

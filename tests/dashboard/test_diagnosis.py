@@ -24,7 +24,7 @@ from swarm import events as happened
 from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id
 from swarm.protocol import Phase, Role
-from swarm.types import Lag, PeerId
+from swarm.types import Digest, Lag, PeerId
 
 WINDOW = PeerId("window")
 WARM = 35.0
@@ -467,6 +467,11 @@ def test_memory_is_bounded_whatever_comes() -> None:
         recent.take(happened.Rejected(at=number, peer=SEED, sender=peer, kind="beat", reason="y" * 1000))
         recent.take(happened.RoundBroke(at=number, peer=peer, version=number, reason="z" * 1000))
         recent.take(
+            happened.Forked(
+                at=number, peer=peer, version=number, since=number, versions=1, groups=1, first=Digest("f")
+            )
+        )
+        recent.take(
             happened.Trained(
                 at=number,
                 peer=peer,
@@ -481,7 +486,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
             )
         )
     assert len(recent.traces) <= TRACES and max(len(recent.faults), len(recent.distrust)) <= SENDERS
-    assert len(recent.steps) <= VERSIONS and len(recent.broken) <= VERSIONS
+    assert len(recent.steps) <= VERSIONS and len(recent.broken) <= VERSIONS and len(recent.forks) <= MARKS
     assert all(len(trace.steps) <= MARKS for trace in recent.traces.values())
 
 

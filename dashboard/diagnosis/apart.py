@@ -1,0 +1,104 @@
+"""Rules about learners that train apart: parts of a swarm that do not reach each other, and what that cost
+once they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dashboard.diagnosis.situation import HISTORY, Situation, listed, problem, some
+from dashboard.peer import PeerRow
+from dashboard.text import duration
+from dashboard.views import Problem
+from swarm.types import PeerId
+
+APART = 15.0
+"""Seconds in which two learners that step must have met."""
+
+STEPS = 3
+"""Own steps before a learner's company is judged."""
+
+
+def split(s: Situation) -> Iterator[Problem]:
+    """Learners that step, but not together."""
+    span = max(APART, 5 * s.beat, 5 * (s.usual or 0.0))
+    active = [p for p in s.learners() if s.now - p.heard < 2 * s.beat and _steps(s, p, span) >= STEPS]
+    if len(active) < 2 or any(s.now - s.trace(peer).first < span for peer in active):
+        return
+    if any(s.trace(peer).together >= len(active) for peer in active):
+        return
+    parts = _parts(s, active, span)
+    if len(parts) < 2:
+        return
+    names = listed([s.names(part) for part in parts], most=4)
+    yield problem(
+        "split",
+        "error",
+        (
+            (
+                f"The learners train apart: {names} have not averaged with each other for {duration(span)}."
+                if len(parts) == len(active)
+                else (
+                    f"The learners split into {len(parts)} parties that average apart: "
+                    f"{' | '.join(s.names(part) for part in parts)}."
+                )
+            ),
+            (
+                "They do not find or reach each other, so each makes versions of its own and all but one of"
+                " them are thrown away."
+            ),
+            (
+                "See that every learner's address can be dialled from the others (firewall, NAT, relay);"
+                " start the smaller party again."
+            ),
+        ),
+        active,
+    )
+
+
+def _steps(s: Situation, peer: PeerRow, span: float) -> int:
+    return sum(s.now - at < span for at in s.trace(peer).steps)
+
+
+def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRow]]:
+    """Learners grouped by common rounds of late."""
+    part: dict[PeerId, set[PeerId]] = {peer.id: {peer.id} for peer in active}
+    for peer in active:
+        for at, members in s.trace(peer).rounds:
+            for other in members & part.keys() if s.now - at < span else ():
+                if part[other] is not part[peer.id]:
+                    part[peer.id] |= part[other]
+                    for one in part[other]:
+                        part[one] = part[peer.id]
+    by_id = {peer.id: peer for peer in active}
+    return [
+        [by_id[one] for one in sorted(each)] for each in {id(each): each for each in part.values()}.values()
+    ]
+
+
+def forked(s: Situation) -> Iterator[Problem]:
+    """Parts of the swarm that trained apart and met again: what that cost."""
+    for fork in s.recent.forks.values():
+        if s.now - fork.last > HISTORY:
+            continue
+        names = listed([s.name(peer) for peer in fork.learners])
+        yield problem(
+            f"forked {fork.first}",
+            "warning",
+            (
+                (
+                    f"Learners trained apart after version {fork.since}:"
+                    f" {some(fork.versions, 'version')} of {names} with"
+                    f" {some(fork.groups, 'group')} do not count any more."
+                ),
+                (
+                    "The swarm was cut in two and both parts made versions; when they met, the other part's"
+                    f" line counted, with version {fork.version}."
+                ),
+                (
+                    "Nothing now: all go on from one policy. If it comes again, look at the network of"
+                    f" {names} at the time when it was silent."
+                ),
+            ),
+            [peer for one in fork.learners if (peer := s.state.peers.get(one)) is not None],
+            fork.last,
+        )

@@ -1,0 +1,66 @@
+"""Whether the policy that this peer had is in the line of the release that it takes.
+
+    mine, theirs -> swarm.core.lineage -- not known to meet --> service `line`: its publisher, a holder
+
+Not handled here: which line counts (swarm.core.releases), what becomes of groups that only mine was trained
+on (peers.roles.catch_up).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarm import events, wire
+from swarm.core.lineage import Fork, Lineage, Point
+from swarm.net.ports import NetError, Refused
+from swarm.protocol import Service
+from swarm.types import Line, PeerId, PointQuery, Release
+
+if TYPE_CHECKING:
+    from peers.runtime.host import Host
+
+ASKED = 2
+"""Peers that are asked: the publisher, and one more where that one is gone."""
+
+TIMEOUT = 5.0
+"""Seconds for an answer of 70 KB."""
+
+
+class ReleaseLines:
+    def __init__(self, host: Host) -> None:
+        self._host, self.lineage = host, Lineage()
+
+    async def serve(self) -> None:
+        await self._host.ports.mail.serve(Service.LINE, self._answer)
+
+    async def fork(self, mine: Point, theirs: Release) -> Fork | None:
+        """Where my line and that of a release part; None where nobody here can tell. The lines of others are
+        asked for when they are not known to meet."""
+        end = (theirs.version, theirs.weights)
+        for peer in self._who_knows(theirs)[:ASKED]:
+            if (found := self.lineage.meet(mine, end)) is not None:
+                return found
+            await self._ask(peer, end)
+        return self.lineage.meet(mine, end)
+
+    def _who_knows(self, release: Release) -> list[PeerId]:
+        holders = self._host.roster.holders(release.version)
+        peers = dict.fromkeys((release.publisher, *holders))
+        return [peer for peer in peers if peer in self._host.roster and peer != self._host.ports.me]
+
+    async def _ask(self, peer: PeerId, end: Point) -> None:
+        question = wire.encode(PointQuery(version=end[0], weights=end[1]))
+        try:
+            answer = await self._host.ports.mail.send(peer, Service.LINE, question, TIMEOUT)
+            self.lineage.learn(wire.decode(answer, Line), end[0])
+        except NetError:
+            return  # another one is asked
+        except wire.WireError as error:
+            self._host.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
+
+    async def _answer(self, sender: PeerId, question: bytes) -> bytes:
+        try:
+            asked = wire.decode(question, PointQuery)
+        except wire.WireError as error:
+            raise Refused(str(error)) from error
+        return wire.encode(self.lineage.told((asked.version, asked.weights)))
