@@ -81,6 +81,7 @@ DECODED = {
     "WayQuery": WayQuery,
     "PointQuery": PointQuery,
     "Line": Line,
+    "Kept": Kept,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
     "Contribution": Contribution,
