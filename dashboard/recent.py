@@ -176,6 +176,8 @@ class Recent:
         self.faults: dict[tuple[PeerId, str], OpenFault] = {}
         """(peer, part) -> a fault that has not recovered."""
         self.distrust: dict[PeerId, Distrust] = {}
+        self.unreached: dict[tuple[PeerId, PeerId], tuple[float, int]] = {}
+        """(learner, another that it does not meet) -> when it last said so, rounds in a row."""
         self.forks: dict[tuple[int, str], Parted] = {}
         """By what its learners name alike, the latest ones."""
 
@@ -241,6 +243,8 @@ class Recent:
         self.averaged.append(now)
         self.averaging.append(number(event.seconds))
         self.trace(event.peer, now).rounds.append((now, frozenset(event.members[:64])))
+        for peer in event.members[:64]:
+            self.unreached.pop((event.peer, peer), None)
         for peer in list(event.scaled)[:MARKS]:
             self.far.setdefault((event.version, peer), now)
         while len(self.far) > VERSIONS:
@@ -303,6 +307,12 @@ class Recent:
     def _snapped(self, event: happened.Snapped, now: float) -> None:
         self.trace(event.peer, now).snaps.append(now)
 
+    def _unreached(self, event: happened.Unreached, now: float) -> None:
+        self.unreached.pop((event.peer, event.subject), None)
+        self.unreached[event.peer, event.subject] = (now, int(number(event.rounds)))
+        if len(self.unreached) > SENDERS:
+            del self.unreached[next(iter(self.unreached))]
+
     def _forked(self, event: happened.Forked, now: float) -> None:
         since, first = int(number(event.since)), clean(event.first, 64)
         fork = self.forks.pop((since, first), None) or Parted(since, first)
@@ -349,6 +359,7 @@ _NOTICES: dict[type[happened.Event], Callable[..., None]] = {
     happened.Counted: Recent._counted,
     happened.Averaged: Recent._averaged,
     happened.RoundBroke: Recent._broke,
+    happened.Unreached: Recent._unreached,
     happened.Trained: Recent._trained,
     happened.Released: Recent._released,
     happened.Adopted: Recent._adopted,

@@ -100,6 +100,14 @@ def _broke(event: happened.RoundBroke, name: Namer) -> News:
     )
 
 
+def _unreached(event: happened.Unreached, name: Namer) -> News:
+    text = (
+        f"{name(event.peer)} hears {name(event.subject)} and has not met it in {_some(event.rounds, 'round')}"
+        " in a row: it does not wait for it any more."
+    )
+    return News(f"unreached {event.peer} {event.subject}", "warning", text, (event.peer, event.subject))
+
+
 def _snapped(event: happened.Snapped, name: Namer) -> News:
     text = f"{name(event.peer)} had other weights than release {event.version} and took the release's."
     return News(f"snapped {event.peer}", "warning", text, (event.peer,))
@@ -172,6 +180,7 @@ _SENTENCES: dict[type[happened.Event], Callable[..., News | None]] = {
     happened.Released: _released,
     happened.Averaged: _averaged,
     happened.RoundBroke: _broke,
+    happened.Unreached: _unreached,
     happened.Snapped: _snapped,
     happened.CaughtUp: _caught_up,
     happened.Forked: _forked,

@@ -163,6 +163,16 @@ class RoundBroke(Event):
     reason: Text
 
 
+class Unreached(Event):
+    """A learner whose heartbeats come does not come to rounds, though it is in one of its own: it is not
+    waited for any more, but tried now and then."""
+
+    version: int
+    subject: PeerId
+    rounds: int
+    """Missed in a row."""
+
+
 class Trained(Event):
     """One optimizer step: the learner is at `version` now."""
 
@@ -325,6 +335,7 @@ Gossiped = (
     | Moved
     | Averaged
     | RoundBroke
+    | Unreached
     | Trained
     | Adopted
     | Snapped

@@ -30,6 +30,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     learners.stopped,
     apart.split,
     apart.forked,
+    apart.unreached,
     learners.stuck,
     learning.weights,
     learning.divergence,

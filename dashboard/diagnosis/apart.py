@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dashboard.diagnosis.situation import HISTORY, Situation, listed, problem, some
+from dashboard.diagnosis.situation import HISTORY, MANY, Situation, listed, problem, some
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
@@ -13,6 +13,10 @@ from swarm.types import PeerId
 
 APART = 15.0
 """Seconds in which two learners that step must have met."""
+
+UNMET, UNMET_VERSIONS = 120.0, 40
+"""Seconds and versions for which a learner that was not met is told; it is tried each 16th version
+(swarm.core.unmet), and every vain try is told again."""
 
 STEPS = 3
 """Own steps before a learner's company is judged."""
@@ -73,6 +77,34 @@ def _parts(s: Situation, active: list[PeerRow], span: float) -> list[list[PeerRo
     return [
         [by_id[one] for one in sorted(each)] for each in {id(each): each for each in part.values()}.values()
     ]
+
+
+def unreached(s: Situation) -> Iterator[Problem]:
+    """Learners that hear each other and cannot average."""
+    span = max(UNMET, UNMET_VERSIONS * (s.usual or 0.0))
+    pairs: dict[frozenset[PeerId], float] = {}
+    for pair, (last, _) in s.recent.unreached.items():
+        if s.now - last < span and s.here.issuperset(pair):
+            pairs.setdefault(frozenset(pair), last)
+    for both, last in list(pairs.items())[:MANY]:
+        peers = [s.state.peers[peer] for peer in sorted(both)]
+        yield problem(
+            f"unreached {' '.join(sorted(both))}",
+            "warning",
+            (
+                f"Learners {s.names(peers)} hear each other and no round of both comes about.",
+                (
+                    "Neither can dial the other: heartbeats come through other peers, gradients do not. One"
+                    " of them steps at a time, and what the other computes meanwhile is computed again."
+                ),
+                (
+                    "Let one of them be dialled from outside: open or forward its port, or put it where the"
+                    " other can reach it; they are tried again by themselves."
+                ),
+            ),
+            peers,
+            last,
+        )
 
 
 def forked(s: Situation) -> Iterator[Problem]:

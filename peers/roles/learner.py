@@ -275,17 +275,20 @@ class LearnerPeer:
             self._report.seconds["average"] = 0.0
             return Cause.ALONE if settings.alone == "step" else Cause.NOBODY_CAME
         self.other_learners.turns.begin(self.other_learners.at_my_version())
-        if self._breaks > BREAKS or self.other_learners.turns.waited:
+        partners = self.other_learners.partners()
+        if self._breaks > BREAKS or self.other_learners.turns.waited or not partners:
             return await self._without_round()
         try:
-            outcome = await host.ports.averager.average(
-                self.learner.version,
-                [self._gradient.vector],
-                self._gradient.weight,
-                others,
-                settings.deadline or host.config.run.window.seconds,
-                marks(self._batch),
-            )
+            with self.other_learners.meeting() as members:
+                outcome = await host.ports.averager.average(
+                    self.learner.version,
+                    [self._gradient.vector],
+                    self._gradient.weight,
+                    partners,
+                    settings.deadline or host.config.run.window.seconds,
+                    marks(self._batch),
+                )
+                members.update(outcome.members if outcome is not None else ())
         except RoundLost as error:
             self._breaks += 1
             host.emit(events.RoundBroke, version=self.learner.version, reason=str(error))

@@ -8,11 +8,14 @@ each other (the Averager port), the order of turns (swarm.core.solo_turns).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 from peers.runtime.host import Host
+from swarm import events
 from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
+from swarm.core.unmet import Unmet
 from swarm.protocol import Phase
 from swarm.types import Beat, PeerId
 
@@ -39,6 +42,7 @@ class OtherLearners:
         self._long_step: asyncio.TimerHandle | None = None
         """Announces a step that takes long."""
         self._state, self._releasing = State.GATHERING, False
+        self._unmet = Unmet()
 
     def ready(self) -> list[PeerId]:
         """Other learners that can take part in a round now."""
@@ -49,9 +53,32 @@ class OtherLearners:
         )
         return [peer for peer, beat in found if beat is not None and beat.version >= 0]
 
+    def partners(self) -> list[PeerId]:
+        """Those of them that are worth waiting for in a round of my version."""
+        return self._unmet.expected(self.ready(), self._version())
+
+    @contextmanager
+    def meeting(self) -> Iterator[set[PeerId]]:
+        """While the body averages my version: yields a set for the members of its round. Who was in a round
+        of this version as well, and in none with me, again and again, is not waited for any more."""
+        members, entered, version = set[PeerId](), set[PeerId](), self._version()
+
+        def look() -> None:
+            beats = self.at_my_version()
+            entered.update(peer for peer, beat in beats.items() if beat.phase is Phase.MATCHING)
+
+        half = asyncio.get_running_loop().call_later(self._host.config.run.averaging.match / 2, look)
+        try:
+            yield members
+        finally:
+            half.cancel()
+        self._unmet.forget(self.ready())
+        for peer, rounds in self._unmet.ended(entered, members - {self._host.ports.me}).items():
+            self._host.emit(events.Unreached, version=version, subject=peer, rounds=rounds)
+
     def round_size(self) -> int:
         """Learners of a round that everybody takes part in, this one included."""
-        return 1 + len(self.ready())
+        return 1 + len(self.partners())
 
     def at_my_version(self) -> dict[PeerId, Beat]:
         """Heartbeats of the other learners that are at my version."""
@@ -77,7 +104,7 @@ class OtherLearners:
         return all(beat.early for beat in self._beats())
 
     def _beats(self) -> list[Beat]:
-        beats = (self._host.roster.beat(peer) for peer in self.ready())
+        beats = (self._host.roster.beat(peer) for peer in self.partners())
         return [beat for beat in beats if beat is not None]
 
     def with_unheard_release(self, version: int) -> set[PeerId]:

@@ -186,10 +186,10 @@ class MemoryNetwork:
         self.hosts: dict[PeerId, MemoryPeer] = {}
         self.topics: dict[str, dict[Subscription, None]] = {}
         self.records: dict[str, dict[PeerId, tuple[bytes, float]]] = {}
-        self.rounds = Meetings(links, averaging or Averaging(), groups, values)
+        self.dials = Dials()
+        self.rounds = Meetings(links, self.dials, averaging or Averaging(), groups, values)
         self.weigh = weigh
         self.tasks = asyncio.TaskGroup()
-        self.dials = Dials()
 
     async def __aenter__(self) -> MemoryNetwork:
         await self.tasks.__aenter__()

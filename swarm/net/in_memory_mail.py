@@ -40,9 +40,10 @@ class Dials:
 
     def connect(self, sender: PeerId, receiver: PeerId) -> bool:
         """False when there is no way from `sender` to `receiver`."""
-        if sender in self._of:
+        reached = receiver not in self._of or sender in self._of[receiver]
+        if reached and sender in self._of:
             self._of[sender][receiver] = None
-        return receiver not in self._of or sender in self._of[receiver]
+        return reached
 
     def crash(self, peer: PeerId) -> None:
         self._of.pop(peer, None)

@@ -6,7 +6,7 @@
 In come tensors and weights, out comes one mean, computed once and copied to every member: identical bytes.
 What counts how much is decided as among real learners (swarm.core.standing), and so is who reduces how much
 (swarm.core.shares); here nobody can announce another norm or line than its own. Two peers meet only when each
-expects the other, for the same version, over an open link.
+expects the other, for the same version, over an open link, and one can dial the other.
 Between members that share lines with others, parts and means go both ways at once, as in a butterfly that
 reduces what has come; elsewhere a round takes twice the slowest link of a ring. Whoever is lost during the
 exchange (crash, cut link, deadline) breaks the round for all: every member keeps its tensors.
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from swarm.net.in_memory import Links, Passage
+    from swarm.net.in_memory_mail import Dials
 
 
 class Seat:
@@ -63,8 +64,8 @@ class Seat:
 
 
 class Meeting:
-    def __init__(self, links: Links, settings: Averaging, groups: int, values: int) -> None:
-        self._links = links
+    def __init__(self, links: Links, dials: Dials, settings: Averaging, groups: int, values: int) -> None:
+        self._links, self._dials = links, dials
         self._settings = settings
         self._values = values
         self._groups = groups
@@ -86,7 +87,8 @@ class Meeting:
         )
 
     def _connected(self, one: PeerId, other: PeerId) -> bool:
-        return self._links.open(one, other) and self._links.open(other, one)
+        dialled = self._dials.connect(one, other) or self._dials.connect(other, one)
+        return dialled and self._links.open(one, other) and self._links.open(other, one)
 
     def take(self, seat: Seat) -> None:
         self.seats[seat.peer] = seat
@@ -196,10 +198,10 @@ class Meeting:
 class Meetings:
     """All meetings of a network."""
 
-    def __init__(self, links: Links, settings: Averaging, groups: int, values: int = 0) -> None:
+    def __init__(self, links: Links, dials: Dials, settings: Averaging, groups: int, values: int = 0) -> None:
         """`groups` make the run's whole batch. A vector counts as `values` on the links; 0: as those it
         has."""
-        self._links = links
+        self._links, self._dials = links, dials
         self._settings, self._groups, self._values = settings, groups, values
         self._meetings: dict[int, list[Meeting]] = {}
 
@@ -242,7 +244,7 @@ class Meetings:
             if meeting.fits(seat):
                 break
         else:
-            meeting = Meeting(self._links, self._settings, self._groups, self._values)
+            meeting = Meeting(self._links, self._dials, self._settings, self._groups, self._values)
             meetings.append(meeting)
         meeting.take(seat)
         return meeting

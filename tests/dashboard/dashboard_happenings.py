@@ -97,6 +97,7 @@ happenings = st.one_of(
     event(happened.Adopted, version=versions, weights=digests, fetch=numbers, load=numbers, age=numbers),
     event(happened.Snapped, version=versions, mine=st.just(digest(1)), theirs=st.just(digest(2))),
     event(happened.CaughtUp, version=versions, behind=versions),
+    event(happened.Unreached, version=versions, subject=peers, rounds=versions),
     event(
         happened.Forked,
         version=versions,

@@ -57,3 +57,17 @@ def test_the_event_is_a_sentence() -> None:
         "brisk-umber-otter trained apart after version 200 and took version 363: 162 versions with 1296"
         " groups do not count any more."
     )
+
+
+def test_learners_that_hear_each_other_and_never_meet_are_one_problem_until_they_average() -> None:
+    state, (one, other) = State(), LEARNERS[:2]
+    pairs = ((one, other), (other, one))
+    vain = [happened.Unreached(at=9.0, peer=me, version=3, subject=peer, rounds=3) for me, peer in pairs]
+    for event in (*story(9, start=0.0), *vain):
+        fold(state, event)
+    (problem,) = [each for each in diagnose(state, 9.0) if each.key.startswith("unreached")]
+    assert set(problem.peers) == {one, other} and "hear each other" in problem.text
+    assert "Neither can dial the other" in problem.cause and "port" in problem.todo
+    for me in (one, other):
+        fold(state, happened.Averaged(at=9.5, peer=me, version=4, members=(one, other), seconds=0.1))
+    assert not [each for each in diagnose(state, 9.5) if each.key.startswith("unreached")]

@@ -1,0 +1,50 @@
+"""Learners that are heard but do not come to rounds: two that cannot dial each other hear each other through
+the rest of the swarm.
+
+A round that both of them entered and that did not have both is missed. After MISSES in a row the two do not
+wait for each other any more, except in every second version, then in every fourth, at last in every RETRY-th:
+they know it by its number, so that they try at the same time, though one of them counts more misses. A common
+round ends it. Not handled here: who steps then (swarm.core.solo_turns).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from swarm.types import PeerId
+
+MISSES = 3
+"""Missed rounds in a row: a busy machine or a lost message costs one or two, and each costs
+`averaging.match` seconds."""
+
+RETRY = 16
+"""Most versions from one try to the next, a power of two: an eighth of a second of each version at the usual
+match time."""
+
+
+class Unmet:
+    def __init__(self) -> None:
+        self._missed: Counter[PeerId] = Counter()
+
+    def expected(self, others: Iterable[PeerId], version: int) -> list[PeerId]:
+        """Those that are worth waiting for in a round of this version."""
+        return [peer for peer in others if version % self._period(peer) == 0]
+
+    def _period(self, peer: PeerId) -> int:
+        """Versions from one try to the next."""
+        beyond = self._missed[peer] - MISSES + 1
+        return 1 if beyond <= 0 else min(RETRY, 2**beyond)
+
+    def ended(self, entered: Collection[PeerId], members: Collection[PeerId]) -> dict[PeerId, int]:
+        """A round ended with `members`; `entered` were in a round of the same version by their heartbeats.
+        Returns those that are not waited for any more, with their missed rounds in a row."""
+        for peer in members:
+            del self._missed[peer]
+        missed = [peer for peer in entered if peer not in members]
+        self._missed.update(missed)
+        return {peer: self._missed[peer] for peer in missed if self._missed[peer] >= MISSES}
+
+    def forget(self, others: Collection[PeerId]) -> None:
+        """Only `others` are here: who comes back later is tried anew."""
+        self._missed = Counter({peer: count for peer, count in self._missed.items() if peer in others})

@@ -1,0 +1,46 @@
+"""A learner that does not come to rounds is not waited for, but tried now and then."""
+
+from __future__ import annotations
+
+from swarm.core.unmet import MISSES, RETRY, Unmet
+from swarm.types import PeerId
+
+A, B = PeerId("learner-a"), PeerId("learner-b")
+
+
+def missing(peer: PeerId) -> Unmet:
+    unmet = Unmet()
+    for k in range(MISSES):
+        assert unmet.expected([A, B], 1) == [A, B]
+        assert unmet.ended({A, B}, {A, B} - {peer}) == ({peer: MISSES} if k == MISSES - 1 else {})
+    return unmet
+
+
+def test_who_misses_several_rounds_in_a_row_is_expected_in_some_versions_only() -> None:
+    unmet, tries = missing(B), []
+    for version in range(1, 3 * RETRY):
+        expected = unmet.expected([A, B], version)
+        assert A in expected
+        if B in expected:
+            tries.append(version)
+            unmet.ended({A, B}, {A})
+    assert tries == [2, 4, 8, 16, 32], "more and more seldom, and in versions that both know"
+
+
+def test_a_common_round_ends_it() -> None:
+    unmet = missing(B)
+    unmet.ended({B}, {B})
+    assert unmet.expected([A, B], 1) == [A, B]
+
+
+def test_who_was_in_no_round_missed_none() -> None:
+    unmet = Unmet()
+    for _ in range(2 * MISSES):
+        assert unmet.ended({A}, {A}) == {}
+    assert unmet.expected([A, B], 1) == [A, B]
+
+
+def test_who_goes_and_comes_back_is_tried_anew() -> None:
+    unmet = missing(B)
+    unmet.forget([A])
+    assert unmet.expected([A, B], 1) == [A, B]
