@@ -127,7 +127,8 @@ def forked(s: Situation) -> Iterator[Problem]:
                     f" line counted, with version {fork.version}."
                 ),
                 (
-                    "Nothing now: all go on from one policy. If it comes again, look at the network of"
+                    "Nothing now: all go on from one policy, and groups inside the window are trained again."
+                    " If it comes again, look at the network of"
                     f" {names} at the time when it was silent."
                 ),
             ),

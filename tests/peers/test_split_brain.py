@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from test_roles_swarm import EPOCH, Told, scenario
 
-from swarm.events import CaughtUp, Forked, Released, Snapped
+from swarm.events import CaughtUp, Forked, Released, Returned, Snapped, Stepped
 from swarm.sim.scenario import Fault
 from swarm.types import Digest
 
@@ -52,6 +52,14 @@ def test_it_is_not_said_to_have_been_behind() -> None:
     told = cut()
     (forked,) = told.of(Forked)
     assert not told.of((CaughtUp, Snapped), forked.peer, since=HEALED, until=forked.at - EPOCH + 1e-3)  # type: ignore[arg-type]
+
+
+def test_the_groups_of_the_part_that_lost_come_back_once() -> None:
+    told = cut()
+    (forked,) = told.of(Forked)
+    back = [group for event in told.of(Returned, forked.peer, since=HEALED) for group in event.groups]
+    own = {group for event in told.of(Stepped, forked.peer, until=HEALED + 15) for group in event.groups}
+    assert set(back) <= own and len(back) == len(set(back)) > 40
 
 
 @pytest.mark.parametrize("seed", [1, 2])
