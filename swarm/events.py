@@ -164,13 +164,11 @@ class RoundBroke(Event):
 
 
 class Unreached(Event):
-    """A learner whose heartbeats come does not come to rounds, though it is in one of its own: it is not
-    waited for any more, but tried now and then."""
+    """A learner that is heard misses rounds, so many in a row: it is tried now and then only."""
 
     version: int
     subject: PeerId
     rounds: int
-    """Missed in a row."""
 
 
 class Trained(Event):
@@ -253,19 +251,14 @@ class CaughtUp(Event):
 
 
 class Forked(Event):
-    """A learner took a release that its own last one is not part of: its line of versions does not count any
-    more."""
+    """A learner took release `version`, which its own last one is not part of: `versions` of its line after
+    version `since`, trained on `groups`, do not count any more; the oldest has the weights `first`."""
 
     version: int
-    """Of the release that it took."""
     since: int
-    """The last version that both lines have."""
     versions: int
-    """Versions of its line that do not count any more."""
     groups: int
-    """Trained on for these."""
     first: Digest
-    """Weights of the oldest of them: learners of one part name the same."""
 
 
 class Evaluated(Event):

@@ -81,7 +81,6 @@ DECODED = {
     "WayQuery": WayQuery,
     "PointQuery": PointQuery,
     "Line": Line,
-    "Kept": Kept,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
     "Contribution": Contribution,
