@@ -14,7 +14,7 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
-from swarm.limits import LINE_VERSIONS, MAIL_LIMIT, RELEASE_LIMIT, WAY_BASES, WAY_STEPS
+from swarm.limits import MAIL_LIMIT, RELEASE_LIMIT, WAY_BASES, WAY_STEPS
 from swarm.protocol import Phase, Role
 
 PeerId = NewType("PeerId", Annotated[str, Meta(max_length=128)])
@@ -280,22 +280,6 @@ class Way(Struct, tag="way"):
     releases: Annotated[
         tuple[Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)], ...], Meta(max_length=WAY_STEPS)
     ]
-
-
-class PointQuery(Struct, tag="point-query"):
-    """Asks for the line of one release."""
-
-    version: Count
-    weights: Digest
-
-
-class Line(Struct, tag="line"):
-    """A release and those that it was made of, the newest first, one a version; empty where it is not
-    known."""
-
-    weights: Annotated[tuple[Digest, ...], Meta(max_length=LINE_VERSIONS)]
-    groups: Annotated[tuple[Count, ...], Meta(max_length=LINE_VERSIONS)]
-    """Trained on for each."""
 
 
 class Lag(Struct):

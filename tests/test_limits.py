@@ -30,6 +30,7 @@ from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
+from swarm.core.lineage import Line, PointQuery
 from swarm.identity import Keyring
 from swarm.limits import BEAT_LIMIT, EVENT_LIMIT, RELEASE_LIMIT, Limit
 from swarm.net.in_memory import MemoryNetwork
@@ -47,10 +48,8 @@ from swarm.types import (
     ContributionList,
     Digest,
     Group,
-    Line,
     ListEntries,
     PeerId,
-    PointQuery,
     Receipt,
     Release,
     ReleaseQuery,

@@ -104,8 +104,6 @@ NOUNS = [
     Way(releases=(b"sealed",)),
     STEP := TrainedStep(version=3, parent=Digest("c" * 64), members=(PeerId("learner-0"),), groups=bytes(16)),
     TrainedSteps(steps=(STEP,)),
-    types.PointQuery(version=1, weights=Digest("a" * 64)),
-    types.Line(weights=(Digest("a" * 64),), groups=(8,)),
     Spec(
         protocol=1,
         run={"name": "demo", "seed": 1},

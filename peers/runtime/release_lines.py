@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarm import events, wire
-from swarm.core.lineage import Fork, Lineage, Point
+from swarm.core.lineage import Fork, Line, Lineage, Point, PointQuery
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Service
-from swarm.types import Line, PeerId, PointQuery, Release
+from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
     from peers.runtime.host import Host

@@ -12,16 +12,34 @@ common, nothing is said. Not handled: asking others for a line (peers.runtime.re
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from swarm.limits import LINE_VERSIONS
-from swarm.types import Digest, Line, Release
+from swarm.types import Count, Digest, Release, Struct
 
 REMEMBERED = 4096
 """Releases whose parents are remembered: hours of a quick run, about 1 MB."""
 
 Point = tuple[int, Digest]
 """Version and weights."""
+
+
+class PointQuery(Struct, frozen=True, tag="point-query"):
+    """Asks for the line of one release."""
+
+    version: Count
+    weights: Digest
+
+
+class Line(Struct, frozen=True, tag="line"):
+    """A release and those that it was made of, the newest first, one a version; empty where it is not
+    known."""
+
+    weights: Annotated[tuple[Digest, ...], Meta(max_length=LINE_VERSIONS)]
+    groups: Annotated[tuple[Count, ...], Meta(max_length=LINE_VERSIONS)]
+    """Trained on for each."""
 
 
 class Ancestor(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nouns import release
 
-from swarm.core.lineage import REMEMBERED, Lineage
+from swarm.core.lineage import REMEMBERED, Line, Lineage
 from swarm.limits import LINE_VERSIONS
-from swarm.types import Digest, Line, Release
+from swarm.types import Digest, Release
 
 START = Digest("0" * 64)
 
