@@ -224,18 +224,21 @@ class TrainedGroups:
     async def _take_up(self, version: int) -> None:
         """The disk's groups of versions up to mine come back, those in my line do not."""
         ready = [kept for kept in self._unread if kept.group.version <= version]
-        wanted = [kept for kept in ready if mark(kept.group.id) not in self._trained]
+        mine = set().union(*(marks_of(step.groups) for step in self._ledger.mine)) & self._trained
+        wanted = [kept for kept in ready if mark(kept.group.id) not in self._trained - mine]
         try:
             tasks = await self._inbox.reward_calls.tasks([kept.group.task for kept in wanted])
         except RewardError:
             return  # a fault was told; the next policy asks again
         self._unread = [kept for kept in self._unread if kept.group.version > version]
-        self._return(
-            [
-                (Waiting(kept.group, kept.admitted), TaskAndRewards(task, kept.rewards))
-                for kept, task in zip(wanted, tasks, strict=True)
-            ]
-        )
+        scored: list[Scored] = [
+            (Waiting(kept.group, kept.admitted), TaskAndRewards(task, kept.rewards))
+            for kept, task in zip(wanted, tasks, strict=True)
+        ]
+        # a checkpoint's last steps may be lost as those are that this life takes
+        stepped = {mark(item.group.id): (item, task) for item, task in scored}
+        self._stepped.append({each: its for each, its in stepped.items() if each in mine})
+        self._return([its for each, its in stepped.items() if each not in mine])
 
     def _return(self, back: Sequence[Scored]) -> None:
         self._inbox.put_back(back)

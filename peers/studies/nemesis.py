@@ -17,13 +17,14 @@ import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from peers.commands import sim
 from peers.runtime.host import Host
 from swarm import events
+from swarm.core.audit import audit
 from swarm.learn.learning_rates import with_learning_rate
 from swarm.protocol import Role
 from swarm.sim import nemesis
@@ -43,6 +44,9 @@ BEHIND = 5
 LOOK = 2.0
 """Seconds between two looks at the tables of all peers."""
 
+SPOILS = {"damage", "full", "clock"}
+"""Faults after which a disk may lack what was acknowledged, or the times in journals are not the order."""
+
 TASKS = 120
 """Coroutines of a peer: its services, some fetches, and each group in delivery has one."""
 
@@ -52,6 +56,8 @@ PROMISES = {
     "strength": "in these seconds learners average together, and groups of every sampler are admitted",
     "split": f"at the end all peers are within {BEHIND} versions, and those at one version have its bytes",
     "chain": "in these seconds a version has one digest, and each was made from the one before",
+    "lost": "each acknowledged group is trained, refused or held, where no file and no clock was spoilt",
+    "doubled": "no group is trained twice",
     "growth": "no table grows beyond its bound",
 }
 
@@ -184,6 +190,7 @@ class _Watch:
         self._together = 0
         """Members of the largest round, late."""
         self._late = 0
+        self._told: list[events.Event] = []
         self._look_at = 0.0
 
     # --- peers ----------------------------------------------------------------------------------------------
@@ -215,6 +222,7 @@ class _Watch:
 
     def __call__(self, event: events.Event) -> None:
         now = asyncio.get_running_loop().time()
+        self._told.append(event)
         if now >= self._look_at:
             self._look_at = now + LOOK
             self._check_growth(now)
@@ -256,6 +264,17 @@ class _Watch:
             self._check_strength()
         self._check_split()
         self._check_chain()
+        if not SPOILS & {fault.fault for fault in trial.plan.faults}:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        found = audit(cast(list[events.AnyEvent], self._told))
+        if found.lost:
+            how = f"{len(found.lost)} of {found.acknowledged} groups, such as {found.lost[0]}"
+            self._trial.fail("lost", how)
+        if found.doubled:
+            group, versions = next(iter(found.doubled.items()))
+            self._trial.fail("doubled", f"{len(found.doubled)} groups: {group} in versions {versions}")
 
     def _check_strength(self) -> None:
         learners, samplers = self._alive(Role.LEARNER), self._alive(Role.SAMPLER)

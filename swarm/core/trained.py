@@ -120,5 +120,7 @@ def _beside(old: TrainedStep, new: TrainedStep) -> TrainedStep | None:
 
 
 def made_by(members: Sequence[PeerId], parent: Digest, release: Release) -> bool:
-    """Whether a round of `members` from `parent` may have made this release."""
-    return release.publisher in members and release.learners == len(members) and release.parent == parent
+    """Whether a round of `members` from `parent` may have made this release. One that a member published from
+    its checkpoint tells no learners."""
+    count = release.learners in (0, len(members))
+    return release.publisher in members and count and release.parent == parent

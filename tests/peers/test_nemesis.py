@@ -58,6 +58,39 @@ RIVAL = Plan(
 gone."""
 
 
+KEPT = (
+    Plan(
+        seed=37,
+        peers={"seed": 1, "learner": 2, "sampler": 3},
+        faults=(
+            Fault(at=5.6, fault="bounce", peer="learner-1", down=8.0, step="announcing"),
+            Fault(at=16.5, fault="bounce", peer="sampler-2", down=13.0),
+        ),
+    ),
+    Plan(
+        seed=49,
+        peers={"seed": 1, "learner": 2, "sampler": 2, "evaluator": 1},
+        mode="overlap",
+        faults=(
+            Fault(at=6.3, fault="bounce", peer="learner-1", down=3.0, step="announcing"),
+            Fault(at=10.7, fault="host", peer="sampler-1"),
+        ),
+    ),
+    Plan(
+        seed=70,
+        peers={"seed": 1, "learner": 1, "sampler": 3},
+        faults=(Fault(at=13.6, fault="bounce", peer="learner-0", down=3.0, step="packed"),),
+    ),
+)
+"""A learner ends between a checkpoint and its release: the others go on from another version, or it publishes
+that one after its return."""
+
+
+@pytest.mark.parametrize("script", KEPT)
+def test_a_script_that_failed_once_does_not_fail(script: Plan) -> None:
+    assert not try_plan(script).failures
+
+
 # --- it has teeth -------------------------------------------------------------------------------------------
 
 
