@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from swarm.durable import sync
+from swarm.durable import make_folder, sync, write_all
 
 HEAD = struct.Struct(">II")
 """Bytes of a record, and their CRC-32."""
@@ -59,7 +59,7 @@ class RecordLog:
                 self._begin_segment()
             assert self._file is not None
             content = b"".join(HEAD.pack(len(each), zlib.crc32(each)) + each for each in records)
-            self._file.write(content)
+            write_all(self._file.fileno(), content)
             self.sizes[self.current] += len(content)
             if durably:
                 os.fsync(self._file.fileno())
@@ -80,12 +80,11 @@ class RecordLog:
 
     def _begin_segment(self) -> None:
         self.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         segment = self.current + 1
         self._file = open(self._path(segment), "xb", buffering=0)  # noqa: SIM115 (closed by close())
         self.sizes[segment] = 0
         sync(self._folder)
-        sync(self._folder.parent)
 
     def _path(self, segment: int) -> Path:
         return self._folder / f"{segment:08d}{SUFFIX}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
+from crash_states import recorded
 
 from swarm.record_log import RecordLog, whole_records
 
@@ -25,6 +27,35 @@ def read(folder: Path) -> list[bytes]:
 def test_what_was_appended_is_read_back_in_order_over_several_lives(tmp_path: Path) -> None:
     written(tmp_path / "log", [b"one", b"two"], [b"three"], [b"four"])
     assert read(tmp_path / "log") == [b"one", b"two", b"three", b"four"]
+
+
+def test_what_a_disk_that_fills_up_takes_in_part_is_not_acknowledged(tmp_path: Path) -> None:
+    log, acknowledged = RecordLog(tmp_path / "log", 1 << 20), 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError):
+            while True:
+                log.append([bytes([acknowledged + 1]) * 3000])
+                acknowledged += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 0 < acknowledged == len(read(tmp_path / "log"))
+
+
+def test_a_record_that_was_acknowledged_outlives_a_failure_at_any_step(tmp_path: Path) -> None:
+    folder, acknowledged = Path("peers") / "learner-1" / "groups", dict[str, int]()
+    records = [b"%d" % number * 400 for number in range(1, 9)]
+    with recorded(tmp_path / "disk") as disk:
+        log = RecordLog(tmp_path / "disk" / folder, 2000)
+        for number, record in enumerate(records):
+            log.append([record])
+            acknowledged |= dict.fromkeys([what for what in disk.trees if what not in acknowledged], number)
+    found: list[bytes] = []
+    for what, state in disk.states(tmp_path / "states"):
+        found = read(state / folder)
+        assert found == records[: len(found)] and len(found) >= acknowledged[what], what
+    assert found == records
 
 
 def test_a_log_that_was_never_written_is_empty_and_makes_no_folder(tmp_path: Path) -> None:
