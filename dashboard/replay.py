@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ from dashboard.text import number
 from dashboard.views import Span
 from swarm.config import Run
 from swarm.events import AnyEvent, Event
-from swarm.journal import from_line
+from swarm.journal import from_line, parts
 from swarm.page_settings import History
 
 STRIDE = 4096
@@ -52,6 +52,9 @@ FASTEST = 1000.0
 """Highest speed in journal seconds per second: faster than this a run is over before a person sees
 anything."""
 
+FARTHEST = 1 << 44
+"""Bytes that one file of a journal may have here."""
+
 _json = msgspec.json.Encoder()
 
 
@@ -63,25 +66,33 @@ class StateAt(NamedTuple):
 
 
 class JournalFile:
-    """The events of a journal on the disk; only the offsets of its lines are in memory. An incomplete last
-    line is left out."""
+    """The events of a journal on the disk, in all its files; only the offsets of their lines are in memory.
+    An incomplete last line is left out."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._starts = array("Q", [0])
-        with open(path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    self._starts.append(self._starts[-1] + len(line))
+        self._files = [file for _, file in parts(path) if file.exists()]
+        self._lines = array("Q")
+        """Where each line begins: the place of its file, and the byte in it."""
+        for place, file in enumerate(self._files):
+            with open(file, "rb") as lines:
+                at = 0
+                for line in lines:
+                    if line.endswith(b"\n"):
+                        self._lines.append(place * FARTHEST + at)
+                    at += len(line)
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self._lines)
 
     def between(self, start: int, end: int) -> Iterator[AnyEvent]:
-        with open(self._path, "rb") as file:
-            file.seek(self._starts[start])
-            for _ in range(start, end):
-                yield from_line(file.readline())
+        while start < end:
+            place, at = divmod(self._lines[start], FARTHEST)
+            until = min(end, bisect_left(self._lines, (place + 1) * FARTHEST))
+            with open(self._files[place], "rb") as lines:
+                lines.seek(at)
+                for _ in range(start, until):
+                    yield from_line(lines.readline())
+            start = until
 
 
 class EventsInMemory:

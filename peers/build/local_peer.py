@@ -30,7 +30,7 @@ from swarm import events
 from swarm.config import Limits, Listen
 from swarm.durable import write_checked, write_durably
 from swarm.identity import DamagedKey, Keyring, open_key
-from swarm.journal import Journal
+from swarm.journal import Journal, Thinned
 from swarm.net import torch_free
 from swarm.net.ports import NetError, Unreachable
 from swarm.protocol import Part
@@ -86,7 +86,7 @@ def open_local_peer(peer_folder: PeerFolder) -> Iterator[LocalPeer]:
     with peer_folder:
         journal = Journal(peer_folder.path / "journal.jsonl")
         bus = events.Bus()
-        bus.add(journal)
+        bus.add(Thinned(journal))
         try:
             yield _begun(peer_folder.path, bus, journal)
         finally:

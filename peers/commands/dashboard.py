@@ -20,7 +20,7 @@ from peers.errors import WrongUsage
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
-from swarm.journal import from_line
+from swarm.journal import Lines, from_line
 from swarm.page_settings import Page
 from swarm.protocol import Role
 
@@ -93,12 +93,11 @@ def _journal_in(path: Path) -> Path:
 
 
 def _first_strange_line(journal: Path) -> str:
-    with open(journal, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                from_line(line)
-            except msgspec.DecodeError as error:
-                return f"line {number} is no event ({error})"
+    for number, line in enumerate(Lines(journal).news(), 1):
+        try:
+            from_line(line)
+        except msgspec.DecodeError as error:
+            return f"line {number} is no event ({error})"
     return "it changed while it was read"
 
 

@@ -38,7 +38,7 @@ from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.durable import write_durably
 from swarm.events import AnyEvent
-from swarm.journal import from_line
+from swarm.journal import Lines, from_line
 from swarm.protocol import Role
 
 LOOK = 0.25
@@ -319,24 +319,17 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._at = 0
+        self._lines = Lines(path)
         self._told = False
 
     def news(self) -> Iterator[AnyEvent]:
-        if not self.path.exists():
-            return
-        with open(self.path, "rb") as file:
-            file.seek(self._at)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._at += len(line)
-                try:
-                    event = from_line(line)
-                except msgspec.DecodeError as error:
-                    self._tell(self._at - len(line), error)
-                    continue
-                yield event
+        for line in self._lines.news():
+            try:
+                event = from_line(line)
+            except msgspec.DecodeError as error:
+                self._tell(self._lines.at - len(line), error)
+                continue
+            yield event
 
     def _tell(self, at: int, error: msgspec.DecodeError) -> None:
         if not self._told:

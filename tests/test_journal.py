@@ -1,0 +1,104 @@
+"""A journal in files of a bounded size: nothing is lost or read twice where a new one begins, the oldest
+goes, and heartbeats that say nothing new are thinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nouns import beat
+
+from dashboard.replay import Replay
+from peers.commands.up import Tail
+from swarm import journal
+from swarm.events import AnyEvent, Event, Heard, Noted
+from swarm.journal import Journal, Thinned, parts, read_journal
+from swarm.protocol import Phase
+from swarm.types import PeerId
+
+ME = PeerId("me")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FILE", 1000)
+    monkeypatch.setattr(journal, "FILES", 4)
+
+
+def noted(number: int) -> Noted:
+    return Noted(at=float(number), peer=ME, level="info", text=f"{number:04}")
+
+
+def numbers(events: Any) -> list[int]:
+    return [int(event.at) for event in events]
+
+
+def written(path: Path, numbers: range) -> Journal:
+    kept = Journal(path)
+    for number in numbers:
+        kept(noted(number))
+    return kept
+
+
+def test_a_journal_has_files_of_one_size_and_the_oldest_goes(tmp_path: Path) -> None:
+    kept = written(tmp_path / "journal.jsonl", range(200))
+    kept.close()
+    files = [file for _, file in parts(kept.path)]
+    assert len(files) == 4 and files[-1] == kept.path and not kept.lost
+    assert all(1000 <= file.stat().st_size < 1100 for file in files[:-1])
+    found = numbers(read_journal(kept.path))
+    assert found == list(range(found[0], 200)) and 30 < len(found) < 100
+    again = written(kept.path, range(200, 210))
+    again.close()
+    assert numbers(read_journal(kept.path))[-15:] == list(range(195, 210))
+
+
+@pytest.mark.parametrize("every", [1, 7, 30])
+def test_who_follows_a_journal_reads_every_event_once_though_files_begin_meanwhile(
+    tmp_path: Path, every: int
+) -> None:
+    kept, tail, found = Journal(tmp_path / "journal.jsonl"), Tail(tmp_path / "journal.jsonl"), list[int]()
+    for number in range(200):
+        kept(noted(number))
+        if number % every == 0:
+            found += numbers(tail.news())
+    assert found + numbers(tail.news()) == list(range(200))
+
+
+def test_who_slept_while_files_went_goes_on_with_the_oldest_that_is_there(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "journal.jsonl")
+    kept = written(tail.path, range(3))
+    assert numbers(tail.news()) == [0, 1, 2]
+    for number in range(3, 300):
+        kept(noted(number))
+    found = numbers(tail.news())
+    assert found == list(range(found[0], 300)) and found[0] > 3
+
+
+def test_a_replay_has_all_files(tmp_path: Path) -> None:
+    kept = written(tmp_path / "journal.jsonl", range(1, 60))
+    assert len(parts(kept.path)) == 4
+    found: list[AnyEvent] = list(read_journal(kept.path))
+    replay = Replay(kept.path)
+    assert (replay.span.first, replay.span.last) == (found[0].at, 59.0)
+    for at in (found[0].at, 30.5, 59.0):
+        assert replay.moment(at).state.view(at) == Replay(found).moment(at).state.view(at)
+
+
+def test_heartbeats_that_say_nothing_new_are_thinned() -> None:
+    kept: list[Event] = []
+    sink = Thinned(kept.append)
+
+    def hears(peer: str, **changes: Any) -> bool:
+        before = len(kept)
+        sink(Heard(at=0.0, peer=ME, subject=PeerId(peer), beat=beat(**changes)))
+        return len(kept) > before
+
+    assert [hears("a", seq=seq, inbox=seq) for seq in range(1, 7)] == [True, False, True, False, True, False]
+    assert hears("b", seq=1) and hears("a", seq=9), "each peer's own, and one after some were lost"
+    changes = [{"version": 1}, {"weights": "b" * 64}, {"incarnation": 2}, {"phase": Phase.LEAVING}]
+    for seq, change in enumerate(changes, 100):
+        assert hears(f"c{seq}", seq=seq) and hears(f"c{seq}", seq=seq + 1, **change)
+    sink(noted(1))
+    assert kept[-1] == noted(1)
