@@ -39,6 +39,7 @@ class Service(StrEnum):
     RELEASE = "release"
     WAY = "way"
     LINE = "line"
+    BEATS = "beats"
     STATE = "state"
     TRAINED = "trained"
     HISTORY = "history"
@@ -76,6 +77,7 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.RELEASE: ServiceRow(16, REQUEST, "everybody", "ReleaseQuery", "frame of the Release, or nothing"),
     Service.WAY: ServiceRow(16, REQUEST, "everybody", "WayQuery", "Way: releases from a version to another"),
     Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
+    Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
     Service.TRAINED: ServiceRow(16, REQUEST, "learners", "nothing", "TrainedSteps: which groups are in them"),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
@@ -354,6 +356,7 @@ class Part(StrEnum):
     REWARDS = "rewards"
     DISK = "disk"
     MEMBERSHIP = "membership"
+    IDENTITY = "identity"
 
 
 class PartRow(NamedTuple):
@@ -377,4 +380,5 @@ PARTS: Mapping[str, PartRow] = {
     Part.REWARDS: PartRow("a reward function failed", "cannot be computed"),
     Part.DISK: PartRow("a file could not be written or is damaged", momentary=True),
     Part.MEMBERSHIP: PartRow("it ends soon and nobody renews it", "is not renewed", momentary=True),
+    Part.IDENTITY: PartRow("another process has the same key", "is another process's too", momentary=True),
 }

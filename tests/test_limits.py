@@ -28,6 +28,7 @@ from peers.roles.observer import Past
 from peers.roles.state_transfer import Offer
 from peers.runtime.contacts import Kept
 from peers.runtime.frames import Frames
+from peers.runtime.identity_check import BeatQuery
 from swarm import events, wire
 from swarm.config import DelayLaw, Sampling
 from swarm.core.lineage import Line, PointQuery
@@ -80,6 +81,7 @@ DECODED = {
     "WayQuery": WayQuery,
     "PointQuery": PointQuery,
     "Line": Line,
+    "BeatQuery": BeatQuery,
     "bytes": wire.Envelope,
     "Announcement": Announcement,
     "Contribution": Contribution,

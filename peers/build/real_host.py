@@ -8,6 +8,7 @@ Not handled here: opening the node (peers.build.local_peer), what the role does.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -135,11 +136,20 @@ def real_host(
 
 @asynccontextmanager
 async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> AsyncIterator[None]:
-    """Renew memberships and keep addresses while the body runs."""
+    """Renew memberships, keep addresses and look for another process with this key while the body runs.
+    Raises Refusal when there is a newer one."""
     owner = run.owner() if run.is_owners else None
     renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
-    async with renewal.running(), local.contacts.running(host, node.network.seek):
-        yield
+    async with (
+        renewal.running(),
+        local.contacts.running(host, node.network.seek),
+        asyncio.TaskGroup() as tasks,
+    ):
+        asking = tasks.create_task(host.identity.ask_forever())
+        try:
+            yield
+        finally:
+            asking.cancel()
 
 
 def sources(node: Node, invite: Invite) -> list[PeerId]:

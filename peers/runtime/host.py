@@ -27,6 +27,7 @@ from peers.runtime.changes import Changes
 from peers.runtime.clock_check import ClockCheck
 from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames
+from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.releases import ReleaseExchange
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
@@ -100,6 +101,7 @@ class Host:
         self.disk = DiskFaults(self)
         self.releases = ReleaseExchange(self, shelf)
         self._changes, self._clock_check = Changes(), ClockCheck(self)
+        self.identity = IdentityCheck(self)
         self._beat_now = asyncio.Event()
         self._seq = 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
@@ -173,6 +175,7 @@ class Host:
         """Serve and run the role's coroutine until it ends; then say goodbye and end the services."""
         self.releases.restore()
         await self.releases.serve()
+        await self.identity.serve()
         async with asyncio.TaskGroup() as tasks:
             self._emit_traffic()  # bytes from before; from here on events come at a fixed interval
             services = [tasks.create_task(service) for service in self._services()]
@@ -188,19 +191,22 @@ class Host:
             finally:
                 self._emit_traffic()
                 self.status.phase = Phase.LEAVING
-                self.emit(
-                    events.Left, name=self.who.name, reason="asked to stop" if self.stop.is_set() else "ended"
-                )
-                with contextlib.suppress(NetError):
-                    await self._send_bundle()
-                    await self._send_beat()
+                if not self.identity.replaced:
+                    await self._say_goodbye()
                 for service in services:
                     service.cancel()
 
+    async def _say_goodbye(self) -> None:
+        reason = "asked to stop" if self.stop.is_set() else "ended"
+        self.emit(events.Left, name=self.who.name, reason=reason)
+        with contextlib.suppress(NetError):
+            await self._send_bundle()
+            await self._send_beat()
+
     def _services(self) -> list[Any]:
         takers: dict[Topic, Callable[[bytes], object]] = {
-            Topic.BEAT: self._hear_beat,
-            Topic.BEAT_SAMPLER: self._hear_beat,
+            Topic.BEAT: self.hear_beat,
+            Topic.BEAT_SAMPLER: self.hear_beat,
             Topic.RELEASE: self.releases.hear,
             Topic.EVENT: self._hear_events,
         }
@@ -220,16 +226,16 @@ class Host:
 
     async def hear_samplers(self) -> None:
         """Listen to samplers' heartbeats until cancelled; otherwise only observers do."""
-        await self.listen(Topic.BEAT_SAMPLER, self._hear_beat)
+        await self.listen(Topic.BEAT_SAMPLER, self.hear_beat)
 
     async def listen(self, name: Topic, take: Callable[[bytes], object]) -> None:
         """Hand each message of a topic to `take` until cancelled; a WireError of it becomes a Rejected
         event."""
         async with self.ports.gossip.subscribe(self.topic(name)) as messages:
             async for sender, data in messages:
-                self._take(take, name, sender, data)
+                self.take(take, name, sender, data)
 
-    def _take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
+    def take(self, take: Callable[[bytes], object], kind: str, sender: PeerId, data: bytes) -> None:
         try:
             take(data)
         except wire.WireError as error:
@@ -239,13 +245,14 @@ class Host:
         """Open a frame of this run. Raises WireError for everything else."""
         return self.frames.open(data, limit)
 
-    def _hear_beat(self, data: bytes) -> None:
+    def hear_beat(self, data: bytes) -> None:
         opened = self.open(data, BEAT_LIMIT)
         beat = wire.decode(opened.body, Beat)
         if (why := self.distrust(opened, beat.role)) is not None:
             raise wire.WireError(f"heartbeat of {opened.sender}: {why}")
         if beat.mirror >= 0 and not self.invited(opened, beat.role):
             beat = msgspec.structs.replace(beat, mirror=-1)  # who is asked first can delay everybody
+        self.identity.hear(opened.sender, beat, data)
         before = self.roster.beat(opened.sender)
         if opened.sender == self.ports.me or not self.roster.hear(opened.sender, beat, self.now()):
             return
@@ -369,9 +376,9 @@ class Host:
                 if sealed := self.releases.sealed_newest():
                     await self.ports.board.put(self.topic(Key.NEWEST), sealed, ttl=RECORD_SECONDS)
             if not self.roster.learners():
-                for name, take in ((Key.MEMBER, self._hear_beat), (Key.NEWEST, self.releases.hear)):
+                for name, take in ((Key.MEMBER, self.hear_beat), (Key.NEWEST, self.releases.hear)):
                     for sender, sealed in (await self.ports.board.get(self.topic(name))).items():
-                        self._take(take, name, sender, sealed)
+                        self.take(take, name, sender, sealed)
             await self.ports.clock.sleep(RECORD_SECONDS / 3)
 
     def _seal_beat(self, beat: Beat) -> bytes:
