@@ -232,4 +232,4 @@ VERDICTS = (*map(str, Verdict), "expired")
 
 def known_verdicts(counts: dict[str, int]) -> dict[str, int]:
     """The known verdicts among reported counts."""
-    return {verdict: whole(counts[verdict]) for verdict in VERDICTS if counts.get(verdict)}
+    return {verdict: groups for verdict in VERDICTS if (groups := whole(counts.get(verdict, 0)))}

@@ -79,7 +79,9 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.LINE: ServiceRow(16, REQUEST, "everybody", "PointQuery", "Line: what a release was made of"),
     Service.BEATS: ServiceRow(16, REQUEST, "everybody", "BeatQuery", "frame of such a Beat, or nothing"),
     Service.STATE: ServiceRow(16, REQUEST, "learners", "digest of a release's weights", "Offer"),
-    Service.TRAINED: ServiceRow(16, REQUEST, "learners", "nothing", "TrainedSteps: which groups are in them"),
+    Service.TRAINED: ServiceRow(
+        16, REQUEST, "learners", "TrainedQuery", "TrainedSteps: which groups are in them"
+    ),
     Service.HISTORY: ServiceRow(16, REQUEST, "seeds and observers", "nothing", "Past: the page's snapshot"),
     Service.RENEW: ServiceRow(
         16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"

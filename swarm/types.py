@@ -201,7 +201,13 @@ class TrainedStep(Struct):
     groups: Annotated[bytes, Meta(max_length=64 * MARK_BYTES * MARKED)]
     """Marks of the groups of all members (`swarm.core.trained.mark`)."""
     weights: Digest = Digest("")
-    """Of the version that it made; empty where the learner did not get to know them."""
+    """Of the version that it made; empty where nobody knows them."""
+
+
+class TrainedQuery(Struct, tag="trained-query"):
+    """Asks a learner for its last steps and its policy's."""
+
+    since: Count  # the first version whose step is asked for
 
 
 class TrainedSteps(Struct, tag="trained"):
@@ -274,8 +280,7 @@ class WayQuery(Struct, tag="way-query"):
 
 
 class Way(Struct, tag="way"):
-    """Releases as their publishers signed them, each a patch after the one before; none where no way is
-    known."""
+    """Releases as their publishers signed them, each a patch on the one before; none if none is known."""
 
     releases: Annotated[
         tuple[Annotated[bytes, Meta(max_length=RELEASE_LIMIT.sealed)], ...], Meta(max_length=WAY_STEPS)

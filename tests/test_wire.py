@@ -31,6 +31,7 @@ from swarm.types import (
     ReleaseQuery,
     Struct,
     Times,
+    TrainedQuery,
     TrainedStep,
     TrainedSteps,
     Verdict,
@@ -103,6 +104,7 @@ NOUNS = [
     WayQuery(to=Digest("a" * 64), held=(Digest("b" * 64),)),
     Way(releases=(b"sealed",)),
     STEP := TrainedStep(version=3, parent=Digest("c" * 64), members=(PeerId("learner-0"),), groups=bytes(16)),
+    TrainedQuery(since=1),
     TrainedSteps(steps=(STEP,)),
     Spec(
         protocol=1,

@@ -30,7 +30,7 @@ from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
 from swarm.net.ports import NetError, Refused
 from swarm.protocol import Service
 from swarm.tasks.base import RewardError
-from swarm.types import MARKED, Digest, Group, PeerId, Struct, TrainedStep, TrainedSteps
+from swarm.types import MARKED, Digest, Group, PeerId, Struct, TrainedQuery, TrainedStep, TrainedSteps
 
 T = TypeVar("T")
 
@@ -86,6 +86,8 @@ class TrainedGroups:
         """The groups of my last steps, by their marks."""
         self._follows = False
         """My policy is what my last step made."""
+        self._told = (0, Digest(""))
+        """The last version whose steps all other learners told me, and its weights."""
         self._unread: list[Kept] = []
         """Groups that the disk had and that no policy was asked about yet."""
         self._trained: set[bytes] = set()
@@ -169,8 +171,8 @@ class TrainedGroups:
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        self._ledger.hear(await self._ask())
         policy = Policy(*self._at(), parent)
+        await self._hear(policy)
         steps, lost = self._ledger.split(policy)
         self._trained = set().union(*(marks_of(step.groups) for step in steps))
         self._drop(self._trained)
@@ -250,29 +252,39 @@ class TrainedGroups:
 
     # --- among learners -------------------------------------------------------------------------------------
 
-    async def _tell(self, sender: PeerId, request: bytes) -> bytes:
+    async def _tell(self, sender: PeerId, question: bytes) -> bytes:
+        try:
+            since = wire.decode(question, TrainedQuery).since
+        except wire.WireError as error:
+            raise Refused(str(error)) from error
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are told what was trained")
         if self._follows:
             self._ledger.name(*self._at())
-        return wire.encode(TrainedSteps(steps=tuple(self._ledger.told()[-TOLD:])))
+        return wire.encode(TrainedSteps(steps=tuple(self._ledger.told(since)[-TOLD:])))
 
-    async def _ask(self) -> list[TrainedStep]:
-        """What the other learners know of the steps of the last versions."""
-        host = self._host
+    async def _hear(self, policy: Policy) -> None:
+        """Ask the other learners which steps the policy is made of: those since the last policy that all told
+        me of, where that is a part of it, else all that they know."""
+        host, (version, weights) = self._host, self._told
         others = [peer for peer in host.roster.learners() if peer != host.ports.me]
-        told = await asyncio.gather(*map(self._ask_one, others))
-        return [step for steps in told for step in steps]
+        since = version if self._ledger.line(policy).get(version) == weights else 0
+        told = await asyncio.gather(*(self._ask(peer, since) for peer in others))
+        self._ledger.hear(step for steps in told for step in steps or ())
+        if None not in told:
+            self._told = (policy.version, policy.weights)
 
-    async def _ask_one(self, learner: PeerId) -> Sequence[TrainedStep]:
+    async def _ask(self, learner: PeerId, since: int) -> Sequence[TrainedStep] | None:
+        """What a learner knows; None where it does not say."""
+        question = wire.encode(TrainedQuery(since=since))
         try:
-            answer = await self._host.ports.mail.send(learner, Service.TRAINED, b"", ASKED)
+            answer = await self._host.ports.mail.send(learner, Service.TRAINED, question, ASKED)
             return wire.decode(answer, TrainedSteps).steps
         except NetError:
-            return ()
+            return None
         except wire.WireError as error:
             self._host.emit(events.Rejected, sender=learner, kind=Service.TRAINED, reason=str(error))
-            return ()
+            return None
 
 
 def marks(batch: Sequence[Waiting]) -> bytes:

@@ -28,9 +28,16 @@ class ClockCheck:
             return
         self._told = wrong
         if wrong:
-            text = (
-                f"the clock of this machine is {abs(wrong):.0f} s {'ahead of' if wrong > 0 else 'behind'} the"
-                " other peers': ages are counted around it; set it, for example with `timedatectl set-ntp"
-                " true`, and start this peer again"
+            advice = (
+                "ages are counted around it; set it, for example with `timedatectl set-ntp true`, and start"
+                " this peer again"
             )
-            self._host.emit(events.Noted, level="warning", text=text)
+            self._host.emit(events.Noted, level="warning", text=f"{wrong_clock(wrong)}: {advice}")
+
+
+def wrong_clock(ahead: float) -> str:
+    """That this machine's clock is so many seconds ahead of the others'; empty where it is right."""
+    if not ahead:
+        return ""
+    where = "ahead of" if ahead > 0 else "behind"
+    return f"the clock of this machine is {abs(ahead):.0f} s {where} the other peers'"

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from peers.errors import say
+from peers.runtime.clock_check import wrong_clock
 from peers.runtime.host import Host
 from peers.runtime.membership_renewal import ending
 from peers.runtime.status import PeerStatus
@@ -75,7 +76,12 @@ async def _show(host: Host) -> None:
 
 
 def _line(host: Host) -> str:
-    parts = (sentence(host.status, host.who.role, host.now()), ending(host.frames.membership, host.now()))
+    now = host.now()
+    parts = (
+        sentence(host.status, host.who.role, now),
+        ending(host.frames.membership, now),
+        wrong_clock(host.roster.wrong()),
+    )
     return "; ".join(filter(None, parts))
 
 

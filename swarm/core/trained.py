@@ -69,10 +69,11 @@ class TrainedLedger:
         self.mine = [step for step in self.mine if step.version >= below]
         self._others = {key: step for key, step in self._others.items() if step.version >= below}
 
-    def told(self) -> list[TrainedStep]:
-        """What another learner is told, oldest first."""
+    def told(self, since: int) -> list[TrainedStep]:
+        """What another learner is told, from the step to version `since` on."""
         named = {(step.version, step.weights): step for step in self.mine if step.weights}
-        return sorted((self._others | named).values(), key=lambda step: step.version)
+        steps = (step for step in (self._others | named).values() if step.version >= since)
+        return sorted(steps, key=lambda step: step.version)
 
     def line(self, policy: Policy) -> dict[int, Digest]:
         """Version -> weights, from the policy down as far as parents are known."""

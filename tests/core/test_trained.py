@@ -80,7 +80,7 @@ def test_what_others_stepped_says_which_groups_are_in_the_line() -> None:
     mine.hear([step(2, "1", "2", groups=b"theirs.."), step(2, "1", "e", groups=b"forked..")])
     steps, _ = mine.split(Policy(2, digest("2"), digest("1")))
     assert {each.groups for each in steps} == {bytes([1]) * 8, b"theirs.."}
-    assert {each.weights for each in mine.told()} == {digest("1"), digest("2"), digest("e")}
+    assert {each.weights for each in mine.told(0)} == {digest("1"), digest("2"), digest("e")}
 
 
 def test_a_step_below_what_is_known_of_the_line_counts_as_trained() -> None:
