@@ -9,6 +9,7 @@ Not handled here: when a release is better, what the round does next (peers.role
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 from peers.roles.own_release import Had, OwnRelease
@@ -36,6 +37,7 @@ class CatchUp:
     ) -> None:
         self._host, self._learner, self._transfer = host, learner, transfer
         self._own_release = own_release
+        self._taken = asyncio.Queue[tuple[Release, Had]]()
         self._no_state_before = -math.inf
         """The time until which no state is asked for."""
 
@@ -43,8 +45,17 @@ class CatchUp:
         """Load the better release. None when that failed; the learner is unchanged then."""
         return await self._take_state() or await self._load()
 
-    async def report(self, taken: Release, had: Had) -> None:
-        """Say what became of the version that I had, now that I took another release."""
+    def took(self, taken: Release, had: Had) -> None:
+        """I took a release, and had that version."""
+        self._taken.put_nowait((taken, had))
+
+    async def run(self) -> None:
+        """Say what became of each version that I had, beside the round, until cancelled: where two lines part
+        is asked of others."""
+        while True:
+            await self._report(*await self._taken.get())
+
+    async def _report(self, taken: Release, had: Had) -> None:
         host, fork = self._host, None
         if had.version >= 0 and not had.is_of_its_round(taken):
             fork = await host.releases.lines.fork(had.released, taken)

@@ -100,7 +100,8 @@ class LearnerPeer:
         await self.transfer.serve()
         async with asyncio.TaskGroup() as tasks:
             own = self.own_release
-            beside = [tasks.create_task(run()) for run in (own.next.run, own.run, self.next_gradient.run)]
+            runs = (own.next.run, own.run, self.next_gradient.run, self.trained.run, self._catch_up.run)
+            beside = [tasks.create_task(run()) for run in runs]
             await self._begin()
             await self._run_rounds()
             for task in beside:
@@ -242,13 +243,16 @@ class LearnerPeer:
                 return Cause.OUT_OF_MEMORY
             if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
+        await self.trained.settled()
+        if self.trained.has(self._batch):
+            self._give_back_batch()
+            return Cause.BATCH_REFUSED
         self._report.add("learn", host.now() - start)
         self._breaks, self._patient_until = 0, host.now() + 2 * self._learnt_ahead
         return Cause.GRADIENT_READY if self.own_release.is_settled() else Cause.GRADIENT_EARLY
 
     def _drop_unbelieved(self) -> bool:
-        """Remove groups that are not believed from the batch; the gradient leaves them out already. False
-        when no group is left."""
+        """Remove groups that are not believed from the batch and its gradient. False when none is left."""
         assert self._gradient is not None
         self._checks = {
             item.group.id: check for item, check in zip(self._batch, self._gradient.checks, strict=True)
@@ -310,8 +314,7 @@ class LearnerPeer:
         return Cause.AVERAGED
 
     async def _without_round(self) -> Cause:
-        """Other learners are ready and no round succeeded: one steps alone, the others keep their
-        gradient."""
+        """No round of those that are ready succeeded: one steps alone, others keep their gradient."""
         mine = not self.own_release.is_overtaken() and await self.other_learners.my_turn()
         if self.own_release.is_overtaken():
             return Cause.AHEAD_SEEN
@@ -339,8 +342,7 @@ class LearnerPeer:
         return Cause.STEPPED
 
     def _policy_lost(self, error: RankLost) -> Cause:
-        """A rank process was lost, and the policy with it: the version is -1 until the newest release is
-        loaded, and `fetch` gives the batch back."""
+        """A rank process was lost, and the policy with it: `fetch` loads the newest release."""
         self._faults.failed(Part.LEARNER, f"{error}: going on from the newest release with a fresh optimizer")
         return Cause.FETCH_FAILED if self.round.state is State.CATCHING_UP else Cause.AHEAD_SEEN
 
@@ -358,7 +360,7 @@ class LearnerPeer:
         self._forget_batch()
 
     def _give_back_batch(self) -> None:
-        self.inbox.batcher.give_back(self._batch)
+        self.trained.give_back(self._batch)
         self._forget_batch()
 
     def _forget_batch(self) -> None:
@@ -381,7 +383,7 @@ class LearnerPeer:
         if behind is None:
             return Cause.FETCH_FAILED
         await self._hold_loaded(behind.parent, had.version, had.weights)
-        await self._catch_up.report(behind, had)
+        self._catch_up.took(behind, had)
         self.host.beat_now()
         return Cause.LOADED
 
@@ -395,4 +397,4 @@ class LearnerPeer:
         draft = self.host.releases.draft
         self.own_release.begin(await self.host.ports.work.run(Kind.COPY, self.learner.snapshot, draft))
         await self.own_release.packed()
-        await self.trained.loaded(parent, had, weights)
+        self.trained.loaded(parent, had, weights)

@@ -86,6 +86,9 @@ class TrainedGroups:
         """The groups of my last steps, by their marks."""
         self._follows = False
         """My policy is what my last step made."""
+        self._loaded: Policy | None = None
+        """What I loaded, until my groups are where they belong."""
+        self._news = asyncio.Event()
         self._told = (0, Digest(""))
         """The last version whose steps all other learners told me, and its weights."""
         self._unread: list[Kept] = []
@@ -165,13 +168,38 @@ class TrainedGroups:
         self._say(events.Dropped, [kept.group for kept in self._unread], why="of another line")
         self._unread = []
 
-    async def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
-        """My version was loaded, and made from `parent`; before I had version `had` with these weights. Put
-        my groups where they belong."""
+    def loaded(self, parent: Digest, had: int, weights: Digest) -> None:
+        """My version was loaded, and made from `parent`; before I had version `had` with these weights."""
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        policy = Policy(*self._at(), parent)
+        self._loaded = Policy(*self._at(), parent)
+        self._news.set()
+
+    async def run(self) -> None:
+        """After each load put my groups where they belong, beside the round, until cancelled: others answer
+        while I learn, and wait for no learner that asks."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while (policy := self._loaded) is not None:
+                await self._place_groups(policy)
+                if self._loaded is policy:
+                    self._loaded = None
+            self._host.move()
+
+    async def settled(self) -> None:
+        """Wait until my groups are where they belong."""
+        while self._loaded is not None:
+            await self._host.changed(ASKED)
+
+    def give_back(self, batch: Sequence[Waiting]) -> None:
+        """Return a batch that is not trained on, but for what others have trained."""
+        gone = [item for item in batch if mark(item.group.id) in self._trained]
+        self._inbox.drop(gone, "duplicate")
+        self._inbox.batcher.give_back([item for item in batch if item not in gone])
+
+    async def _place_groups(self, policy: Policy) -> None:
         await self._hear(policy)
         steps, lost = self._ledger.split(policy)
         self._trained = set().union(*(marks_of(step.groups) for step in steps))

@@ -104,8 +104,7 @@ def test_the_groups_of_both_gradients_come_back_when_a_release_overtakes_them(
 ) -> None:
     watched = Watched(monkeypatch)
     flip_bits(monkeypatch)
-    # a learner that falls in asks for more than a release, and has to be there before the next one
-    told = Told(msgspec.structs.replace(waiting(True), links=SimulatedLinks(bandwidth=6000.0)))
+    told = Told(waiting(True))
     assert len(told.of(Snapped)) > 2 and watched.several() == {}
     assert_all_groups_are_somewhere(told)
 
