@@ -69,9 +69,10 @@ class RecordLog:
         return self.current
 
     def remove(self, segment: int) -> None:
-        """Remove a segment that is not the current one. Raises OSError."""
+        """Remove a segment that is not the current one, if it is still there: two groups of one segment may be
+        done at a time. Raises OSError."""
         self._path(segment).unlink(missing_ok=True)
-        del self.sizes[segment]
+        self.sizes.pop(segment, None)
 
     def close(self) -> None:
         if self._file is not None:

@@ -58,6 +58,15 @@ def test_a_record_that_was_acknowledged_outlives_a_failure_at_any_step(tmp_path:
     assert found == records
 
 
+def test_a_segment_that_is_removed_twice_is_gone_and_costs_nothing_else(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log", 1)
+    first, second = log.append([b"one"]), log.append([b"two"])
+    for _ in range(2):
+        log.remove(first)
+    log.close()
+    assert first != second and read(tmp_path / "log") == [b"two"]
+
+
 def test_a_log_that_was_never_written_is_empty_and_makes_no_folder(tmp_path: Path) -> None:
     assert read(tmp_path / "log") == [] and not (tmp_path / "log").exists()
 
