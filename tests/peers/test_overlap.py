@@ -77,6 +77,7 @@ def test_a_gradient_is_of_the_version_before_the_one_that_it_is_stepped_from(
     assert len(told.of(Trained)) == len(steps.taken)
 
 
+@pytest.mark.slow
 def test_the_window_counts_the_version_that_a_gradient_waits() -> None:
     told = Told(waiting(True, window=Window(versions=2)))
     ages = Counter[int]()
@@ -128,6 +129,7 @@ def test_a_policy_that_is_lost_with_a_gradient_is_fetched_again(
     assert watched.several() == {}
 
 
+@pytest.mark.slow
 def test_a_gradient_that_does_not_fit_in_memory_costs_its_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
