@@ -27,7 +27,7 @@ from peers.build.run_folder import BASE, MODEL_FILES, TASK, DamagedSpec, RunFold
 from peers.errors import CannotHere, Refusal, Unreached, say
 from swarm import PROTOCOL, wire
 from swarm.durable import copy_durably, make_folder, sync
-from swarm.net.ports import Mail, NetError, Refused
+from swarm.net.ports import Mail, NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.run_types import Spec
 from swarm.tasks import task_files
@@ -58,10 +58,7 @@ async def serve(mail: Mail, run: RunFolder) -> dict[str, str]:
     damaged = await asyncio.to_thread(damaged_files, run)
 
     async def answer(sender: PeerId, request: bytes) -> bytes:
-        try:
-            ask = wire.decode(request, FileRequest)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        ask = read_question(request, FileRequest)
         if ask.run != run.digest:
             raise Refused(f"this is a peer of run {run.digest[:12]}, not of {ask.run[:12]}")
         if not ask.file:

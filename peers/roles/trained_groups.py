@@ -27,7 +27,7 @@ from peers.runtime.host import Host
 from swarm import events, wire
 from swarm.core.batcher import Waiting
 from swarm.core.trained import Policy, TrainedLedger, mark, marks_of
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import Service
 from swarm.tasks.base import RewardError
 from swarm.types import MARKED, Digest, Group, PeerId, Struct, TrainedQuery, TrainedStep, TrainedSteps
@@ -281,10 +281,7 @@ class TrainedGroups:
     # --- among learners -------------------------------------------------------------------------------------
 
     async def _tell(self, sender: PeerId, question: bytes) -> bytes:
-        try:
-            since = wire.decode(question, TrainedQuery).since
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        since = read_question(question, TrainedQuery).since
         if sender not in self._host.roster.learners():
             raise Refused("only learners of this run are told what was trained")
         if self._follows:

@@ -17,7 +17,7 @@ from peers.errors import Refusal, say
 from peers.runtime.faults import FaultReport
 from swarm import wire
 from swarm.core.roster import REMEMBERED
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Part, Service, Topic
 from swarm.types import Beat, PeerId, Struct
 
@@ -111,10 +111,7 @@ class IdentityCheck:
             host.take(host.hear_beat, Service.BEATS, peer, sealed)
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
-        try:
-            asked = wire.decode(question, BeatQuery)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        asked = read_question(question, BeatQuery)
         lives = self._heard.get(sender, {})
         other = max((life for life in lives if life != asked.incarnation), default=None)
         return b"" if other is None else lives[other][1]

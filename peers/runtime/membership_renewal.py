@@ -28,7 +28,7 @@ from swarm.core.membership import needs_membership
 from swarm.durable import write_durably
 from swarm.identity import Keyring
 from swarm.invite import Delegate
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, Refused, read_question
 from swarm.protocol import ROLES, Kind, Part, Role, Service
 from swarm.run_types import Membership
 from swarm.types import PeerId
@@ -155,10 +155,7 @@ class MembershipRenewal:
     async def _answer(self, sender: PeerId, message: bytes) -> bytes:
         host = self._host
         assert self._renews is not None
-        try:
-            old = wire.decode(message, Membership)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        old = read_question(message, Membership)
         role = old.delegation.role
         # the role is checked first: signatures cost time, and such a membership is never needed
         if not needs_membership(role, host.config.run.private):

@@ -17,7 +17,7 @@ from swarm import wire
 from swarm.core.ladder import cheapest
 from swarm.core.releases import Releases
 from swarm.limits import WAY_BASES
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, read_question
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Release, Way, WayQuery
 
@@ -72,10 +72,7 @@ class MissedReleases:
         return tuple(step.release for step in steps)
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
-        try:
-            asked = wire.decode(question, WayQuery)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        asked = read_question(question, WayQuery)
         ends = self._candidates.by_weights().get(asked.to, ())
         ways = [way for end in ends if (way := self._way(end, asked.held))]
         way = min(ways, key=len, default=())

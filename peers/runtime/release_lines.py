@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swarm import events, wire
 from swarm.core.lineage import Fork, Line, Lineage, Point, PointQuery
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, read_question
 from swarm.protocol import Service
 from swarm.types import PeerId, Release
 
@@ -59,8 +59,5 @@ class ReleaseLines:
             self._host.emit(events.Rejected, sender=peer, kind=Service.LINE, reason=str(error))
 
     async def _answer(self, sender: PeerId, question: bytes) -> bytes:
-        try:
-            asked = wire.decode(question, PointQuery)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        asked = read_question(question, PointQuery)
         return wire.encode(self.lineage.told((asked.version, asked.weights)))

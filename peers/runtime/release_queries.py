@@ -14,7 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from swarm import wire
-from swarm.net.ports import NetError, Refused
+from swarm.net.ports import NetError, read_question
 from swarm.protocol import ROLES, Service, Topic
 from swarm.types import Digest, PeerId, ReleaseQuery
 
@@ -101,10 +101,7 @@ class ReleaseQueries:
 
     async def _answer_release(self, sender: PeerId, question: bytes) -> bytes:
         """The release that is sought as its publisher signed it; empty when it is not known here."""
-        try:
-            sought = wire.decode(question, ReleaseQuery)
-        except wire.WireError as error:
-            raise Refused(str(error)) from error
+        sought = read_question(question, ReleaseQuery)
         known = self._releases.known(sought.version, sought.weights)
         found = min(known, key=lambda release: abs(release.released - sought.released), default=None)
         return self._releases.sealed(found) if found else b""

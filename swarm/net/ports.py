@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from swarm import wire
 from swarm.protocol import Kind
 from swarm.types import PeerId
 
@@ -57,6 +58,15 @@ class Refused(NetError):
 
 class Busy(Refused):
     """The peer is busy with others. The caller may ask again later."""
+
+
+def read_question(message: bytes, kind: type[T]) -> T:
+    """What a handler of mail was asked. Raises Refused for what is no such question: whoever sent it is told
+    why."""
+    try:
+        return wire.decode(message, kind)
+    except wire.WireError as error:
+        raise Refused(str(error)) from error
 
 
 class RoundLost(NetError):

@@ -23,11 +23,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from swarm.blocks import CARRIED, MOST, Buffer, leaf_list
-from swarm.net.ports import Mail, Refused
+from swarm.net.ports import Mail, Refused, read_question
 from swarm.net.turns import AnswerTurns
 from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Struct
-from swarm.wire import WireError, decode, encode
+from swarm.wire import encode
 
 BlockNumber = Annotated[int, Meta(ge=0, le=MOST)]
 """Place of a block in its version, from 0, or how many there are."""
@@ -226,10 +226,7 @@ class Sharing:
         return encode(Holding(has=shared.bitmap, fellows=fellows))
 
     def _open(self, sender: PeerId, message: bytes) -> tuple[BlockQuery, Shared]:
-        try:
-            query = decode(message, BlockQuery)
-        except WireError as error:
-            raise Refused(str(error)) from error
+        query = read_question(message, BlockQuery)
         if (shared := self._find(sender, query)) is None:
             raise Refused("not held here")
         shared.asked(sender, query.addresses)
