@@ -69,8 +69,7 @@ class RecordLog:
         return self.current
 
     def remove(self, segment: int) -> None:
-        """Remove a segment that is not the current one, if it is still there: two of its groups may be done
-        at a time. Raises OSError."""
+        """Remove a segment that is not the current one, if it is still there. Raises OSError."""
         self._path(segment).unlink(missing_ok=True)
         self.sizes.pop(segment, None)
 

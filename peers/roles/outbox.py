@@ -79,7 +79,8 @@ class Outbox:
     async def done(self, group: str) -> None:
         if (segment := self._forget(group)) is not None:
             await self._log.keep(wire.encode(Done(group)), durably=False)
-            if not self._segments[segment]:
+            if self._segments.get(segment) == set():
+                del self._segments[segment]  # of two groups that are done at a time the first one removes it
                 await self._log.remove([segment])
 
     def _forget(self, group: str) -> int | None:

@@ -86,9 +86,8 @@ class TrainedGroups:
         """The groups of my last steps, by their marks."""
         self._follows = False
         """My policy is what my last step made."""
-        self._loaded: Policy | None = None
+        self._loaded = asyncio.Queue[Policy]()
         """What I loaded, until my groups are where they belong."""
-        self._news = asyncio.Event()
         self._told = (0, Digest(""))
         """The last version whose steps all other learners told me, and its weights."""
         self._unread: list[Kept] = []
@@ -173,25 +172,20 @@ class TrainedGroups:
         if self._follows:
             self._ledger.name(had, weights)
         self._follows = False
-        self._loaded = Policy(*self._at(), parent)
-        self._news.set()
+        self._loaded.put_nowait(Policy(*self._at(), parent))
 
     async def run(self) -> None:
         """After each load put my groups where they belong, beside the round, until cancelled: others answer
         while I learn, and wait for no learner that asks."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while (policy := self._loaded) is not None:
+            policy = await self._loaded.get()
+            if self._loaded.empty():  # else there is a later one
                 await self._place_groups(policy)
-                if self._loaded is policy:
-                    self._loaded = None
-            self._host.move()
+            self._loaded.task_done()
 
     async def settled(self) -> None:
         """Wait until my groups are where they belong."""
-        while self._loaded is not None:
-            await self._host.changed(ASKED)
+        await self._loaded.join()
 
     def give_back(self, batch: Sequence[Waiting]) -> None:
         """Return a batch that is not trained on, but for what others have trained."""
