@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disks import fill, small_memory_disk
 from swarm_processes import SETTINGS, UNHURRIED, SwarmProcesses, started_swarm, swarm, version
 
 from swarm import PROTOCOL, events, invite
@@ -225,27 +226,8 @@ def test_data_without_the_column_is_named_by_a_whole_swarm_too(house: SwarmProce
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
-    target = tmp_path / "disk"
-    target.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)]
-    mount = subprocess.run(words, capture_output=True, text=True, check=False)
-    if mount.returncode:
-        pytest.skip(f"cannot mount a small file system here: {mount.stderr.strip()}")
-    try:
-        yield target
-    finally:
-        subprocess.run(["umount", "-l", str(target)], check=False)
-
-
-def fill(disk: Path) -> None:
-    """No byte is left."""
-    with open(disk / "ballast", "wb", buffering=0) as ballast:
-        for size in (1 << 16, 1 << 12, 1):
-            while True:
-                try:
-                    ballast.write(bytes(size))
-                except OSError:
-                    break
+    with small_memory_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 def test_a_full_disk_at_the_start_is_named(house: SwarmProcesses, mounted: Path) -> None:

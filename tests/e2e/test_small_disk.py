@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disks import fill, mounted_by
 from swarm_processes import SETTINGS, UNHURRIED, Program, started_swarm
 
 from swarm import events
@@ -26,32 +26,9 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     image, target = tmp_path / "image", tmp_path / "disk"
     with open(image, "wb") as file:
         file.truncate(SIZE)
-    target.mkdir()
-    for words in (
-        ["mkfs.ext4", "-q", "-m", "0", str(image)],
-        ["mount", "-o", "loop", str(image), str(target)],
-    ):
-        try:
-            made = subprocess.run(words, capture_output=True, text=True, check=False)
-        except FileNotFoundError as error:
-            pytest.skip(f"{words[0]} is not here: {error.strerror}")
-        if made.returncode:
-            pytest.skip(f"cannot make and mount a small file system here: {made.stderr.strip()}")
-    try:
-        yield target
-    finally:
-        subprocess.run(["umount", "-l", str(target)], check=False)
-
-
-def fill(disk: Path) -> None:
-    """No byte is left."""
-    with open(disk / "ballast", "ab", buffering=0) as ballast:
-        for size in (1 << 16, 1 << 12, 1):
-            while True:
-                try:
-                    ballast.write(bytes(size))
-                except OSError:
-                    break
+    make = ["mkfs.ext4", "-q", "-m", "0", str(image)]
+    with mounted_by(target, make, ["mount", "-o", "loop", str(image), str(target)]) as disk:
+        yield disk
 
 
 def end(disk: Path) -> None:

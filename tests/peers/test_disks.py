@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disks import small_memory_disk
 from still_host import still_host
 
 from peers import errors
@@ -274,16 +275,8 @@ def test_a_child_whose_log_cannot_be_opened_is_started_without_one(tmp_path: Pat
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, as a folder."""
-    target = tmp_path / "disk"
-    target.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(target)]
-    made = subprocess.run(words, capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"cannot mount a small file system here: {made.stderr.strip()}")
-    try:
-        yield target
-    finally:
-        subprocess.run(["umount", "-l", str(target)], check=False)
+    with small_memory_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 def test_a_peer_that_has_been_here_starts_on_a_disk_that_is_read_only_now_and_gives_what_it_holds(
