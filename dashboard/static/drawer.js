@@ -3,7 +3,7 @@
 // The address has `#peer=<id>` while the drawer is open, so that a person can hand on the link to *my* peer; Back closes it. The
 // dialog is the browser's own: it keeps the focus, Escape closes it, the focus returns to where it was.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { EventList } from "./events.js";
 import { age, ago, bytes, count, duration, figure, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
@@ -55,9 +55,11 @@ export function Drawer({ id }) {
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => { // with the words: a key that is pressed between them and the open dialog would go to the page
     if (id && !dialog.current.open) dialog.current.showModal();
     if (!id && dialog.current.open) dialog.current.close();
+  }, [id]);
+  useEffect(() => {
     if (id && addressed() !== id) location.hash = `peer=${encodeURIComponent(id)}`;
     if (!id && addressed()) history.replaceState(null, "", location.pathname + location.search);
   }, [id]);

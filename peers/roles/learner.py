@@ -71,7 +71,13 @@ class LearnerPeer:
             host, source, decoder, lambda: learner.version, self.other_learners.round_size
         )
         self.transfer = StateTransfer(host, learner)
-        self.trained = TrainedGroups(host, self.inbox, self._at, folder)
+        self.trained = TrainedGroups(
+            host,
+            self.inbox,
+            lambda: (learner.version, self.own_release.weights),
+            lambda: [*self._batch, *self.next_gradient.batch],
+            folder,
+        )
         self.checkpoints = Checkpoints(host, learner, folder, self.trained.saved)
         self._batch: list[Waiting] = []
         self._gradient: Gradient | None = None
@@ -199,8 +205,7 @@ class LearnerPeer:
         return min(waits)
 
     def _fill(self, now: float) -> bool:
-        """Is there a batch to learn on? A batch whose gradient was kept counts when it is this learner's
-        turn, or when other learners are ready."""
+        """Is there a batch to learn on? A kept one counts in my turn, or when others are ready."""
         if not self._batch and (ready := self.next_gradient.take()) is not None:
             self._batch, self._gradient, self._learnt_ahead = ready
             self._drop_unbelieved()
@@ -243,8 +248,7 @@ class LearnerPeer:
                 return Cause.OUT_OF_MEMORY
             if not self._drop_unbelieved():
                 return Cause.BATCH_REFUSED
-        await self.trained.settled()
-        if self.trained.has(self._batch):
+        if await self.trained.has_after_all(self._batch):
             self._give_back_batch()
             return Cause.BATCH_REFUSED
         self._report.add("learn", host.now() - start)
@@ -266,8 +270,7 @@ class LearnerPeer:
         return bool(self._batch)
 
     async def average(self) -> Cause:
-        """Average the gradient over the learners that take part, each with its weight. Mine alone counts when
-        no other learner is ready, or when it is my turn to step alone."""
+        """Average the gradient over the learners that take part; mine counts alone where none is ready."""
         host, settings, start = self.host, self.host.config.run.averaging, self.host.now()
         assert self._gradient is not None
         others = self.other_learners.ready()
@@ -386,9 +389,6 @@ class LearnerPeer:
         self._catch_up.took(behind, had)
         self.host.beat_now()
         return Cause.LOADED
-
-    def _at(self) -> tuple[int, Digest]:
-        return self.learner.version, self.own_release.weights
 
     async def _hold_loaded(self, parent: Digest, had: int, weights: Digest) -> None:
         """Hold and compare the version that I loaded, which was made from `parent`; before I had the version

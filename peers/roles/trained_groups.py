@@ -66,15 +66,20 @@ class KeptStep(Struct):
 
 class TrainedGroups:
     def __init__(
-        self, host: Host, inbox: LearnerInbox, at: Callable[[], tuple[int, Digest]], folder: Path | None
+        self,
+        host: Host,
+        inbox: LearnerInbox,
+        at: Callable[[], tuple[int, Digest]],
+        under_way: Callable[[], Sequence[Waiting]],
+        folder: Path | None,
     ) -> None:
-        """`at()`: my version, and its weights once they are known. Groups and steps are kept in `folder`;
-        None keeps them in memory alone."""
+        """`at()`: my version, and its weights once they are known; `under_way()`: the batches that are
+        learned on. Groups and steps are kept in `folder`; None keeps them in memory alone."""
         run = host.config.run
         limit = wire.group_limit(run.sampling.group_size, run.sampling.max_tokens).inflated
         room = (2 * run.batch.buffer + run.release.checkpoint_every) * run.batch.groups
         most = max(2 * SEGMENT_BYTES, int(room * limit))
-        self._host, self._inbox, self._at = host, inbox, at
+        self._host, self._inbox, self._at, self._under_way = host, inbox, at, under_way
         self._groups = GroupLog(host, folder and folder / "groups", SEGMENT_BYTES, most)
         self._steps = GroupLog(host, folder and folder / "trained", SEGMENT_BYTES, 8 * SEGMENT_BYTES)
         self._ledger = TrainedLedger(host.releases.known)
@@ -130,6 +135,11 @@ class TrainedGroups:
         """A group of the batch is in my policy already: another learner trained it."""
         return any(mark(item.group.id) in self._trained for item in batch)
 
+    async def has_after_all(self, batch: Sequence[Waiting]) -> bool:
+        """The same, once my groups are where they belong."""
+        await self._loaded.join()
+        return self.has(batch)
+
     async def stepped(
         self, members: Iterable[PeerId], batch: Sequence[Scored], marks: Mapping[PeerId, bytes]
     ) -> None:
@@ -183,10 +193,6 @@ class TrainedGroups:
                 await self._place_groups(policy)
             self._loaded.task_done()
 
-    async def settled(self) -> None:
-        """Wait until my groups are where they belong."""
-        await self._loaded.join()
-
     def give_back(self, batch: Sequence[Waiting]) -> None:
         """Return a batch that is not trained on, but for what others have trained."""
         gone = [item for item in batch if mark(item.group.id) in self._trained]
@@ -239,6 +245,7 @@ class TrainedGroups:
     def _put_back(self, marks: Collection[bytes]) -> None:
         """My groups of steps that are lost come back."""
         waiting = {mark(group.id) for group in self._inbox.batcher.groups()}
+        waiting |= {mark(item.group.id) for item in self._under_way()}
         back = {each: its for step in self._stepped for each, its in step.items() if each in marks}
         self._stepped = deque(
             {each: step[each] for each in step if each not in marks} for step in self._stepped
