@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from dashboard.diagnosis import apart, learners, learning, presence, samplers
+from dashboard.diagnosis import apart, learners, learning, parts, presence, samplers
 from dashboard.diagnosis.situation import Situation
 from dashboard.views import Problem
 
@@ -44,9 +44,10 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     samplers.unfetched,
     samplers.late,
     samplers.refused,
-    presence.faults,
-    presence.disk,
-    presence.memberships,
+    parts.identities,
+    parts.faults,
+    parts.disk,
+    parts.memberships,
     presence.clocks,
     samplers.idle,
     presence.distrust,

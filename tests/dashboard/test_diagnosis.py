@@ -231,6 +231,20 @@ CASES = {
         (LEARNERS[0],),
         "ends in 6 days",
     ),
+    "one key in two places": Case(
+        "identity",
+        _emit(
+            happened.Faulted,
+            SAMPLERS[0],
+            part="identity",
+            detail="another process, at /ip4/10.0.0.9/tcp/1 (2 cores), has this peer's key",
+        ),
+        _nothing,
+        5,
+        75,
+        (SAMPLERS[0],),
+        "10.0.0.9",
+    ),
     "frames that nobody believes": Case(
         "distrust",
         _emit(happened.Rejected, SEED, 12, sender=SAMPLERS[0], kind="beat", reason="wrong signature"),
