@@ -20,8 +20,8 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.local_swarm import LocalSwarm, Place, end, start
 from benchmarks.table import Unmeasured
-from peers.commands.up import Tail
 from swarm import events
+from swarm.journal import Tail
 from swarm.protocol import Role
 
 AGAIN = 1.0

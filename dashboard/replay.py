@@ -6,9 +6,9 @@
 Journal time is the Timeline's: the clock of the peer that wrote the journal, which never goes back; an event
 with another peer's clock is placed where it arrived. Events before the writer's first own time stamp are
 placed there. The journal is read once, and the state is saved every so many events; the state at a moment is
-the nearest saved one before it, plus the events in between. Each stream has its own state; requests for
-single moments share the last few. A stream that reaches the journal's end stays there. Not handled here:
-journals that still grow (`swarm status` and the live page follow those).
+the nearest saved one before it, plus the events in between. A line that is no event is left out. Each stream
+has its own state; requests for single moments share the last few. A stream that reaches the journal's end
+stays there. Not handled here: journals that still grow (`swarm status` and the live page follow those).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dashboard.text import number
 from dashboard.views import Span
 from swarm.config import Run
 from swarm.events import AnyEvent, Event
-from swarm.journal import from_line, parts
+from swarm.journal import Damage, from_line, parts
 from swarm.page_settings import History
 
 STRIDE = 4096
@@ -73,6 +73,8 @@ class JournalFile:
         self._files = [file for _, file in parts(path) if file.exists()]
         self._lines = array("Q")
         """Where each line begins: the place of its file, and the byte in it."""
+        self._strange: dict[int, str] = {}
+        """Lines that were read and are no events, and why."""
         for place, file in enumerate(self._files):
             with open(file, "rb") as lines:
                 at = 0
@@ -84,19 +86,37 @@ class JournalFile:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def between(self, start: int, end: int) -> Iterator[AnyEvent]:
+    @property
+    def damage(self) -> Damage | None:
+        """Of what was read so far."""
+        if not self._strange:
+            return None
+        first = min(self._strange)
+        place = self._lines[first] // FARTHEST
+        line = first - bisect_left(self._lines, place * FARTHEST) + 1
+        return Damage(len(self._strange), self._files[place], line, self._strange[first])
+
+    def between(self, start: int, end: int) -> Iterator[AnyEvent | None]:
+        """The events of some lines; None for a line that is no event."""
         while start < end:
             place, at = divmod(self._lines[start], FARTHEST)
             until = min(end, bisect_left(self._lines, (place + 1) * FARTHEST))
             with open(self._files[place], "rb") as lines:
                 lines.seek(at)
-                for _ in range(start, until):
-                    yield from_line(lines.readline())
+                for number in range(start, until):
+                    try:
+                        event = from_line(lines.readline())
+                    except msgspec.DecodeError as error:
+                        self._strange[number] = str(error)
+                        event = None
+                    yield event
             start = until
 
 
 class EventsInMemory:
     """A journal's events in memory."""
+
+    damage = None
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
@@ -120,6 +140,8 @@ class Track:
         """Each event's journal time; never falls."""
         self._kept: list[StateAt] = []
         self._read()
+        self.damage = events.damage
+        """Lines that are no events."""
 
     def place(self, at: float) -> int:
         """Number of events up to a time."""
@@ -141,7 +163,8 @@ class Track:
 
     def fold(self, state: State, start: int, end: int) -> None:
         for event in self._events.between(start, end):
-            fold(state, event)
+            if event is not None:
+                fold(state, event)
 
     def _read(self) -> None:
         """Fold the journal once, to record the time of each event and to save states."""
@@ -150,7 +173,8 @@ class Track:
         for place, event in enumerate(self._events.between(0, len(self._events))):
             if place % self.stride == 0:
                 self._kept.append(StateAt(dump(state), copy.deepcopy(state.recent)))
-            fold(state, event)
+            if event is not None:
+                fold(state, event)
             if state.timeline.keeper is None:
                 early = place + 1
             self.times.append(state.last)
@@ -167,7 +191,7 @@ class Replay:
         self._track = Track(
             JournalFile(events) if isinstance(events, Path) else EventsInMemory(events), run, history
         )
-        times = self._track.times
+        times, self.damage = self._track.times, self._track.damage
         self.span = Span(first=times[0], last=times[-1]) if times else Span(first=0.0, last=0.0)
         self._moments: OrderedDict[int, State] = OrderedDict()
         """Number of events folded -> state."""

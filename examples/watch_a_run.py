@@ -16,21 +16,17 @@ from pathlib import Path
 
 from dashboard.state import State, fold
 from swarm.events import AnyEvent, Left, Released
-from swarm.journal import from_line
+from swarm.journal import Tail
 from swarm.protocol import Role
 
 
 def follow(journal: Path, wait: Callable[[], None]) -> Iterator[AnyEvent]:
-    """The events of a journal, including future ones: `wait` is called when there are no more yet."""
-    with open(journal, "rb") as file:
-        line = b""
-        while True:
-            line += file.readline()
-            if line.endswith(b"\n"):
-                yield from_line(line)
-                line = b""
-            else:
-                wait()
+    """The events of a journal, including future ones: `wait` is called when there are no more yet. What is no
+    event is told and left out."""
+    tail = Tail(journal, damaged=print)
+    while True:
+        yield from tail.news()
+        wait()
 
 
 def watch(events: Iterator[AnyEvent], say: Callable[[str], None] = print) -> State:

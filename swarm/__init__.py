@@ -7,7 +7,7 @@ tasks and rewards. `examples/` uses them, and CHANGELOG.md says when one of them
 
     swarm.types               Task, Group, Release, Role, Verdict, PeerId
     swarm.events              Event, Bus
-    swarm.journal             Journal, read_journal, from_line, to_line
+    swarm.journal             Journal, Tail, read_journal, from_line, to_line
     swarm.config              Config, Run, Peer
     swarm.config_loading      load
     swarm.invite              make, read, Invite, InviteError

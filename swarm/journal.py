@@ -1,11 +1,12 @@
 """Journal: appends a peer's events to a file as lines of JSON, and reads them back.
 
-    Event --to_line--> journal.jsonl --Lines, read_journal--> Event
+    Event --to_line--> journal.jsonl --Tail, read_journal--> Event
                           | full
                        journal-000001.jsonl, journal-000002.jsonl, ...: the oldest goes where there are FILES
 
 Invariants: a journal has at most FILES files of FILE bytes each; a line that a crash tore is cut off before
-the next one is written, and is never read as an event.
+the next one is written, and is never read as an event. Who follows a journal reads every event once, though
+files begin meanwhile, unless files went that it had not come to.
 Not handled here: the kinds of events (swarm.events), their display (dashboard).
 """
 
@@ -18,7 +19,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -156,10 +157,32 @@ def from_line(line: bytes) -> AnyEvent:
         raise msgspec.DecodeError(str(error)) from error
 
 
-def read_journal(path: Path) -> Iterator[AnyEvent]:
+class Damage(NamedTuple):
+    """Lines of a journal that are no events: a disk lost or changed them, or another program wrote them."""
+
+    lines: int
+    """So many so far."""
+    file: Path
+    line: int
+    """Of the first one: its file, and its number in it, from 1."""
+    why: str
+
+    def __str__(self) -> str:
+        first = f"line {self.line} of {self.file} ({self.why})"
+        if self.lines == 1:
+            return f"1 line of the journal is no event and is left out: {first}"
+        return f"{self.lines} lines of the journal are no events and are left out, the first one is {first}"
+
+
+Damaged = Callable[[Damage], None]
+"""Hears of each line that is no event."""
+
+
+def read_journal(path: Path, damaged: Damaged | None = None) -> Iterator[AnyEvent]:
     """Events of a journal so far, in order, older files first. A torn last line (the process was killed while
-    writing) ends the reading."""
-    return map(from_line, Lines(path).news())
+    writing) ends the reading. Where nobody takes `damaged`, a line that is no event raises
+    msgspec.DecodeError."""
+    return Tail(path, damaged).news()
 
 
 def parts(path: Path) -> list[tuple[int, Path]]:
@@ -170,37 +193,56 @@ def parts(path: Path) -> list[tuple[int, Path]]:
     return [*older, (older[-1][0] + 1 if older else 1, path)]
 
 
-class Lines:
-    """Whole lines of a journal, which may still grow: `news` goes on where the last one ended."""
+class Tail:
+    """Events of a journal, which may still grow: `news` goes on where the last one ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, damaged: Damaged | None = None) -> None:
+        """As for `read_journal`."""
         self.path = path
-        self._number, self.at = 0, 0
-        """The file that is being read, and the byte in it that comes next."""
+        self._number, self._at, self._line = 0, 0, 0
+        """The file that is being read, the byte in it that comes next, and the lines before that."""
+        self._damaged = damaged
+        self._damage: Damage | None = None
 
-    def news(self) -> Iterator[bytes]:
+    def news(self) -> Iterator[AnyEvent]:
+        for file, line in self._lines():
+            try:
+                event = from_line(line)
+            except msgspec.DecodeError as error:
+                self._tell(file, str(error))
+                continue
+            yield event
+
+    def _tell(self, file: Path, why: str) -> None:
+        if self._damaged is None:
+            raise msgspec.DecodeError(f"line {self._line} of {file} is no event: {why}")
+        first = self._damage or Damage(0, file, self._line, why)
+        self._damage = first._replace(lines=first.lines + 1)
+        self._damaged(self._damage)
+
+    def _lines(self) -> Iterator[tuple[Path, bytes]]:
         while self.path.parent.is_dir():
             known = parts(self.path)
             numbers = [number for number, _ in known]
             if self._number not in numbers:
-                self._number, self.at = numbers[0], 0
+                self._number, self._at, self._line = numbers[0], 0, 0
             file = known[numbers.index(self._number)][1]
             if not file.exists():
                 return  # it is about to be made
             with open(file, "rb") as lines:
                 if file == self.path and _part(file, self._number).exists():
                     continue  # it has become an older one, and this is the next
-                yield from self._rest(lines)
+                yield from ((file, line) for line in self._rest(lines))
             if file == self.path:
                 return
-            self._number, self.at = self._number + 1, 0
+            self._number, self._at, self._line = self._number + 1, 0, 0
 
     def _rest(self, lines: IO[bytes]) -> Iterator[bytes]:
-        lines.seek(self.at)
+        lines.seek(self._at)
         for line in lines:
             if not line.endswith(b"\n"):
                 return
-            self.at += len(line)
+            self._at, self._line = self._at + len(line), self._line + 1
             yield line
 
 
@@ -236,4 +278,4 @@ def _part(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}-{number:06}{path.suffix}")
 
 
-__all__ = ["Journal", "Lines", "Thinned", "from_line", "parts", "read_journal", "to_line"]
+__all__ = ["Damage", "Damaged", "Journal", "Tail", "Thinned", "from_line", "parts", "read_journal", "to_line"]

@@ -19,7 +19,7 @@ from peers.commands.sim import spawn
 from swarm import tasks
 from swarm.config import TaskSettings
 from swarm.events import Left, Released
-from swarm.journal import read_journal, to_line
+from swarm.journal import Journal, parts, read_journal
 from swarm.learn.objectives import Batch, loss, objective, weights
 from swarm.learn.trust_region import TRUSTS
 from swarm.protocol import Role
@@ -118,17 +118,18 @@ def test_a_run_is_watched_to_its_newest_version(journal: Path) -> None:
     } == released
 
 
-def test_a_run_is_followed_while_it_is_written_until_its_seed_leaves(journal: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1 << 24, 20_000])
+def test_a_run_is_followed_while_it_is_written_until_its_seed_leaves(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Also where its journal goes on in other files meanwhile."""
+    monkeypatch.setattr("swarm.journal.FILE", size)
     events = list(read_journal(journal))
     (seed,) = {event.peer for event in events if getattr(event, "role", None) is Role.SEED}
-    lines = [*map(to_line, events), to_line(Left(at=events[-1].at, peer=seed, name="seed", reason="done"))]
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(lines[0][:9])
-    rest = iter([lines[0][9:], *lines[1:]])
-
-    def write_more() -> None:
-        with open(path, "ab") as file:
-            file.write(next(rest))
-
-    state = watch_a_run.watch(watch_a_run.follow(path, write_more), lambda line: None)
+    rest = iter([*events, Left(at=events[-1].at, peer=seed, name="seed", reason="done")])
+    written = Journal(tmp_path / "journal.jsonl")
+    state = watch_a_run.watch(
+        watch_a_run.follow(written.path, lambda: written(next(rest))), lambda line: None
+    )
     assert state.version > 1 and next(rest, None) is None
+    assert (len(parts(written.path)) > 1) is (size == 20_000)

@@ -6,14 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from nouns import beat
 
 from dashboard.replay import Replay
-from peers.commands.up import Tail
 from swarm import journal
 from swarm.events import AnyEvent, Event, Heard, Noted
-from swarm.journal import Journal, Thinned, parts, read_journal
+from swarm.journal import Damage, Journal, Tail, Thinned, parts, read_journal
 from swarm.protocol import Phase
 from swarm.types import PeerId
 
@@ -74,6 +74,23 @@ def test_who_slept_while_files_went_goes_on_with_the_oldest_that_is_there(tmp_pa
         kept(noted(number))
     found = numbers(tail.news())
     assert found == list(range(found[0], 300)) and found[0] > 3
+
+
+def test_lines_that_are_no_events_are_left_out_and_counted_and_the_first_one_is_named(tmp_path: Path) -> None:
+    kept = written(tmp_path / "journal.jsonl", range(1, 60))
+    (_, first), (_, second), *_ = parts(kept.path)
+    junk, lines = b"\x00\xff\n", first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(b"".join([*lines[:2], junk, *lines[2:]]))
+    second.write_bytes(second.read_bytes() + junk)
+    found: list[Damage] = []
+    before = numbers(read_journal(kept.path, found.append))
+    assert before == list(range(before[0], 60))
+    damage = found[-1]
+    assert (damage.lines, damage.file, damage.line) == (2, first, 3) and len(found) == 2
+    replay = Replay(kept.path)
+    assert replay.damage == damage and replay.span.last == 59.0
+    with pytest.raises(msgspec.DecodeError, match=f"line 3 of {first} is no event"):
+        list(read_journal(kept.path))
 
 
 def test_a_replay_has_all_files(tmp_path: Path) -> None:

@@ -140,8 +140,8 @@ def identities(s: Situation) -> Iterator[Problem]:
                 (
                     f"{peer.name} runs in two places with one key: {fault.detail}",
                     (
-                        "Somebody copied its folder. Heartbeats, messages and connections of the two are taken"
-                        " for those of one peer; the process that was started first stops once it notices."
+                        "Somebody copied its folder. Messages and connections of the two are taken for those"
+                        " of one peer; the process that was started first stops once it notices."
                     ),
                     (
                         "Delete the file `key` in the folder of one of the two, which then is another peer at"

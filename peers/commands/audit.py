@@ -5,39 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
+from peers.commands.journals import read_to_the_end
 from peers.errors import WrongUsage
 from swarm.core.audit import Audit, audit
-from swarm.events import AnyEvent
-from swarm.journal import read_journal
+from swarm.journal import parts
 
 SHOWN = 20
 """Groups and versions of each kind that are printed; the rest is a number."""
 
 
 def run(paths: Sequence[Path]) -> int:
-    """Print the audit of all journals in files and folders. Returns 1 when a group was lost or doubled.
-    Raises WrongUsage where there is no journal."""
+    """Print the audit of all journals in files and folders. Returns 1 when a group was lost or doubled. Lines
+    that are no events are left out and told: what they said is missing. Raises WrongUsage where there is no
+    journal."""
     journals = sorted({journal for path in paths for journal in _journals_in(path)})
-    found = audit(event for journal in journals for event in _events(journal))
+    found = audit(event for journal in journals for event in read_to_the_end(journal))
     print(f"{len(journals)} journals")
     print("\n".join(_lines(found)))
     return 0 if found.passed else 1
 
 
-def _journals_in(path: Path) -> list[Path]:
-    found = [path] if path.is_file() else sorted(path.rglob("journal*.jsonl"))
+def _journals_in(path: Path) -> set[Path]:
+    found = {path} if path.is_file() else set(path.rglob("journal*.jsonl"))
     if not found:
         raise WrongUsage(f"there is no journal in {path}: name run folders, or journal.jsonl files")
-    return found
-
-
-def _events(journal: Path) -> Iterator[AnyEvent]:
-    try:
-        yield from read_journal(journal)
-    except msgspec.DecodeError as error:
-        raise WrongUsage(f"{journal} is no journal of this program: {error}") from error
+    return found - {older for journal in found for _, older in parts(journal) if older != journal}
 
 
 def _lines(found: Audit) -> Iterator[str]:

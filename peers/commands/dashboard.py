@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from dashboard.views import InviteView
 from peers.build import run_folder, watching
 from peers.build.page_server import page, public_invite
-from peers.errors import WrongUsage
+from peers.commands.journals import no_journal
+from peers.errors import WrongUsage, say
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
-from swarm.journal import Lines, from_line
 from swarm.page_settings import Page
 from swarm.protocol import Role
+
+if TYPE_CHECKING:
+    from dashboard.replay import Replay
 
 
 def dashboard(word: str, config: Config, folder: Path | None, once: bool) -> int:
@@ -55,17 +57,7 @@ def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView 
 def replay(path: Path, config: Config, speed: float) -> int:
     """Serve the page of a journal until a signal. Returns an exit code. Raises WrongUsage when the file is no
     journal."""
-    from dashboard.replay import Replay
-
-    journal = _journal_in(path)
-    try:
-        source = Replay(journal, _run_of(journal) or config.run, config.peer.history)
-    except msgspec.DecodeError as error:
-        raise WrongUsage(
-            f"{journal} is no journal of this program: {_first_strange_line(journal)}"
-        ) from error
-    if source.span.last == 0.0:
-        raise WrongUsage(f"{journal} is no journal: it has no whole line")
+    source = replayed(_journal_in(path), config)
 
     async def program(on_signal: SignalHandler) -> None:
         leaving = asyncio.Event()
@@ -74,6 +66,18 @@ def replay(path: Path, config: Config, speed: float) -> int:
             await leaving.wait()
 
     return run_until_signalled(program)
+
+
+def replayed(journal: Path, config: Config) -> Replay:
+    """A journal to play; a sentence about lines in it that are no events."""
+    from dashboard.replay import Replay
+
+    source = Replay(journal, _run_of(journal) or config.run, config.peer.history)
+    if source.span.last == 0.0:
+        raise no_journal(journal, source.damage)
+    if source.damage:
+        say(f"swarm: {source.damage}")
+    return source
 
 
 def _journal_in(path: Path) -> Path:
@@ -90,15 +94,6 @@ def _journal_in(path: Path) -> Path:
             f"{path} has no journal of a seed or an observer: name a file, such as a learner's journal.jsonl"
         )
     return found[0]
-
-
-def _first_strange_line(journal: Path) -> str:
-    for number, line in enumerate(Lines(journal).news(), 1):
-        try:
-            from_line(line)
-        except msgspec.DecodeError as error:
-            return f"line {number} is no event ({error})"
-    return "it changed while it was read"
 
 
 def _run_of(journal: Path) -> Run | None:

@@ -20,7 +20,7 @@ from dashboard.state import State, fold
 from dashboard.terminal import render
 from peers.build import run_folder, spec_transfer
 from peers.build.run_folder import RunFolder
-from peers.commands.up import Tail
+from peers.commands.journals import tell_first
 from peers.errors import CannotHere, Refusal, WrongUsage
 from peers.runtime import peer_folder
 from peers.runtime.frames import Frames
@@ -31,6 +31,7 @@ from swarm.config import Config, Run
 from swarm.config_loading import from_run_dict
 from swarm.core.releases import rank
 from swarm.identity import Keyring
+from swarm.journal import Tail
 from swarm.limits import RELEASE_LIMIT
 from swarm.protocol import Role
 from swarm.types import Release
@@ -56,9 +57,9 @@ def status(folder: Path | None, word: str | None, config: Config, watch: bool, a
     state = State(from_run_dict(run.spec.run), config.peer.history)
     seed = folder / "peers" / Role.SEED / "journal.jsonl"
     tails = (
-        [Tail(seed)]
+        [Tail(seed, tell_first)]
         if seed.exists()
-        else [Tail(path) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
+        else [Tail(path, tell_first) for path in sorted(folder.glob("peers/*/journal.jsonl"))]
     )
 
     def read() -> None:

@@ -17,28 +17,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 from rich.console import Console
 from rich.live import Live
 
 from dashboard.state import State, fold
 from dashboard.terminal import render, summary
 from peers.build.run_folder import make_folder, read
-from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage, say
+from peers.commands.journals import tell_first
+from peers.errors import CannotHere, Interrupted, Refusal, WrongUsage
 from peers.runtime.peer_folder import PeerFolder
 from peers.runtime.signals import PARENT, leave_signals
 from swarm import config_loading
 from swarm.config import Config
 from swarm.config_loading import LoadedConfig, from_run_dict
 from swarm.durable import write_durably
-from swarm.events import AnyEvent
-from swarm.journal import Lines, from_line
+from swarm.journal import Tail
 from swarm.protocol import Role
 
 LOOK = 0.25
@@ -153,7 +152,7 @@ class Children:
 
     def __post_init__(self) -> None:
         self.state = State(self.config.run)
-        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl")
+        self.journal = Tail(self.folder / "peers" / Role.SEED / "journal.jsonl", tell_first)
         (self.folder / "logs").mkdir(exist_ok=True)
         self.console = Console(stderr=True)
         self._line_due = 0.0
@@ -311,30 +310,6 @@ class _Screen:
     def _show(self) -> None:
         children = self._children
         self._live.update(render(children.state, time.time(), children.console.width))
-
-
-class Tail:
-    """Reads the new whole lines of a journal that another process writes. A line that is no event, since a
-    disk lost or changed it, is left out; the first one is told."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines = Lines(path)
-        self._told = False
-
-    def news(self) -> Iterator[AnyEvent]:
-        for line in self._lines.news():
-            try:
-                event = from_line(line)
-            except msgspec.DecodeError as error:
-                self._tell(self._lines.at - len(line), error)
-                continue
-            yield event
-
-    def _tell(self, at: int, error: msgspec.DecodeError) -> None:
-        if not self._told:
-            say(f"{self.path} is damaged at byte {at} ({error}): such lines are left out of what is shown")
-        self._told = True
 
 
 def headline(state: State, now: float) -> str:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import psutil
 
 from swarm import events
-from swarm.journal import from_line
+from swarm.journal import Tail
 from swarm.types import Digest, PeerId
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ class Program:
     process: subprocess.Popen[bytes]
     born: float = field(default_factory=time.time)
     _events: list[events.AnyEvent] = field(default_factory=list)
-    _at: int = 0
+    _tail: Tail | None = None
 
     @property
     def pid(self) -> int:
@@ -121,22 +121,11 @@ class Program:
 
     def journal(self) -> list[events.AnyEvent]:
         """Whole events of this life of the peer, so far."""
-        peer_folder = self.peer_folder() if self._path is None else self._path
-        if peer_folder is None or not (peer_folder / "journal.jsonl").exists():
-            return self._events
-        self._path = peer_folder
-        with open(peer_folder / "journal.jsonl", "rb") as file:
-            file.seek(self._at)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._at += len(line)
-                event = from_line(line)
-                if event.at >= self.born:
-                    self._events.append(event)
+        if self._tail is None and (peer_folder := self.peer_folder()) is not None:
+            self._tail = Tail(peer_folder / "journal.jsonl")
+        if self._tail is not None:
+            self._events += (event for event in self._tail.news() if event.at >= self.born)
         return self._events
-
-    _path: Path | None = None
 
     def saw(self, kind: type[Kind], since: float = 0.0, **fields: object) -> list[Kind]:
         """Events of a kind since a time, whose fields have these values."""

@@ -152,9 +152,29 @@ def test_the_command_reads_all_journals_of_a_run_folder(
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "2 journals" in said and "trained once        2" in said
+    older = tmp_path / "peers" / "learner-1" / "journal-000001.jsonl"
+    older.write_bytes(to_line(admitted(4, -2)))
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "2 journals" in said and "groups acknowledged   3" in said
     write(tmp_path, "learner-3", admitted(3, 4, TWO), started(5, TWO))
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 1
     assert f"lost                1: {name(3)}" in capsys.readouterr().out
+
+
+def test_lines_that_are_no_events_are_left_out_of_the_audit_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "learner-1", *GOOD)
+    journal = tmp_path / "peers" / "learner-1" / "journal.jsonl"
+    first, *rest = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([first, b"{]\n", *rest, b"\xff\n"]))
+    assert cli.main(["replay", "--audit", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "trained once        2" in out
+    assert (
+        f"2 lines of the journal are no events and are left out, the first one is line 2 of {journal}" in err
+    )
 
 
 def test_a_folder_without_a_journal_is_said_to_have_none(
@@ -163,3 +183,6 @@ def test_a_folder_without_a_journal_is_said_to_have_none(
     assert cli.main(["replay", "--audit", str(tmp_path)]) == 2
     assert "there is no journal in" in capsys.readouterr().err
     assert cli.main(["replay", str(tmp_path), str(tmp_path)]) == 2
+    (tmp_path / "notes").write_text("no journal\n")
+    assert cli.main(["replay", "--audit", str(tmp_path / "notes")]) == 2
+    assert "is no journal of this program: line 1 is no event" in capsys.readouterr().err

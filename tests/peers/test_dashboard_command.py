@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dashboard.replay import Replay
 from peers.build import run_folder
 from peers.build.assembly import _invite_shown
 from peers.build.page_server import loopback, private_invite, public_invite
 from peers.build.run_folder import RunFolder
 from peers.commands import dashboard
-from peers.commands.up import Tail
+from peers.commands.journals import tell_first
 from peers.errors import WrongUsage
 from swarm import invite as invites
 from swarm.config import Config, Run
@@ -20,7 +21,7 @@ from swarm.config_loading import run_dict
 from swarm.durable import write_durably
 from swarm.events import Noted
 from swarm.identity import open_key
-from swarm.journal import from_line, to_line
+from swarm.journal import Tail, from_line, to_line
 from swarm.page_settings import Page
 from swarm.protocol import Role
 from swarm.run_types import Spec
@@ -121,10 +122,14 @@ def test_a_journal_of_its_own_has_no_settings(tmp_path: Path) -> None:
     assert dashboard._run_of(dashboard._journal_in(tmp_path / "a" / "b")) is None
 
 
-def test_a_line_that_is_no_event_is_named_with_its_number(tmp_path: Path) -> None:
-    (tmp_path / "journal.jsonl").write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
-    with pytest.raises(WrongUsage, match=r"journal.jsonl is no journal of this program: line 3 is no event"):
-        dashboard.replay(tmp_path / "journal.jsonl", Config(), 1.0)
+def test_a_line_that_is_no_event_is_left_out_and_named_with_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    journal.write_bytes(note(1) + note(2) + b'{"type":"Sung"}\n' + note(3))
+    replay, whole = dashboard.replayed(journal, Config()), [from_line(note(k)) for k in (1, 2, 3)]
+    assert replay.moment().state.view(NOW) == Replay(whole, Config().run).moment().state.view(NOW)
+    assert f"no event and is left out: line 3 of {journal}" in capsys.readouterr().err
 
 
 NO_TEXT = b'{"event":"noted","level":"info","text":"\xff","at":1,"peer":"me"}\n'
@@ -142,10 +147,10 @@ def test_damaged_lines_of_a_journal_that_is_followed_are_left_out_and_told_once(
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(note(1) + b"\x00\xff\n" + note(2) + b"{}\n" + note(3)[:9])
-    tail = Tail(journal)
+    tail = Tail(journal, tell_first)
     assert [*tail.news()] == [from_line(note(1)), from_line(note(2))]
     said = capsys.readouterr().err
-    assert said.count("is damaged at") == 1 and f"{journal} is damaged at byte {len(note(1))}" in said
+    assert said.count("no event") == 1 and f"line 2 of {journal}" in said
 
 
 def test_a_folder_without_a_journal_is_refused(tmp_path: Path) -> None:
