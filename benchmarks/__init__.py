@@ -2,6 +2,7 @@
 
     row        what is measured                                        compared with
     join       `swarm join` to its first accepted group, by stages     -
+    installed  MB of an installation that reads, watches, takes part   -
     groups     groups/s that one learner admits over real streams      the same bytes over a bare TCP socket
     averaging  seconds a round, 1M, 25M, 100M parameters, 2 and 4      bare hivemind; plain TCP, the limit
     tokens     tokens/s of a swarm, share that learners compute        one process that does all in turn; TRL
@@ -39,6 +40,7 @@ from peers.runtime import signals
 
 ROWS = {
     "join": "benchmarks.rows.joining",
+    "installed": "benchmarks.rows.installed",
     "groups": "benchmarks.rows.groups",
     "averaging": "benchmarks.rows.averaging",
     "tokens": "benchmarks.rows.tokens",

@@ -261,8 +261,8 @@ def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
     it = _command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick")
     rows = (
-        "join, groups, averaging, tokens, memory, patches, rounds, lines, scoring, dashboard, engines;"
-        " without one, all (about 20 minutes)"
+        "join, installed, groups, averaging, tokens, memory, patches, rounds, lines, scoring, dashboard,"
+        " engines; without one, all (about 20 minutes)"
     )
     it.add_argument(
         "names", metavar="ROW", nargs="*", help=f"{rows}; or one study: gradient, staleness, band, nemesis"

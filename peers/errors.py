@@ -7,7 +7,8 @@
 
     UserError                    a person can fix it: a sentence, no traceback
       WrongUsage      2            also ConfigError, ScenarioError, TaskError
-      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk
+      CannotHere      3            also IdentityError, NoSandbox, PortTaken, PermissionError, a full disk,
+                                   an import of an extra that is not installed
       Unreached       4            also Unreachable at the start
       Refusal         5            also InviteError
     Interrupted       128 + n    a signal, after leaving
@@ -28,6 +29,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
+
+from swarm import extras
 
 DONE, BUG, USAGE, CANNOT, UNREACHED, REFUSED = range(6)
 
@@ -72,6 +75,7 @@ _BY_NAME = {
     "swarm.settings.ConfigError": USAGE,
     "swarm.sim.scenario.ScenarioError": USAGE,
     "swarm.tasks.base.TaskError": USAGE,
+    "swarm.tasks.base.NotInstalled": CANNOT,
     "swarm.identity.IdentityError": CANNOT,
     "swarm.learn.pretrained.ModelError": CANNOT,
     "swarm.tasks.sandbox.NoSandbox": CANNOT,
@@ -108,6 +112,8 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     for kind in type(error).__mro__:
         if (code := _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")) is not None:
             return code, (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if isinstance(error, ModuleNotFoundError) and (sentence := extras.lack(error)) is not None:
+        return CANNOT, sentence
     if isinstance(error, OSError) and error.errno in _SYSTEM:
         where = f"cannot use {error.filename}: " if error.filename else ""
         return CANNOT, where + _SYSTEM[error.errno]

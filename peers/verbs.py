@@ -15,6 +15,7 @@ import sys
 
 from peers.commands import arguments, shipped
 from peers.errors import CannotHere, WrongUsage
+from swarm import extras
 from swarm.protocol import Role
 
 
@@ -48,6 +49,7 @@ def join(args: argparse.Namespace) -> int:
     arguments.refuse_run_settings(loaded)
     word = " ".join(args.invite)
     arguments.read_invite(word, args.folder)  # offline, before anything slow is imported
+    extras.need(extras.PEER)  # before this peer has a folder
     from peers.build import assembly
 
     role = None if args.role == "auto" else Role(args.role)

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from peers.errors import CannotHere, WrongUsage
 from peers.fit.hardware import Gpu
+from swarm import extras
 from swarm.config import EngineSettings
 
 ROOM = 1.3
 """Least GPU memory for vLLM, in times the weights in bfloat16: the weights and a useful KV cache."""
-
-INSTALL = "pip install 'gepo-swarm[vllm]'"
 
 
 class EngineChoice(NamedTuple):
@@ -75,8 +74,8 @@ def choose(settings: EngineSettings, seen: EngineFacts) -> EngineChoice:
 def _vllm(seen: EngineFacts) -> EngineChoice:
     if not seen.vllm:
         raise CannotHere(
-            f"peer.engine.name is vllm, which is not installed here: {INSTALL} (without a GPU: `make"
-            " test-vllm` shows how), or set it to auto"
+            f"peer.engine.name is vllm, which is not installed here: {extras.install('vllm')} (without a GPU:"
+            " `make test-vllm` shows how), or set it to auto"
         )
     if seen.quantize == "int8":
         raise WrongUsage(
@@ -104,7 +103,7 @@ def _instead(settings: EngineSettings, seen: EngineFacts) -> str:
         where = "there is no GPU" if not seen.gpus else f"peer.engine.device is {settings.device}"
         return where + (", where vLLM has to be asked for: peer.engine.name = vllm" if seen.vllm else "")
     if not seen.vllm:
-        return f"vLLM is not installed; {INSTALL} samples faster on this GPU"
+        return f"vLLM is not installed; {extras.install('vllm')} samples faster on this GPU"
     if seen.quantize == "int8":
         return "vLLM cannot quantize to int8 while it loads"
     return _lacks(settings, seen, gpu)

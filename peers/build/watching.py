@@ -9,15 +9,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from peers.build import invitations, real_host, spec_transfer
 from peers.build.entering import Entering
 from peers.build.learner_averager import NoAverager
 from peers.build.local_peer import open_local_peer, open_node
+from peers.errors import CannotHere
 from peers.roles.observer import Observer
 from peers.runtime import peer_folder
 from peers.runtime.signals import SignalHandler, run_until_signalled
+from swarm import extras
 from swarm.config import Config, Listen, Run
 from swarm.invite import Invite
 from swarm.protocol import Phase, Role
@@ -44,8 +47,11 @@ def observe(
     look: Callable[[WatchedSwarm], Awaitable[None]],
 ) -> int:
     """Join as an observer, without torch, for as long as `look` runs; try `once` to reach the swarm, or until
-    that works. Returns an exit code."""
+    that works. Returns an exit code. Raises CannotHere without hivemind."""
     invite = invitations.usable_invite(word, folder, time.time())
+    if find_spec("hivemind") is None:
+        line = extras.install_to_watch()
+        raise CannotHere(f"to watch a swarm takes hivemind, which is not installed here: {line}")
     path = real_host.folder_of(invite, folder)
 
     async def program(on_signal: SignalHandler) -> None:

@@ -18,12 +18,13 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from peers.errors import CANNOT, DONE
+from swarm import extras
 
 MEMORY = 1 << 30
 """Bytes for a learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB
@@ -52,7 +53,7 @@ class NeededPackage(NamedTuple):
 
 
 NEEDS = (
-    NeededPackage("torch", (2, 6), (3,), "older ones lack functions that the learner uses"),
+    NeededPackage("torch", (2, 9), (3,), "older ones lack functions that the learner uses"),
     NeededPackage("transformers", (5, 6), (6,), "the models and tokenizers of another major version differ"),
     NeededPackage("hivemind", (1, 1, 12), (1, 1, 13), "private parts of exactly this one are used"),
     NeededPackage(
@@ -85,19 +86,21 @@ def main(folder: Path | None, as_json: bool) -> int:
 
 def examine(folder: Path | None) -> list[Finding]:
     place = folder if folder is not None else _state()
+    absent = extras.absent(extras.PEER)
     checks: list[Callable[[], Finding]] = [
         python,
         system,
-        *(partial(package, need) for need in NEEDS),
+        *([partial(peer_extra, absent)] if absent else []),
+        *(partial(package, need) for need in NEEDS if need.package not in absent),
         processors,
         memory,
         partial(disk, place),
-        p2pd,
+        *([] if "hivemind" in absent else [p2pd]),
         loopback,
         partial(keys, place),
         clock,
-        engines,
-        accelerator,
+        *([] if "transformers" in absent else [engines]),
+        *([] if "torch" in absent else [accelerator]),
     ]
     return [check() for check in checks]
 
@@ -119,6 +122,16 @@ def system() -> Finding:
         level,
         said,
         "p2pd is built for Linux and macOS, and only Linux is tested: use Linux or WSL 2",
+    )
+
+
+def peer_extra(absent: Sequence[str]) -> Finding:
+    """One finding for all of an extra that is not installed: one line installs it."""
+    return Finding(
+        extras.PEER,
+        "fail",
+        f"without {', '.join(absent)} this machine reads and shows runs, and takes part in none",
+        extras.install(extras.PEER),
     )
 
 
@@ -181,8 +194,7 @@ def disk(place: Path) -> Finding:
 def p2pd() -> Finding:
     """Check hivemind's libp2p daemon: it is installed, runs here and knows GossipSub."""
     hivemind = importlib.util.find_spec("hivemind")
-    if hivemind is None or hivemind.origin is None:
-        return Finding("p2pd", "fail", "hivemind is not installed", "pip install hivemind==1.1.12")
+    assert hivemind is not None and hivemind.origin is not None
     binary = Path(hivemind.origin).parent / "hivemind_cli" / "p2pd"
     if not binary.exists():
         return Finding(
@@ -246,11 +258,9 @@ def clock() -> Finding:
 
 
 def engines() -> Finding:
-    found = [name for name in ("transformers", "vllm") if importlib.util.find_spec(name) is not None]
-    if not found:
-        return Finding("engines", "fail", "none to sample with", "pip install 'transformers>=5.6,<6'")
-    hint = "" if "vllm" in found else "; vllm is not installed (the extra `vllm`, for GPUs)"
-    return Finding("engines", "ok", ", ".join(found) + hint)
+    if importlib.util.find_spec("vllm") is not None:
+        return Finding("engines", "ok", "transformers, vllm")
+    return Finding("engines", "ok", "transformers; vllm is not installed (the extra `vllm`, for GPUs)")
 
 
 def accelerator() -> Finding:

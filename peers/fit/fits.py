@@ -27,6 +27,7 @@ from peers.fit.calibration import Corrections
 from peers.fit.estimates import SAMPLED, TRAINED, ExpectedPace, ModelShape, Needs, RunShape, Speed
 from peers.fit.hardware import Machine
 from peers.fit.model_shape import examine
+from swarm import extras
 from swarm.config import Config, EngineSettings
 from swarm.net.blobs import LARGEST
 from swarm.protocol import Role
@@ -173,7 +174,7 @@ def _beyond(case: Case, role: str, kind: str) -> str:
     if (kind in estimates.QUANTIZED or "qlora" in kind or "8bit" in kind) and importlib.util.find_spec(
         "bitsandbytes"
     ) is None:
-        return "bitsandbytes is not installed: gepo-swarm[quant]"
+        return f"bitsandbytes is not installed: {extras.install('quant')}"
     return ""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from peers.errors import CannotHere
 from peers.runtime import signals
+from swarm import extras
 
 STUDIES = ("gradient", "staleness", "band")
 
@@ -28,8 +29,7 @@ def main(
 
     if importlib.util.find_spec("matplotlib") is None:
         raise CannotHere(
-            "a study draws its figures with matplotlib, which is not installed: pip install"
-            " 'gepo-swarm[bench]'"
+            f"a study draws its figures with matplotlib, which is not installed: {extras.install('bench')}"
         )
 
     signals.interrupt()

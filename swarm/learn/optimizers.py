@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from swarm import config
+from swarm import config, extras
 from swarm.learn import weights
 
 if TYPE_CHECKING:
@@ -179,9 +179,7 @@ class MasterOptimizer:
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:
-            raise ValueError(
-                f"adamw8bit is bitsandbytes' ({error}): `pip install 'gepo-swarm[quant]'`"
-            ) from error
+            raise ValueError(f"adamw8bit is bitsandbytes' ({error}): {extras.install('quant')}") from error
         optimizer: Optimizer = AdamW8bit(list(self.masters.values()), **rates)
         return optimizer
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from swarm import extras
 from swarm.learn import weights
 from swarm.learn.release_file import ReleaseFile
 
@@ -116,6 +117,7 @@ def _bitsandbytes() -> Any:
         import bitsandbytes
         import bitsandbytes.autograd._functions as loud
     except ImportError as error:
-        raise ImportError("weights in 8 or 4 bits need bitsandbytes: install gepo-swarm[quant]") from error
+        line = extras.install("quant")
+        raise ImportError(f"weights in 8 or 4 bits need bitsandbytes: {line}") from error
     loud.logger.setLevel(logging.ERROR)  # it warns at every product that int8 is computed from float16
     return bitsandbytes

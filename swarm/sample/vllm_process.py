@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from swarm import extras
 from swarm.process import Pipe
 from swarm.sample import vllm_worker
 
@@ -305,7 +306,7 @@ def answer(served: Served | None, call: Call) -> tuple[Served | None, Answer]:
         return served, Failed(str(error), sound=served is not None)
     except ImportError as error:
         return served, Failed(
-            f"vLLM cannot be imported ({error}): pip install 'gepo-swarm[vllm]' in this environment"
+            f"vLLM cannot be imported ({error}): {extras.install('vllm')} in this environment"
         )
     except Exception as error:  # vLLM raises whatever its parts raise
         import traceback

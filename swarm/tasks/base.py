@@ -28,6 +28,10 @@ class TaskError(ValueError):
     do."""
 
 
+class NotInstalled(TaskError):
+    """The source needs a package that is not installed here. The message says how to install it."""
+
+
 class RewardError(Exception):
     """The rewards of a group could not be computed: a function raised, hung, or returned something that is no
     reward. The message names the function and says why. Another group may succeed."""

@@ -15,7 +15,8 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.tasks.base import Options, RewardError, TaskError, checked
+from swarm import extras
+from swarm.tasks.base import NotInstalled, Options, RewardError, TaskError, checked
 from swarm.tasks.worker import Worker
 from swarm.types import Task
 
@@ -48,8 +49,8 @@ class Gym:
 
     def __init__(self, name: str, seed: int, options: Options, timeout: float) -> None:
         if importlib.util.find_spec("reasoning_gym") is None:
-            raise TaskError(
-                f"task gym:{name} needs reasoning-gym, which is not installed: pip install 'gepo-swarm[gym]'"
+            raise NotInstalled(
+                f"task gym:{name} needs reasoning-gym, which is not installed: {extras.install('gym')}"
             )
         self.environment = f"gym:{name}"
         tag, size = options.get("tag", ""), options.get("size", 0)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swarm.tasks.base import TaskError, nearest
+from swarm import extras
+from swarm.tasks.base import NotInstalled, TaskError, nearest
 
 KINDS = {
     ".jsonl": "json",
@@ -67,8 +68,9 @@ def _splits(place: DatasetLocation) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
-        raise TaskError(
-            f"data sets need the package `datasets`, which is not here ({error}): pip install datasets"
+        line = extras.install(extras.PEER)
+        raise NotInstalled(
+            f"data sets need the package `datasets`, which is not here ({error}): {line}"
         ) from error
     path = place.path
     if path is not None and path.is_file() and path.suffix not in KINDS:

@@ -21,8 +21,9 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from swarm import extras
 from swarm.tasks import sandbox
-from swarm.tasks.base import Options, RewardError, TaskError, checked
+from swarm.tasks.base import NotInstalled, Options, RewardError, TaskError, checked
 from swarm.tasks.permutation import permuted
 from swarm.tasks.worker import Worker
 from swarm.types import Message, Task
@@ -116,9 +117,9 @@ class Verifier:
                 raise TaskError(f"task {self.environment}: {PYTHON} is {named}, which is no program")
             return found
         if importlib.util.find_spec("verifiers") is None:
-            raise TaskError(
-                f"task {self.environment} needs verifiers, which is not installed: pip install"
-                f" 'gepo-swarm[verifiers]', or set {PYTHON} to the python of an environment that has it"
+            raise NotInstalled(
+                f"task {self.environment} needs verifiers, which is not installed:"
+                f" {extras.install('verifiers')}, or set {PYTHON} to the python of an environment that has it"
             )
         return ""
 

@@ -1,0 +1,85 @@
+"""The extras of the distribution: which package belongs to which, and the line that installs one.
+
+    an import that fails --lack--> "this needs torch, which is not installed here: pip install ..."
+
+`gepo-swarm` alone reads runs, invites to them and shows them. To take part, to study or to sample with
+another engine needs an extra, which a command says before it does anything. Not handled here: versions
+(pyproject.toml, peers.commands.doctor).
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+DISTRIBUTION = "gepo-swarm"
+PEER = "peer"
+"""What a sampler, a learner, an evaluator and a seed need."""
+
+EXTRA_OF = {
+    "datasets": PEER,
+    "hivemind": PEER,
+    "math_verify": PEER,
+    "peft": PEER,
+    "safetensors": PEER,
+    "tokenizers": PEER,
+    "torch": PEER,
+    "transformers": PEER,
+    "vllm": "vllm",
+    "bitsandbytes": "quant",
+    "reasoning_gym": "gym",
+    "verifiers": "verifiers",
+    "matplotlib": "bench",
+    "psutil": "bench",
+    "scipy": "bench",
+    "trl": "bench",
+}
+"""Module -> the extra that installs it."""
+
+WATCHING = "hivemind==1.1.12"
+"""What an observer needs beside the distribution. Installed without the packages that it asks for it brings
+no torch, which no observer imports (swarm.net.torch_free)."""
+
+
+def install(extra: str) -> str:
+    """The line that installs an extra into this environment."""
+    what = f"'{DISTRIBUTION}[{extra}]'"
+    if _made_by("uv-receipt.toml"):
+        return f"uv tool install {what}"
+    if _made_by("pipx_metadata.json"):
+        return f"pipx install --force {what}"
+    return f"pip install {what}"
+
+
+def install_to_watch() -> str:
+    """The line that installs what an observer needs, without torch, into this environment."""
+    if _made_by("uv-receipt.toml"):
+        return f"uv pip install --python {sys.prefix} --no-deps {WATCHING}"
+    if _made_by("pipx_metadata.json"):
+        return f"pipx runpip {DISTRIBUTION} install --no-deps {WATCHING}"
+    return f"pip install --no-deps {WATCHING}"
+
+
+def absent(extra: str) -> list[str]:
+    """Modules of an extra that are not installed."""
+    return [module for module, of in EXTRA_OF.items() if of == extra and find_spec(module) is None]
+
+
+def need(extra: str) -> None:
+    """Raise ModuleNotFoundError for the first module of an extra that is not installed."""
+    for module in absent(extra):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def lack(error: ModuleNotFoundError) -> str | None:
+    """The sentence of an import that fails since an extra is not installed; None for a bug of ours."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF or find_spec(module) is not None:
+        return None
+    return f"this needs {module}, which is not installed here: {install(EXTRA_OF[module])}"
+
+
+def _made_by(receipt: str) -> bool:
+    """Whether the program that leaves this file made the environment."""
+    return (Path(sys.prefix) / receipt).exists()
