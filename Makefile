@@ -17,7 +17,9 @@ FAST := tests/core tests/test_wire.py tests/test_events.py tests/peers/test_invi
 LONGER := tests/dashboard/test_state.py::test_memory_is_bounded_after_twenty_thousand_events \
 	tests/learn/test_objectives.py::test_whole_or_in_micro_batches_the_gradient_and_the_metrics_are_the_same
 # What this project is for, on real processes and networks, and the formulas beside TRL's where TRL is installed.
-MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_faults.py) \
+MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_faults.py \
+	up.py::test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads \
+	real_models.py::test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox) \
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
@@ -60,7 +62,7 @@ test: $(STAMP) chromium namespaces sandbox  ## everything but the slow, the faul
 test-fast: $(STAMP)  ## less than a minute: the core, the parts of objectives, the folds of the page; no process is started
 	$(BIN)/python -m pytest -m "not slow and not faults and not gpu and not vllm" $(FAST) $(addprefix --deselect=,$(LONGER)) $(ARGS)
 
-test-mission: $(STAMP) namespaces sandbox  ## slow tests of resuming, private runs, a one-way network, faults, agreement with TRL (once installed by test-slow)
+test-mission: $(STAMP) namespaces sandbox  ## slow tests of a run to its end, resuming, private runs, a sandbox, a one-way network, faults, agreement with TRL (once installed by test-slow)
 	$(BIN)/python -m pytest -m "slow and not gpu and not vllm" $(MISSION) $(ARGS)
 
 test-slow: .venv/.bench chromium namespaces sandbox  ## the slow tests: long runs, 1,000 swarms against faults, real processes, objectives against TRL's

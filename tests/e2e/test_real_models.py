@@ -74,6 +74,7 @@ def loaded(exported: Path) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing() or "it works")
 def test_a_stranger_scores_with_the_runs_own_reward_code_in_a_sandbox(folder: Path) -> None:
     tiny.make(folder / "model", "qwen3")

@@ -57,6 +57,7 @@ def endless(tmp_path: Path) -> Iterator[tuple[SwarmProcesses, Program]]:
         yield house, program
 
 
+@pytest.mark.slow
 def test_a_complete_run_ends_with_a_summary_and_a_model_that_transformers_loads(tmp_path: Path) -> None:
     with started_swarm(tmp_path, SETTINGS + SMALL.format(evaluators=1, versions=6)) as house:
         program = up(house)

@@ -59,6 +59,7 @@ def lags(told: Told) -> list[float]:
     return [event.metrics["lag_versions"] for event in told.of(Trained, since=25)]
 
 
+@pytest.mark.slow
 def test_learners_compute_while_their_rounds_wait() -> None:
     apart, beside = (Told(waiting(overlap)) for overlap in (False, True))
     for learner in ("learner-0", "learner-1"):

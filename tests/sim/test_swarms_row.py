@@ -35,6 +35,7 @@ def test_a_swarm_without_two_versions_is_not_measured() -> None:
         swarms.played(scene(hours=0.01))
 
 
+@pytest.mark.slow
 def test_a_narrow_line_is_beside_one_without_an_end() -> None:
     share, versions = swarms.measure(lambda _: None, ["two-homes"], hours=0.3)
     assert share.value < share.other and versions.value < versions.other

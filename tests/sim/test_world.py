@@ -291,6 +291,7 @@ def test_a_peer_that_limits_its_line_has_the_less_of_both() -> None:
     assert scenario.line(Role.EVALUATOR, rng) is None
 
 
+@pytest.mark.slow
 def test_a_swarm_on_home_lines_is_the_same_twice_and_another_one_without_lines() -> None:
     scenario = load(SCENARIOS / "home-lines.toml")
     task = msgspec.structs.replace(scenario.run.task, options={"buckets": 2048})
