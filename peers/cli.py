@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import verbs
+from peers.commands.parser import CommandParser, add_command, sentence
 from peers.errors import USAGE, guarded
 from swarm.protocol import JOINING, Role
 
@@ -63,6 +64,9 @@ def run(said: Sequence[str]) -> int:
 
 CONFIG = "a TOML file, or the name of one that ships, such as demo"
 
+RUN = ("folder", "set", "model")
+SETTINGS = ("set", "model", "json")
+
 EXAMPLE = """examples:
   swarm up demo                                  a whole swarm on this machine, to see it work
   swarm start private-lab                        begin a run that others can join; prints how
@@ -76,7 +80,7 @@ exit codes: 0 done, 1 our bug, 2 usage or config, 3 this machine cannot, 4 nobod
 def parser() -> argparse.ArgumentParser:
     from swarm import __version__
 
-    root = argparse.ArgumentParser(
+    root = CommandParser(
         prog="swarm",
         description=(
             "Train a language model by reinforcement learning in a swarm of peers that do not wait for each"
@@ -85,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    root.add_argument("--version", action="version", version=f"swarm {__version__}")
+    root.add_argument("-V", "--version", action="version", version=f"swarm {__version__}")
     root.set_defaults(command=None)
     commands = root.add_subparsers(title="commands", metavar="COMMAND")
     _add_running(commands)
@@ -97,11 +101,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_running(commands: Any) -> None:
     about = "run a whole swarm on this machine until it is complete"
-    it = _command(commands, "up", verbs.up, about, "swarm up demo")
+    it = add_command(commands, "up", verbs.up, about, "swarm up demo", RUN)
     _config(it)
     _line(it)
     about = "begin a run, be its seed, print how to join"
-    it = _command(commands, "start", verbs.start, about, "swarm start private-lab")
+    it = add_command(commands, "start", verbs.start, about, "swarm start private-lab", RUN)
     it.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help=CONFIG)
     adopt = (
         "instead of CONFIG: be a seed of the run in this folder of one of its peers, with the owner.key or"
@@ -110,12 +114,13 @@ def _add_running(commands: Any) -> None:
     _line(it)
     _serve(it)
     it.add_argument("--no-page", action="store_true", help="do not serve the page")
-    it = _command(
+    it = add_command(
         commands,
         "join",
         verbs.join,
         "take part in a run that an invite names",
         "swarm join swarm1... --as sampler",
+        RUN,
     )
     it.add_argument("invite", metavar="INVITE", nargs="+", help="the word that `swarm start` printed")
     as_help = "the role; auto takes the invite's, or what fits this machine"
@@ -127,9 +132,9 @@ def _add_running(commands: Any) -> None:
     _serve(it)
     _once(it)
     about = "let the peers of a run on this machine finish and leave"
-    _command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run")
+    add_command(commands, "leave", verbs.leave, about, "swarm leave --folder ./demo-run", ("folder",))
     about = "simulate a swarm in virtual time"
-    it = _command(commands, "sim", verbs.simulate, about, "swarm sim paper-delay --seed 7")
+    it = add_command(commands, "sim", verbs.simulate, about, "swarm sim paper-delay --seed 7", ())
     it.add_argument(
         "scenario",
         metavar="SCENARIO",
@@ -155,14 +160,23 @@ def _add_running(commands: Any) -> None:
 
 
 def _add_reading(commands: Any) -> None:
-    it = _command(commands, "status", verbs.status, "show what a swarm is doing", "swarm status --watch")
+    it = add_command(
+        commands,
+        "status",
+        verbs.status,
+        "show what a swarm is doing",
+        "swarm status --watch",
+        ("folder", "set", "json"),
+    )
     it.add_argument(
         "invite", metavar="INVITE", nargs="*", help="a run of others; without it, the run on this machine"
     )
     it.add_argument("--watch", action="store_true", help="go on showing it")
     _add_windows(commands)
     about = "print a word that invites to the run of this folder, in any peer's folder"
-    it = _command(commands, "invite", verbs.invite_, about, "swarm invite --role learner")
+    it = add_command(
+        commands, "invite", verbs.invite_, about, "swarm invite --role learner", ("folder", "json")
+    )
     it.add_argument(
         "--role",
         choices=tuple(role.value for role in Role),
@@ -174,25 +188,27 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
     longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
     it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
-    it = _command(
+    it = add_command(
         commands,
         "export",
         verbs.export,
         "write the newest policy as a Hugging Face folder",
         "swarm export ./my-model",
+        ("folder",),
     )
     it.add_argument(
         "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
     )
-    _command(
+    add_command(
         commands,
         "doctor",
         verbs.doctor,
         "say whether this machine can take part, and what to do if not",
         "swarm doctor --json",
+        ("folder", "json"),
     )
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
-    it = _command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B")
+    it = add_command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B", ("set", "json"))
     it.add_argument(
         "model_or_config",
         metavar="MODEL",
@@ -200,14 +216,21 @@ def _add_reading(commands: Any) -> None:
     )
     it.add_argument("--no-measure", action="store_true", help="predict only: seconds instead of minutes")
     about = "list the learning objectives, or show the parts of one"
-    it = _command(commands, "objectives", verbs.objectives, about, "swarm objectives gepo")
+    it = add_command(commands, "objectives", verbs.objectives, about, "swarm objectives gepo", ("json",))
     it.add_argument("names", metavar="NAME", nargs="*", help="without one: all, a line each")
     _add_bench(commands)
 
 
 def _add_windows(commands: Any) -> None:
     about = "join a swarm as an observer and serve its page"
-    it = _command(commands, "dashboard", verbs.dashboard, about, "swarm dashboard swarm1... --port 8080")
+    it = add_command(
+        commands,
+        "dashboard",
+        verbs.dashboard,
+        about,
+        "swarm dashboard swarm1... --port 8080",
+        ("folder", "set"),
+    )
     it.add_argument(
         "invite",
         metavar="INVITE",
@@ -217,7 +240,7 @@ def _add_windows(commands: Any) -> None:
     _page(it)
     _once(it)
     about = "serve the page over the journal of a finished run"
-    it = _command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10")
+    it = add_command(commands, "replay", verbs.replay, about, "swarm replay demo-run --speed 10", ("set",))
     it.add_argument(
         "journal", metavar="JOURNAL", type=Path, nargs="+", help="a journal.jsonl, or a run's folder"
     )
@@ -243,9 +266,12 @@ def _page(it: argparse.ArgumentParser) -> None:
 
 
 def _speed(text: str) -> float:
-    speed = float(text)
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = -1.0
     if not 0 <= speed <= 1000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000")
+        raise argparse.ArgumentTypeError(f"{text} is no number between 0 and 1000")
     return speed
 
 
@@ -259,7 +285,7 @@ def _seconds(text: str) -> float:
 
 def _add_bench(commands: Any) -> None:
     about = "measure, and print the table of figures, or do a study of the objectives"
-    it = _command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick")
+    it = add_command(commands, "bench", verbs.bench, about, "swarm bench gradient --quick", ("json",))
     rows = (
         "join, installed, groups, averaging, tokens, memory, patches, rounds, lines, scoring, dashboard,"
         " engines; without one, all (about 20 minutes)"
@@ -292,12 +318,10 @@ def _add_bench(commands: Any) -> None:
 def _add_task(commands: Any) -> None:
     about = "try a task: its exercises, right and wrong answers, their rewards"
     example = "swarm task try data:./problems.jsonl --set task.rewards=my_rewards.py:length -n 3"
-    outer = commands.add_parser(
-        "task", help=about, description=_sentence(about), epilog=f"example: {example}"
-    )
+    outer = commands.add_parser("task", help=about, description=sentence(about), epilog=f"example: {example}")
     outer.set_defaults(command=lambda args: outer.error("try?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    it = _command(inner, "try", verbs.task_try, about, example)
+    it = add_command(inner, "try", verbs.task_try, about, example, SETTINGS)
     it.add_argument(
         "task",
         metavar="NAME",
@@ -310,40 +334,28 @@ def _add_config(commands: Any) -> None:
     about = "show, check or explain settings"
     example = "swarm config show demo --set run.seed=3"
     outer = commands.add_parser(
-        "config", help=about, description=_sentence(about), epilog=f"example: {example}"
+        "config", help=about, description=sentence(about), epilog=f"example: {example}"
     )
     outer.set_defaults(command=lambda args: outer.error("show, check or schema?"), verbose=False)
     inner = outer.add_subparsers(title="commands", metavar="COMMAND")
-    it = _command(inner, "show", verbs.config_show, "print every setting with its origin", example)
+    it = add_command(
+        inner, "show", verbs.config_show, "print every setting with its origin", example, SETTINGS
+    )
     it.add_argument(
         "config", metavar="CONFIG", type=Path, nargs="?", help=f"{CONFIG}; without it, the defaults"
     )
     _config(
-        _command(inner, "check", verbs.config_check, "say whether a file is good", "swarm config check demo")
+        add_command(
+            inner,
+            "check",
+            verbs.config_check,
+            "say whether a file is good",
+            "swarm config check demo",
+            SETTINGS,
+        )
     )
     about = "print every key, its default, what it accepts and means"
-    _command(inner, "schema", verbs.config_schema, about, "swarm config schema")
-
-
-def _command(commands: Any, name: str, function: Any, about: str, example: str) -> argparse.ArgumentParser:
-    it: argparse.ArgumentParser
-    it = commands.add_parser(name, help=about, description=_sentence(about), epilog=f"example: {example}")
-    it.set_defaults(command=function)
-    it.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="the run's folder (default: in the state folder of this user)",
-    )
-    it.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as run.seed=3"
-    )
-    it.add_argument(
-        "--model", metavar="MODEL", help="short for --set run.model.name=MODEL: a Hub id or a folder"
-    )
-    it.add_argument("--json", action="store_true", help="data as JSON")
-    it.add_argument("-v", "--verbose", action="store_true", help="also what the parts beneath say")
-    return it
+    add_command(inner, "schema", verbs.config_schema, about, "swarm config schema", ("json",))
 
 
 def _config(it: argparse.ArgumentParser) -> None:
@@ -365,10 +377,6 @@ def _serve(it: argparse.ArgumentParser) -> None:
 def _once(it: argparse.ArgumentParser) -> None:
     about = "where nobody answers, end with 4 instead of trying until somebody does"
     it.add_argument("--once", action="store_true", help=about)
-
-
-def _sentence(about: str) -> str:
-    return about[0].upper() + about[1:] + "."
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import importlib
 import json
 import sys
 
-from peers.commands import arguments, shipped
+from peers.commands import arguments, run_check, shipped
+from peers.commands.parser import did_you_mean
 from peers.errors import CannotHere, WrongUsage
 from swarm import extras
 from swarm.protocol import Role
@@ -21,10 +22,11 @@ from swarm.protocol import Role
 
 def up(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
-    arguments.check_objective(loaded)
+    folder = arguments.folder_of(args, loaded)
+    run_check.check(loaded, folder)
     from peers.commands import up as program
 
-    return program.up(loaded, arguments.folder_of(args, loaded))
+    return program.up(loaded, folder)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -38,10 +40,11 @@ def start(args: argparse.Namespace) -> int:
         return assembly.adopt(loaded.config, args.adopt, not args.no_page)
     if args.config is None:
         raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
-    arguments.check_objective(loaded)
+    folder = arguments.folder_of(args, loaded)
+    run_check.check(loaded, folder)
     from peers.build import assembly
 
-    return assembly.start(loaded, arguments.folder_of(args, loaded), not args.no_page)
+    return assembly.start(loaded, folder, not args.no_page)
 
 
 def join(args: argparse.Namespace) -> int:
@@ -162,6 +165,8 @@ def bench(args: argparse.Namespace) -> int:
 
         return nemesis.many(args.n, args.seed or 0)
     if not set(args.names) & set(STUDIES):
+        if (near := did_you_mean("".join(args.names), STUDIES)) and args.names:
+            raise WrongUsage(f"there is no study {args.names[0]!r}{near}")
         if args.quick or args.out or args.methods or args.minutes or args.seed is not None:
             raise WrongUsage(
                 "--quick, --out, --methods, --minutes and --seed are for the studies: " + ", ".join(STUDIES)
@@ -217,7 +222,7 @@ def config_show(args: argparse.Namespace) -> int:
 
 def config_check(args: argparse.Namespace) -> int:
     loaded = arguments.load(args, args.config)
-    arguments.check_objective(loaded)
+    run_check.check(loaded)
     changed = sorted(key for key, origin in loaded.origins.items() if origin != "default")
     said = {"ok": True, "config": str(args.config), "changed": changed}
     print(

@@ -18,11 +18,21 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from swarm.page_settings import History, Page
-from swarm.sections import Count, Decay, Name, Number, Part, Port, Positive, Seconds, Section, Share, Weight
+from swarm.sections import (
+    Count,
+    Decay,
+    Name,
+    Number,
+    Part,
+    Port,
+    Positive,
+    RunName,
+    Seconds,
+    Section,
+    Share,
+    Weight,
+)
 from swarm.types import COMPLETIONS
-
-RunName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]{0,39}$")]
-"""A run's name is part of folder names and of the delegations that the owner signs."""
 
 
 class Model(Section):

@@ -34,7 +34,45 @@ class LoadedConfig(NamedTuple):
     ...`."""
 
 
-SCHEMA = settings.Schema(Config)
+MEANT = {
+    "learnrate": "run.optimizer.lr",
+    "learning_rate": "run.optimizer.lr",
+    "betas": "run.optimizer.beta1",
+    "max_grad_norm": "run.optimizer.grad_clip",
+    "warmup_steps": "run.optimizer.warmup",
+    "algorithm": "run.objective.name",
+    "loss_type": "run.objective.name",
+    "beta": "run.objective.options",
+    "epsilon": "run.objective.options",
+    "batch_size": "run.batch.groups",
+    "micro_batch_size": "run.batch.micro",
+    "num_generations": "run.sampling.group_size",
+    "max_new_tokens": "run.sampling.max_tokens",
+    "max_completion_length": "run.sampling.max_tokens",
+    "dataset": "run.task.name",
+    "data": "run.task.name",
+    "reward": "run.task.rewards",
+    "reward_funcs": "run.task.rewards",
+    "system_prompt": "run.task.system",
+    "max_steps": "run.stop.versions",
+    "staleness": "run.window.versions",
+    "max_lag": "run.window.versions",
+    "base_model": "run.model.name",
+    "lora_rank": "run.lora.rank",
+    "lora_alpha": "run.lora.alpha",
+    "target_modules": "run.lora.targets",
+    "save_steps": "run.release.checkpoint_every",
+    "heartbeat": "run.pace.beat",
+    "max_model_len": "peer.engine.length",
+    "gpu_memory_utilization": "peer.engine.memory",
+    "bandwidth": "peer.limits.upload",
+    "num_gpus": "peer.learner.gpus",
+    "gradient_checkpointing": "peer.learner.checkpointing",
+    "external_address": "peer.listen.announce",
+}
+"""What TRL, vLLM and other programs call a setting -> the setting."""
+
+SCHEMA = settings.Schema(Config, MEANT)
 
 
 RELATIONS: tuple[tuple[str, str, Callable[[float, float], bool], str], ...] = (

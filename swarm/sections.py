@@ -21,6 +21,15 @@ Decay = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Name = Annotated[str, Meta(min_length=1)]
 
+_RUN_NAME = "^[a-z0-9][a-z0-9._-]{0,39}$"
+RunName = Annotated[str, Meta(pattern=_RUN_NAME)]
+"""A run's name is part of folder names and of the delegations that the owner signs."""
+
+PATTERNS = {
+    _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit"
+}
+"""Pattern of a text -> what matches it, in words: every pattern of a setting is here."""
+
 
 class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A TOML table: unknown keys are refused."""

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect as shapes
 
+from swarm.sections import PATTERNS
+
 EXTENDS = "extends"
 PREFIX = "SWARM__"
 
@@ -44,7 +46,9 @@ class Schema:
     """The keys of a tree of structs. `halves` are its top tables; a table of exactly one of them may be named
     without it."""
 
-    def __init__(self, root: type[msgspec.Struct]) -> None:
+    def __init__(self, root: type[msgspec.Struct], meant: Mapping[str, str] = {}) -> None:
+        """`meant`: last word of what other programs call a key -> the key."""
+        self._meant = meant
         self.keys: dict[str, msgspec.structs.FieldInfo] = {}
         self.tables: dict[str, type[msgspec.Struct]] = {"": root}
         self._walk(root, "")
@@ -113,6 +117,8 @@ class Schema:
         siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
         anywhere = {name.rpartition(".")[2]: name for name in known}
         in_full = {name: name for name in known}
+        anywhere |= {name: key for name, key in self._meant.items() if name not in anywhere}
+        word = word if word in anywhere else word.lower().replace("-", "_")
         if word in anywhere:  # the right word in the wrong table is no typing error
             return f"there is no key {key}; did you mean {anywhere[word]}?"
         for names in (siblings, anywhere, in_full):
@@ -265,7 +271,7 @@ def describe(kind: Any) -> str:
             return "true or false"
         case shapes.StrType():
             empty = " that is not empty" if shape.min_length else ""
-            return "a text" + (f" that matches {shape.pattern}" if shape.pattern else empty)
+            return "a text" + (f" of {PATTERNS[shape.pattern]}" if shape.pattern else empty)
         case shapes.IntType():
             return "a whole number" + _bounds(shape)
         case shapes.FloatType():

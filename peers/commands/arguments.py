@@ -76,18 +76,6 @@ def read_invite(word: str, folder: Path | None) -> None:
     invitations.usable_invite(word, folder, time.time())
 
 
-def check_objective(loaded: LoadedConfig) -> None:
-    """Raise ConfigError when the run's objective cannot train, with the setting's origin."""
-    from swarm.learn import objectives as methods
-    from swarm.settings import ConfigError
-
-    chosen = loaded.config.run.objective
-    try:
-        methods.trainable(chosen.name, chosen.options)
-    except ValueError as error:
-        raise ConfigError(f"{loaded.origins['run.objective.name']}: {error}") from error
-
-
 def folder_of(args: argparse.Namespace, loaded: LoadedConfig) -> Path:
     from peers.build.run_folder import default_path
 

@@ -114,9 +114,17 @@ def _unread(place: DatasetLocation, error: Exception) -> str:
     return f"data set {place.name} cannot be read: {why[:WHY] or type(error).__name__}"
 
 
+def missing(place: DatasetLocation) -> str:
+    """A sentence where a path is named and nothing is there; empty for data that are there, or of the
+    Hub."""
+    if place.path is not None or not _meant_as_path(place.name):
+        return ""
+    return f"there is no file or folder {place.name} (looked from {Path.cwd()})"
+
+
 def _absent(place: DatasetLocation, error: Exception) -> str:
-    if _meant_as_path(place.name):
-        return f"there is no file or folder {place.name} (looked from {Path.cwd()})"
+    if why := missing(place):
+        return why
     if "gated" in str(error):
         return f"data set {place.name} is gated: accept its terms on its page, then run `hf auth login`"
     if isinstance(error, ConnectionError):

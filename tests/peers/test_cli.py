@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers import cli, errors
-from swarm import invite
+from swarm import __version__, invite
 from swarm.identity import IdentityError
 from swarm.net.ports import Unreachable
 from swarm.protocol import Role
@@ -66,10 +66,28 @@ def test_every_example_can_be_parsed() -> None:
         assert it.parse_args(words).command is not None
 
 
-def test_an_unknown_command_is_a_usage_error(tmp_path: Path) -> None:
-    ran = swarm("jion", state=tmp_path)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "jion" in ran.stderr
+def test_the_version_is_one_line(tmp_path: Path) -> None:
+    for option in ("-V", "--version"):
+        ran = swarm(option, state=tmp_path)
+        assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout == f"swarm {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "used"),
+    [
+        ("up", "--folder --set --model"),
+        ("leave", "--folder"),
+        ("objectives", "--json"),
+        ("sim", ""),
+    ],
+)
+def test_a_command_shows_only_options_that_it_uses(
+    command: str, used: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.run([command, "--help"])
+    said = capsys.readouterr().out
+    assert [one for one in ("--folder", "--set", "--model", "--json") if one in said] == used.split()
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
@@ -79,12 +97,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
         ran.stderr
         == "swarm: --set run.batch.gruops: there is no key run.batch.gruops; did you mean run.batch.groups?\n"
     )
-
-
-def test_a_missing_config_is_refused_by_name(tmp_path: Path) -> None:
-    ran = swarm("start", "no-such.toml", state=tmp_path)
-    assert ran.returncode == 2
-    assert "cannot read no-such.toml: No such file" in ran.stderr
 
 
 @pytest.mark.parametrize(

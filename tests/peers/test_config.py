@@ -81,6 +81,9 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run]\n\n[run.batch]\ngruops = 3\n", 4, "did you mean run.batch.groups?"),
         ("# first\nrun.bacth.groups = 3\n", 2, "did you mean run.batch?"),
         ("[run]\nlr = 0.1\n", 2, "did you mean run.optimizer.lr?"),
+        ("[run]\nlearnrate = 0.1\n", 2, "did you mean run.optimizer.lr?"),
+        ("[peer]\nlearning-rate = 0.1\n", 2, "did you mean run.optimizer.lr?"),
+        ("[peer.engine]\ngpu_memory_utilisation = 0.9\n", 2, "did you mean peer.engine.memory?"),
         ("[run]\nbacth.groups = 3\n", 2, "did you mean run.batch?"),
         (
             "[peer]\n\n[run . batch]\ngroups.many = 3\n",
@@ -105,7 +108,7 @@ def test_a_table_of_one_half_may_be_named_without_it(tmp_path: Path) -> None:
         ("[run]\nbatch = 3\n", 2, "run.batch is a table"),
         ("[run.objective.options]\neps = [1]\n", 2, "a number, a text, true or false, found the list [1]"),
         ("[run.objective]\noptions = 3\n", 2, "run.objective.options wants a table, found 3"),
-        ('[run]\nname = "My run"\n', 2, "wants a text that matches ^[a-z0-9]"),
+        ('[run]\nname = "My run"\n', 2, "wants a text of 1 to 40 lower-case letters, digits"),
         ('[run.model]\nname = ""\n', 2, "wants a text that is not empty"),
         ("[run.model]\nrevision = 3\n", 2, "wants a text, found 3"),
         ("[run.task]\nweights = 3\n", 2, "wants a list of numbers, found 3"),
@@ -286,6 +289,16 @@ def test_the_schema_lists_every_key_and_is_itself_a_good_file(tmp_path: Path) ->
 
 def test_every_key_is_described() -> None:
     assert all(layers.describe(field.type) for field in config_loading.SCHEMA.keys.values())
+
+
+def test_every_pattern_of_a_setting_is_told_in_words() -> None:
+    shown = [layers.describe(field.type) for field in config_loading.SCHEMA.keys.values()]
+    assert not [words for words in shown if "^" in words]
+
+
+def test_what_other_programs_call_a_setting_leads_to_one_that_there_is() -> None:
+    assert set(config_loading.MEANT.values()) <= set(config_loading.SCHEMA.keys)
+    assert not set(config_loading.MEANT) & {key.rpartition(".")[2] for key in config_loading.SCHEMA.keys}
 
 
 class Inner(msgspec.Struct):

@@ -1,0 +1,123 @@
+"""Checks of what a new run is made of, before anything is started, warmed up or downloaded.
+
+    run.objective   trains                           run.task.name     a source, and its file is there
+    run.model.name  the folder is there, a model     run.task.rewards  known, and their files are there
+
+Raises ConfigError with the setting's origin. It takes a fraction of a second, without torch and without the
+network: what the Hub has, what the data look like and whether tasks fit the model is checked where the run is
+made (peers.build.run_folder).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peers.errors import USAGE, explain
+from swarm.config import Model, Run, TaskSettings
+from swarm.settings import ConfigError
+
+if TYPE_CHECKING:
+    from swarm.config_loading import LoadedConfig
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def check(loaded: LoadedConfig, folder: Path | None = None) -> None:
+    """Raise ConfigError for settings of which no run can be made. A run that is in `folder` has its files:
+    they are not looked for."""
+    run = loaded.config.run
+    if folder is None or not (folder / "spec").exists():
+        _check_files(loaded, run)
+    _check_objective(loaded)  # last: it imports torch
+
+
+def _check_files(loaded: LoadedConfig, run: Run) -> None:
+    with _from(loaded, "run.model.name"):
+        _check_model(run.model)
+    with _from(loaded, "run.task.name"):
+        _check_task(run.task, run.model, run.seed)
+    with _from(loaded, "run.task.rewards"):
+        _check_rewards(run.task)
+
+
+@contextmanager
+def _from(loaded: LoadedConfig, key: str) -> Iterator[None]:
+    """A ValueError of the body names the origin of this setting."""
+    try:
+        yield
+    except ValueError as error:
+        if (known := explain(error)) is not None and known[0] != USAGE:
+            raise  # this machine cannot, whatever the setting
+        raise ConfigError(f"{loaded.origins[key]}: {error}") from error
+
+
+def _check_objective(loaded: LoadedConfig) -> None:
+    from swarm.learn import objectives as methods
+
+    chosen = loaded.config.run.objective
+    with _from(loaded, "run.objective.name"):
+        methods.trainable(chosen.name, chosen.options)
+
+
+def _check_model(model: Model) -> None:
+    """Raises ValueError."""
+    if model.name == "embedded":
+        return
+    folder = Path(model.name).expanduser()
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ValueError(f"{folder} has no config.json: name the folder that save_pretrained wrote")
+    if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model.name)):
+        raise ValueError(
+            f"there is no model folder {folder} (looked from {Path.cwd()}): name a folder, a Hub id such as"
+            " org/model, or `embedded`"
+        )
+
+
+def _check_task(task: TaskSettings, model: Model, seed: int) -> None:
+    """Raises ValueError."""
+    from swarm.tasks import catalog, rows
+
+    if model.name == "embedded":
+        catalog.warm_start(task, seed)
+    catalog.about(task)
+    word, _, name = task.name.partition(":")
+    if word == "data" and (why := rows.missing(rows.DatasetLocation(name))):
+        raise ValueError(f"{why}: name a file, a folder or a Hub id")
+
+
+def _check_rewards(task: TaskSettings) -> None:
+    """Raises ValueError."""
+    from swarm.tasks import rewards
+
+    rewards.files(task.rewards)
+    rewards.RunRewards(task.rewards, task.weights, None, "trust", task.timeout)
+    for name in task.rewards:
+        place, _, function = name.rpartition(":")
+        if place.endswith(".py"):
+            _check_function(Path(place), function)
+
+
+def _check_function(file: Path, function: str) -> None:
+    """Raises ValueError for a file that is no Python, or has no such name."""
+    from swarm.tasks.base import nearest
+
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except SyntaxError as error:
+        raise ValueError(
+            f"the reward file {file} is no Python: {error.msg} in line {error.lineno}"
+        ) from error
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    others = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    others |= {alias.asname or alias.name for node in ast.walk(tree) for alias in _imported(node)}
+    if function not in names | others and "*" not in others:
+        raise ValueError(f"the reward file {file} has no function {function!r}{nearest(function, names)}")
+
+
+def _imported(node: ast.AST) -> list[ast.alias]:
+    return node.names if isinstance(node, ast.Import | ast.ImportFrom) else []

@@ -1,0 +1,180 @@
+"""What a person is told who typed something wrong: cause, next step and exit code, in one sentence, before
+anything is started. What needs a swarm, another machine's answer or a disk is in tests/e2e/test_messages.py
+and tests/peers/test_cli.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peers import cli
+from swarm import invite
+from swarm.protocol import Role
+from swarm.types import Digest
+
+KEY = invite.keyring(bytes(32))
+EARLIER = 10**9
+
+
+def word(role: Role = Role.SAMPLER, expires: int = invite.FOREVER) -> str:
+    return invite.make(Digest("ab" * 32), [f"/ip4/127.0.0.1/tcp/9/p2p/{KEY.me}"], role, expires)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a few files, and no run on this machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "broken.toml").write_text("[run\n")
+    (tmp_path / "typo.toml").write_text("[run]\n\n[run.batch]\ngruops = 3\n")
+    (tmp_path / "round.toml").write_text('extends = "round.toml"\n')
+    (tmp_path / "orphan.toml").write_text('extends = "gone.toml"\n')
+    (tmp_path / "world.toml").write_text("[links]\nlatenzy = 1\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no journal\n")
+    (tmp_path / "mine.py").write_text("def brevity(completions, **columns):\n    return [0.0]\n")
+    (tmp_path / "half.py").write_text("def brevity(\n")
+    return tmp_path
+
+
+Said = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def said(here: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+    """(exit code, stderr) of a command."""
+
+    def run(*words: str) -> tuple[int, str]:
+        try:
+            code = cli.main(words)
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            code = end.code
+        out, err = capsys.readouterr()
+        assert out == "", "what is wrong is no result"
+        return code, err
+
+    return run
+
+
+MODEL = "--model Qwen/Qwen3-0.6B"
+WRONG: tuple[tuple[str, int, str, str], ...] = (
+    # what is typed, exit code, why it is wrong, what to do
+    # --- commands and options
+    ("jion", 2, "'jion' is no command", "did you mean join?"),
+    ("run demo", 2, "'run' is no command", "did you mean up?"),
+    ("stop", 2, "'stop' is no command", "did you mean leave?"),
+    ("config shwo", 2, "'shwo' is no command", "did you mean show?"),
+    ("task tri digit-sums", 2, "'tri' is no command", "did you mean try?"),
+    ("config", 2, "show, check or schema?", "`swarm config --help`"),
+    ("join --rol sampler swarm1", 2, "there is no option --rol", "did you mean --as?"),
+    ("join swarm1 --as lerner", 2, "'lerner' is no value of --as", "did you mean learner?"),
+    ("up demo --folde=x --seeed 3", 2, "there is no option --seeed", "`swarm up --help`"),
+    ("leave --model x", 2, "there is no option --model", "`swarm leave --help`"),
+    ("sim quick --set run.seed=3", 2, "there is no option --set", "`swarm sim --help`"),
+    ("up demo quick", 2, "'quick' is one word too many", "`swarm up --help`"),
+    ("join", 2, "required: INVITE", "`swarm join --help`"),
+    ("up", 2, "required: CONFIG", "`swarm up --help`"),
+    ("start", 2, "name a file of settings", "--adopt"),
+    ("sim", 2, "name a scenario, such as quick", "--nemesis SEED"),
+    ("invite --expires 5x", 2, "5x is no time", "such as 30m, 12h or 7d"),
+    ("invite --role lerner", 2, "'lerner' is no value of --role", "did you mean learner?"),
+    ("replay x --speed fast", 2, "fast is no number", "between 0 and 1000"),
+    ("dashboard swarm1 --port http", 2, "invalid int value: 'http'", "--port"),
+    ("bench stalenes", 2, "there is no study 'stalenes'", "did you mean staleness?"),
+    ("bench jion", 2, "there is no row 'jion'", "choose from join"),
+    ("bench join --quick", 2, "--quick, --out", "are for the studies: gradient"),
+    ("bench gradient staleness", 2, "a study takes minutes to hours", "name only one"),
+    ("objectives gebo", 2, "gebo", "did you mean 'gepo'"),
+    # --- settings
+    (
+        "up demo --set run.batch.gruops=3",
+        2,
+        "there is no key run.batch.gruops",
+        "did you mean run.batch.groups?",
+    ),
+    ("up demo --set run.learnrate=1", 2, "there is no key run.learnrate", "did you mean run.optimizer.lr?"),
+    ("up demo --set seed", 2, "expected KEY=VALUE", "such as --set run.seed=3"),
+    ("up demo --set run.batch=3", 2, "run.batch is a table", "set a key in it, such as run.batch."),
+    ("up demo --set run.batch.groups=many", 2, 'found the text "many"', "wants a whole number of at least 1"),
+    ("up demo --set run.stop.accuracy=2", 2, "found 2", "at least 0 and at most 1"),
+    ("up demo --set run.name=MyRun", 2, 'found the text "MyRun"', "lower-case letters, digits"),
+    (
+        "up demo --set run.averaging.match=30 --set run.averaging.deadline=20",
+        2,
+        "the first must be below",
+        "--set",
+    ),
+    ("up demo --set peer.limits.upload=0.1", 2, "no release passes in time below 0.5", "0 is no limit"),
+    ("up demo --set objective.name=gepoo", 2, "gepoo", "did you mean 'gepo'"),
+    ("up typo.toml", 2, "typo.toml line 4: there is no key", "did you mean run.batch.groups?"),
+    ("up broken.toml", 2, "broken.toml is not TOML", "line 1"),
+    ("up round.toml", 2, "extends itself", "round.toml"),
+    ("up orphan.toml", 2, "cannot read gone.toml", "which orphan.toml extends"),
+    ("up nope", 2, "cannot read nope: No such file", "settings that ship: demo"),
+    ("sim nope.toml", 2, "cannot read nope.toml: No such file", "scenarios that ship:"),
+    ("sim world.toml", 2, "world.toml: not a scenario", "latenzy"),
+    # --- files that a new run needs
+    ("up demo --model ./nowhere", 2, "there is no model folder nowhere", "a Hub id such as org/model"),
+    ("start demo --model notes.txt", 2, "there is no model folder notes.txt", "name a folder"),
+    ("start demo --model empty", 2, "empty has no config.json", "save_pretrained"),
+    (
+        f"up demo {MODEL} --set task.name=data:./no.jsonl",
+        2,
+        "there is no file or folder ./no.jsonl",
+        "name a file",
+    ),
+    ("up demo --set task.name=data:x.jsonl", 2, "the embedded model is made for one of", "name a model"),
+    ("start demo --set task.name=digit-sum", 2, "no task source 'digit-sum'", "did you mean 'digit-sums'?"),
+    ("up demo --set task.rewards=no.py:f", 2, "the reward file no.py is not there", "--set task.rewards"),
+    ("up demo --set task.rewards=mine.py:brevty", 2, "has no function 'brevty'", "did you mean 'brevity'?"),
+    ("up demo --set task.rewards=half.py:brevity", 2, "half.py is no Python", "in line 1"),
+    ("up demo --set task.rewards=mth", 2, "there is no reward 'mth'", "did you mean 'math'?"),
+    (
+        "up demo --set task.rewards=exact --set task.weights=[1,2]",
+        2,
+        "1 rewards and 2 weights",
+        "one weight for each",
+    ),
+    # --- folders
+    ("status", 2, "no run on this machine", "name its folder with --folder"),
+    (
+        "leave --folder nowhere",
+        2,
+        "there is no run folder nowhere",
+        "`swarm start` and `swarm join` make one",
+    ),
+    ("status --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
+    ("export out --folder empty", 2, "empty is no run folder", "`swarm start` and `swarm join` make one"),
+    ("invite --folder empty", 5, "empty holds no run", "`swarm join` takes part in one"),
+    ("start --adopt empty", 5, "empty holds no run", "name the folder of one of its peers"),
+    (
+        "start demo --folder notes.txt",
+        3,
+        "a file is in the folder's place",
+        "name another folder with --folder",
+    ),
+    ("replay nowhere", 2, "nowhere", "journal"),
+    ("replay --audit empty", 2, "there is no journal in empty", "name run folders"),
+    ("replay --audit notes.txt", 2, "notes.txt is no journal", "of this program"),
+    # --- invites
+    ("join hello", 5, "an invite begins with swarm1", "copy"),
+    ("join swarm1zzzz", 5, "the invite is damaged", "copy it again"),
+    (f"join {word()[:-9]}", 5, "the invite is damaged", "it may be cut off"),
+    (f"join {word()[:30]}ä{word()[31:]}", 5, "the invite", "copy it again"),
+    (f"join {word(expires=EARLIER)}", 5, "expired", "ask the swarm's owner for a new one"),
+    (f"join {word(Role.OBSERVER)}", 2, "this invite is for observers", "`swarm dashboard`"),
+    (f"join {word()} --set run.seed=3", 2, "run.seed is the same for all peers", "leave it out"),
+)
+
+
+@pytest.mark.parametrize(("typed", "code", "why", "then"), WRONG, ids=[row[0][:50] for row in WRONG])
+def test_a_wrong_input_is_told_with_cause_and_next_step(
+    said: Said, typed: str, code: int, why: str, then: str
+) -> None:
+    ended, err = said(*typed.split())
+    assert ended == code, err
+    (line,) = err.splitlines()
+    assert line.startswith("swarm: ") and why in line and then in line, err
