@@ -297,8 +297,8 @@ class Listen(Section):
     """Multiaddresses to announce to others instead of those that libp2p finds."""
     dial_only: bool = False
     """Do not listen: for a machine that can only open connections."""
-    relay: bool = False
-    """Serve as a libp2p relay for others, and use one."""
+    relay: bool = True
+    """Carry connections between peers of this run of whom one cannot be dialled, where this one can."""
     upnp: bool = False
     """Ask the router for a port mapping."""
 

@@ -44,6 +44,8 @@ class Service(StrEnum):
     TRAINED = "trained"
     HISTORY = "history"
     RENEW = "renew"
+    DIALBACK = "dialback"
+    RELAY = "relay"
 
 
 class ServiceRow(NamedTuple):
@@ -86,6 +88,10 @@ SERVICES: Mapping[str, ServiceRow] = {
     Service.RENEW: ServiceRow(
         16, FRAME_LIMIT, "who has the owner's key or was invited", "Membership", "Membership"
     ),
+    Service.DIALBACK: ServiceRow(
+        16, REQUEST, "everybody", "DialQuery", "DialAnswer: who could dial the asker"
+    ),
+    Service.RELAY: ServiceRow(16, REQUEST, "who can be dialled", "nothing", "Reserved: a way over this peer"),
 }
 
 

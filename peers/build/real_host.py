@@ -140,16 +140,21 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     Raises Refusal when there is a newer one."""
     owner = run.owner() if run.is_owners else None
     renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
+    await node.reachability.serve(host.ports.mail)
     async with (
         renewal.running(),
         local.contacts.running(host, node.network.seek),
         asyncio.TaskGroup() as tasks,
     ):
-        asking = tasks.create_task(host.identity.ask_forever())
+        beside = [
+            tasks.create_task(host.identity.ask_forever()),
+            tasks.create_task(node.reachability.watch(host.ports.mail)),
+        ]
         try:
             yield
         finally:
-            asking.cancel()
+            for task in beside:
+                task.cancel()
 
 
 def sources(node: Node, invite: Invite) -> list[PeerId]:

@@ -10,9 +10,11 @@ answers there (swarm.net.p2pd).
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from dataclasses import dataclass
+from enum import IntEnum
 
 from swarm.net.ports import NetError
 
@@ -24,6 +26,18 @@ from swarm.types import PeerId
 _ADDRESS = re.compile(
     r"/(?:ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/tcp/(?P<port>\d{1,5})(?P<relay>/p2p/\w+/p2p-circuit)?/p2p/(?P<peer>\w{40,80})"
 )
+
+_PREFIX = {"ip4": 24, "ip6": 64}
+"""Bits that machines of a local network usually share."""
+
+
+class Scope(IntEnum):
+    """From where an address can be dialled, the widest first."""
+
+    PUBLIC = 0
+    PRIVATE = 1
+    """From a network of a home, a lab or a provider (RFC 1918, 6598, 4193, 3927)."""
+    LOOPBACK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,28 @@ class Address:
         if found is None or not 0 < int(found["port"]) < 65536 or len(text) > 256:
             return None
         return cls(text, found["host"], int(found["port"]), PeerId(found["peer"]))
+
+    @property
+    def relayed(self) -> bool:
+        """Whether it is another peer's, which carries the connection."""
+        return "/p2p-circuit/" in self.text
+
+    @property
+    def scope(self) -> Scope:
+        """Of its first hop; a name counts as public."""
+        try:
+            host = ipaddress.ip_address(self.host)
+        except ValueError:
+            return Scope.PUBLIC
+        return Scope.LOOPBACK if host.is_loopback else Scope.PUBLIC if host.is_global else Scope.PRIVATE
+
+    def beside(self, other: Address) -> bool:
+        """Whether both are probably in one local network: the first 24 bits of IPv4, 64 of IPv6."""
+        mine, its = (one.text.split("/")[1:2] for one in (self, other))
+        if mine != its or mine[0] not in _PREFIX:
+            return False
+        network = ipaddress.ip_network(f"{self.host}/{_PREFIX[mine[0]]}", strict=False)
+        return ipaddress.ip_address(other.host) in network
 
     @property
     def dial(self) -> bytes:

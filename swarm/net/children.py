@@ -1,6 +1,6 @@
 """p2pd and the DHT on it: the parts of a node that end and are made anew while the node goes on.
 
-    key, port, relays --launch_daemon--> p2pd (swarm.net.p2pd)  --line-->     streams, gossip, dials
+    key, port         --launch_daemon--> p2pd (swarm.net.p2pd)  --line-->     streams, gossip, dials
           attach (services)  <-----------'
     rules, place      --launch_dht-----> DHT  (swarm.net.board) --live_dht--> board
 
@@ -42,18 +42,17 @@ class NodeChildren:
         key: Path,
         run: Digest,
         listen: Listen,
-        relays: Sequence[str],
         attach: Callable[[Daemon], Awaitable[None]],
     ) -> None:
         """`attach(daemon)` gives a new p2pd what everybody expects of it, before anybody has it."""
         self.daemon: Daemon | None = None
         """The last one launched, dead or alive; None while there is none."""
         self.addresses: tuple[str, ...] = ()
-        """Where others may dial me, most widely reachable first; empty for one that only dials."""
+        """Where this p2pd listens, or what the settings say of that; empty for one that only dials."""
         self.port = listen.port or (0 if listen.dial_only else free_port(listen.host))
         self.doubted = asyncio.Event()
         """A call found no answer: the living are to be asked now."""
-        self._me, self._key, self._listen, self._relays = keyring.me, key, listen, tuple(relays)
+        self._me, self._key, self._listen = keyring.me, key, listen
         self._rules = guard.RecordRules(keyring, guard.allowed_keys(run))
         self._attach = attach
         self._dht: Dht | None = None
@@ -85,7 +84,7 @@ class NodeChildren:
         """Raises NetError: the port is taken, or p2pd's last words."""
         if not self._listen.dial_only:
             check_port(self._listen.host, self.port)
-        self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port, self._relays)
+        self.daemon = await Daemon.launch(self._key, self._me, self._listen, self.port)
         self.addresses = _announced(self._me, self._listen, await self.daemon.identify())
         await self._attach(self.daemon)
         self._daemon_up.set()

@@ -3,6 +3,7 @@
     p2pd (swarm.net.p2pd) ---+--- streams    -> node.mail   (swarm.net.mail)
       identity, TCP port     +--- GossipSub  -> node.gossip (swarm.net.gossip)
                              +--- DHT        -> node.board  (swarm.net.board)
+                             +--- circuits   -> node.reachability (swarm.net.reachability)
 
     children (swarm.net.children) <-- network (swarm.net.network) <-- supervision (swarm.net.supervision)
       both processes                    who is connected               what is dead or hung is replaced
@@ -32,12 +33,14 @@ from swarm.identity import Keyring
 from swarm.net import guard
 from swarm.net.board import Dht, DhtBoard
 from swarm.net.children import NodeChildren
+from swarm.net.circuits import Circuits
 from swarm.net.gossip import PubSub
 from swarm.net.mail import StreamMail
 from swarm.net.network import BOOTSTRAP_ALONE, Network, Report, WayIn, parsed
 from swarm.net.p2pd import Daemon, hang_up
 from swarm.net.ports import NetError
 from swarm.net.rate import RateLimits
+from swarm.net.reachability import Reachability
 from swarm.net.supervision import Supervisor
 from swarm.protocol import KINDS, Kind, Part, Thread
 from swarm.types import Digest, PeerId
@@ -108,12 +111,15 @@ class Node:
         self.work = ThreadWork()
         self._report = report
         others = parsed(bootstrap, self.me)
-        relays = [address.text for address in others]
-        self._children = NodeChildren(keyring, key, run, listen, relays, self._attach)
+        self._children = NodeChildren(keyring, key, run, listen, self._attach)
         self.gossip = PubSub(self.me, self.line)
         self.network = Network(self.me, others, self._children, self.gossip, report)
         self.mail = StreamMail(run, self.line, self.network.find, hang_up, self._bug, self.limits)
         self.board = DhtBoard(self)
+        self._circuits = Circuits(self.line, hang_up, self.limits)
+        self.reachability = Reachability(
+            self.me, listen, self.network, self.line, lambda: self._children.addresses, self._circuits
+        )
         self._supervisor = Supervisor(self._children, self.network, report)
 
     @classmethod
@@ -163,7 +169,7 @@ class Node:
         self._children.withhold()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                await self.mail.close()
+                await asyncio.gather(self.mail.close(), self._circuits.close())
         self.work.close()
         await self._children.stop()
 
@@ -185,8 +191,8 @@ class Node:
         return str((await self.line()).daemon_listen_maddr)
 
     def addresses(self) -> tuple[str, ...]:
-        """Where others may dial me, most widely reachable first; empty for one that only dials."""
-        return self._children.addresses
+        """Where others may dial me, most widely reachable first; empty where they cannot."""
+        return self.reachability.addresses()
 
     def peers(self) -> frozenset[PeerId]:
         """Connected peers, as of a few seconds ago at most."""
@@ -224,6 +230,8 @@ class Node:
         """A new p2pd is connected with nobody, and knows no service."""
         self.network.forget()
         await self.mail.attach(daemon)
+        if self.listen.relay and not self.listen.dial_only:
+            await self._circuits.attach(daemon)
 
     def _bug(self, service: str, what: str) -> None:
         self._report(Part.MAIL, f"the handler of {service!r} failed: {what}", None)

@@ -7,8 +7,9 @@
       nobody listens to what is published here: connect anew with the bootstrap peers
 
 Invariants: a peer is greeted once for each time it is connected; bootstrap peers are dialled as long as one
-is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, relays
-beyond the bootstrap's, a p2pd that does not answer (it is doubted, and swarm.net.supervision looks at it).
+is missing, and those that were met as long as nobody is connected. Not handled: who is worth seeking, whether
+others can dial this node (swarm.net.reachability), a p2pd that does not answer (it is doubted, and
+swarm.net.supervision looks at it).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import NamedTuple
 
 import base58
 
-from swarm.net.addresses import Address
+from swarm.net.addresses import Address, Scope
 from swarm.net.board import meet
 from swarm.net.children import NodeChildren
+from swarm.net.dialling import GRACE, until_reached
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Unreachable
@@ -113,6 +115,15 @@ class Network:
         self._unheard = Unheard()
 
     @property
+    def bootstrap_peers(self) -> frozenset[PeerId]:
+        return frozenset(address.peer for address in self._bootstrap)
+
+    def told(self, peer: PeerId) -> list[str]:
+        """Where a peer can be dialled, as the bootstrap addresses, it, or else others say."""
+        first = [address.text for address in self._bootstrap if address.peer == peer]
+        return [*(self._addresses.get(peer) or self._hints.get(peer, ())), *first]
+
+    @property
     def alone(self) -> bool:
         """Nobody is connected and nobody should be."""
         return not self.peers and not self._bootstrap
@@ -148,7 +159,7 @@ class Network:
         met = [address for peer in self._addresses if peer != self._me for address in self._told(peer)]
         wanted = list(dict.fromkeys([*self._bootstrap, *met]))
         line = await self._children.line()
-        reasons = await asyncio.gather(*map(line.reach, wanted))
+        reasons = await until_reached(line.reach, wanted, GRACE)
         self.peers = await line.connected()
         if not all(reasons) or not wanted:
             return ""
@@ -172,7 +183,8 @@ class Network:
         return complaints
 
     async def find(self, peer: PeerId, timeout: float) -> None:
-        """Before a stream is opened: dial by the addresses that the peer told, unless it is connected.
+        """Before a stream is opened: dial by the addresses that the peer told, unless it is connected; those
+        over a relay last.
 
         libp2p must not dial a peer that is down again and again: it would wait minutes before it noticed the
         peer's return. Raises Unreachable when every address failed.
@@ -183,10 +195,10 @@ class Network:
         self.peers = await line.connected()
         if peer in self.peers:
             return
-        told = [*self._told(peer), *(address for address in self._bootstrap if address.peer == peer)]
+        told = self._told(peer)
         try:
             async with asyncio.timeout(timeout):
-                reasons = await asyncio.gather(*map(line.reach, told))
+                reasons = await until_reached(line.reach, told)
         except TimeoutError:
             reasons = [f"timed out after {timeout:g} s"]
         if told and all(reasons):
@@ -258,6 +270,11 @@ class Network:
             log.debug("dialled %s: %s", address.text, why or "connected")
 
     def _told(self, peer: PeerId) -> list[Address]:
-        """What a peer told, or else others of it, as far as it is its own address."""
-        found = map(Address.parse, self._addresses.get(peer) or self._hints.get(peer, ()))
-        return [address for address in found if address is not None and address.peer == peer]
+        """What a peer told, or else others of it, as far as it is its own address. One of a private network
+        that is not mine stays out where there is another way: somebody else may have it in mine."""
+        parsed = map(Address.parse, self.told(peer))
+        found = [address for address in parsed if address is not None and address.peer == peer]
+        mine = [one for text in self._children.addresses if (one := Address.parse(text)) is not None]
+        far = [one for one in found if one.scope is Scope.PRIVATE and not one.relayed]
+        far = [one for one in far if mine and not any(one.beside(own) for own in mine)]
+        return [one for one in found if one not in far] or found

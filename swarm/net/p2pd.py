@@ -35,6 +35,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from swarm.config import Listen
 from swarm.net.addresses import Address
+from swarm.net.dialling import PROBE_SECONDS, knock
 from swarm.types import PeerId
 
 StreamHandler = Callable[[PeerId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -47,9 +48,6 @@ STOP_SECONDS = 2.0
 
 ASK_SECONDS = 10.0
 """Seconds for an answer on the control socket that needs no network."""
-
-PROBE_SECONDS = 5.0
-"""Seconds for a TCP handshake: three times one to the other side of the world."""
 
 READ_AHEAD = 1 << 20
 """Buffer of a stream: a megabyte keeps p2pd busy while Python does something else."""
@@ -89,14 +87,12 @@ class Daemon(P2P):
     _born_in = 0
 
     @classmethod
-    async def launch(
-        cls, key: Path, me: PeerId, listen: Listen, port: int, relays: Sequence[str] = ()
-    ) -> Daemon:
+    async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int) -> Daemon:
         """Start p2pd on TCP `port`. Raises NetError with the end of p2pd's output."""
         guard.install()
         remove_stale_sockets(me)
-        relay = int(listen.relay)
-        flags = {"pubsub": 1, "relayService": relay, "relayDiscovery": 0}
+        # Without its own relay it still takes and makes connections over others' (swarm.net.circuits).
+        flags = {"pubsub": 1, "relayService": 0, "relayDiscovery": 0}
         mine = {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()}
         kind = type("Daemon", (cls,), mine)
         options: dict[str, Any] = {
@@ -107,13 +103,9 @@ class Daemon(P2P):
             "no_listen": listen.dial_only,
             "dht_mode": "client" if listen.dial_only else "server",
             "nat_port_map": listen.upnp,
-            "auto_nat": listen.relay,
-            "use_relay": listen.relay,
+            "auto_nat": False,
+            "use_relay": False,
         }
-        if listen.relay and relays:
-            # Forced reachability: finding out by itself takes minutes.
-            options |= {"use_auto_relay": True, "trusted_relays": list(relays)}
-            options |= {"force_reachability": "private"} if listen.dial_only else {}
         try:
             return await kind.create(  # type: ignore[attr-defined, no-any-return]
                 identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
@@ -176,6 +168,15 @@ class Daemon(P2P):
         self.relayed = peers - direct
         return peers
 
+    async def direct(self) -> dict[PeerId, tuple[str, ...]]:
+        """Peers with a connection that is not over a relay -> the other ends of these, without peer ids."""
+        response = await self._ask(pb.Request(type=pb.Request.LIST_PEERS), ASK_SECONDS)
+        found: dict[PeerId, tuple[str, ...]] = {}
+        for peer in response.peers:
+            if ends := tuple(str(Multiaddr(one)) for one in peer.addrs if not _over_relay(one)):
+                found[_base58(peer.id)] = (*found.get(_base58(peer.id), ()), *ends)
+        return found
+
     async def connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> None:
         """Connect with `peer`. Raises Unreachable or Silent."""
         dial = [address.dial for address in addresses]
@@ -193,21 +194,10 @@ class Daemon(P2P):
         A TCP handshake comes first: its errors say more than libp2p's, and a refused dial of libp2p makes it
         wait ever longer before it dials that address again.
         """
+        if why := await knock(address.host, address.port):
+            return why
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                _, writer = await asyncio.open_connection(address.host, address.port)
-            writer.close()
             await self.connect(address.peer, [address], PROBE_SECONDS)
-        except TimeoutError:
-            return (
-                f"timed out after {PROBE_SECONDS:g} s (the machine is off, or a firewall drops the packets)"
-            )
-        except ConnectionRefusedError:
-            return "connection refused (nothing listens on that port)"
-        except socket.gaierror:
-            return f"the name {address.host} cannot be resolved"
-        except OSError as error:
-            return str(error.strerror or error).lower()
         except NetError as error:
             other = re.search(r"remote key matches (\w+)", str(error))
             return f"another peer answers there ({other[1]})" if other else str(error)

@@ -1,0 +1,37 @@
+"""A run between homes behind NATs (tests/home_networks.py) and one machine with a public address."""
+
+from pathlib import Path
+
+import pytest
+from home_networks import internet
+from swarm_processes import SETTINGS, UNHURRIED, admitted, averaged, started_swarm
+
+from swarm import events
+
+ANYWHERE = SETTINGS.replace('host = "127.0.0.1"', 'host = "0.0.0.0"')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_learners_and_a_sampler_in_three_homes_train_together(tmp_path: Path) -> None:
+    with internet() as net, started_swarm(tmp_path, ANYWHERE) as house:
+        seed = house.seed(wrap=net.machine().inside)
+        learners = [
+            house.join("learner", folder=tmp_path / f"learner-{n}", wrap=net.home().inside) for n in range(2)
+        ]
+        sampler = house.join("sampler", *UNHURRIED, folder=tmp_path / "sampler", wrap=net.home().inside)
+        everybody = [*learners, sampler]
+        house.wait_until(lambda: all(one.saw(events.Started) for one in everybody), 120, "not all started")
+        house.wait_until(lambda: averaged(learners[0], learners), 120, "the homes did not average")
+        house.wait_until(
+            lambda: all(admitted(one, sampler.peer) for one in learners), 120, "a home took no group"
+        )
+        trained = max(event.version for event in learners[0].saw(events.Trained))
+        house.wait_until(
+            lambda: any(event.version >= trained for event in sampler.saw(events.Adopted)),
+            120,
+            "the sampler has no release of the homes",
+        )
+        links = [event.links for event in learners[0].saw(events.Transferred)]
+        assert any(told.get(learners[1].peer) and told[learners[1].peer].relayed for told in links)
+        assert seed.process.poll() is None

@@ -1,0 +1,110 @@
+"""Real nodes in homes behind NATs (tests/home_networks.py): how they reach each other, and what they tell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from home_networks import Internet, Place, internet
+
+SECONDS = 60.0
+PORT = 31337
+PROGRAM = Path(__file__).with_name("home_node.py")
+
+
+class HomeNode:
+    def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str) -> None:
+        how = json.dumps({"port": PORT})
+        words = [*place.inside, sys.executable, str(PROGRAM), name, str(folder), how, *bootstrap]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAM.parents[2]
+        )
+        self.first = self._line()
+        self.peer = self.first["peer"]
+
+    def do(self, what: str, **more: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def until(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while not wanted(status := self.do("status")):
+            assert time.monotonic() < deadline, status
+            time.sleep(0.2)
+        return status
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(SECONDS)
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return dict(json.loads(self.process.stdout.readline()))
+
+
+class Homes:
+    """A seed with a public address, and nodes in homes that know it."""
+
+    def __init__(self, net: Internet, folder: Path) -> None:
+        self.net, self.folder = net, folder
+        self.nodes: list[HomeNode] = []
+        self.seed_at = net.machine()
+        self.seed = self.node(self.seed_at)
+
+    def node(self, place: Place) -> HomeNode:
+        way = [f"/ip4/{self.seed_at.address}/tcp/{PORT}/p2p/{self.nodes[0].peer}"] if self.nodes else []
+        self.nodes.append(HomeNode(place, self.folder, str(len(self.nodes)), *way))
+        return self.nodes[-1]
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Iterator[Homes]:
+    with internet() as net:
+        made = Homes(net, tmp_path)
+        try:
+            yield made
+        finally:
+            for node in reversed(made.nodes):
+                node.end()
+
+
+@pytest.mark.timeout(180)
+def test_two_homes_reach_each_other_over_a_member_that_both_can_dial(homes: Homes) -> None:
+    here, there = homes.net.home(), homes.net.home()
+    one, two = homes.node(here), homes.node(there)
+    told = one.until(lambda status: status["relays"])
+    assert told["open"] is False and told["relays"] == [homes.seed.peer]
+    assert told["seen"] == {homes.seed.peer: [f"/ip4/{here.outside}/tcp/{PORT}"]}
+    over = f"/ip4/{homes.seed_at.address}/tcp/{PORT}/p2p/{homes.seed.peer}/p2p-circuit/p2p/{one.peer}"
+    beside = f"/ip4/{here.address}/tcp/{PORT}/p2p/{one.peer}"
+    assert told["addresses"][:2] == [over, beside]
+    assert homes.seed.until(lambda status: status["open"])["addresses"][0].startswith(
+        f"/ip4/{homes.seed_at.address}/"
+    )
+
+    two.do("met", peer=one.peer, addresses=told["addresses"][:2])
+    assert two.do("ask", peer=one.peer, size=4 << 20)["size"] == 4 << 20
+    assert two.until(lambda status: status["relayed"])["relayed"] == [one.peer]
+    assert one.do("ask", peer=two.peer, size=10)["size"] == 10, "the connection serves both"
+
+
+@pytest.mark.timeout(180)
+def test_a_home_with_a_forwarded_port_learns_its_public_address_and_needs_no_relay(homes: Homes) -> None:
+    here, there = homes.net.home(), homes.net.home()
+    homes.net.forward(here, PORT)
+    one, two = homes.node(here), homes.node(there)
+    told = one.until(lambda status: status["open"])
+    public = f"/ip4/{here.outside}/tcp/{PORT}/p2p/{one.peer}"
+    assert told["addresses"][0] == public and told["relays"] == []
+    two.do("met", peer=one.peer, addresses=told["addresses"][:2])
+    assert two.do("ask", peer=one.peer, size=10)["size"] == 10
+    assert two.until(lambda status: one.peer in status["peers"])["relayed"] == []
