@@ -1,6 +1,7 @@
 """A private run: the invited train as in a public one; who only knows the run and an address is turned
 away."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -8,7 +9,12 @@ import pytest
 from swarm_processes import UNHURRIED, admitted, started_swarm, swarm
 
 from swarm import events, invite
-from swarm.protocol import Role
+from swarm.config import Listen
+from swarm.identity import open_key
+from swarm.invite import Invite
+from swarm.net.hive import Node
+from swarm.net.ports import NetError, Refused
+from swarm.protocol import Role, Service
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -39,3 +45,25 @@ def test_the_invited_train_and_a_word_without_the_owners_signature_opens_nothing
         assert ran.returncode == 5, ran.stderr
         assert "this invite does not admit a sampler" in ran.stderr
         assert "swarm invite --role sampler" in ran.stderr
+        answered = asyncio.run(answers_to_a_stranger(said, tmp_path / "strangers-key"))
+        assert answered == {Service.SPEC}, "what the word's digest names is for whoever has the word"
+
+
+async def answers_to_a_stranger(word: Invite, key: Path) -> set[Service]:
+    """Services by which the seed of this word answers somebody without a membership."""
+    listen = Listen(host="127.0.0.1", dial_only=True)
+    node = await Node.start(open_key(key), key, word.run, listen, word.addresses, lambda *_: None)
+    answered = set()
+    try:
+        for service in Service:
+            try:
+                await node.mail.send(next(iter(node.peers())), service, b"", timeout=20)
+                answered.add(service)
+            except Refused as refusal:
+                if "private" not in str(refusal):
+                    answered.add(service)
+            except NetError:
+                continue  # it does not serve that one
+    finally:
+        await node.close()
+    return answered
