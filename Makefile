@@ -23,7 +23,7 @@ MISSION := $(addprefix tests/e2e/test_,resume.py private.py one_way.py swarm_fau
 	$(if $(wildcard .venv/.bench),tests/learn/test_against_trl.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol clean
+.PHONY: help demo test test-fast test-mission test-slow test-faults test-vllm bench bench-releases bench-dashboard bench-engines bench-objectives lint check-types chromium namespaces sandbox docs-protocol test-wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-engines: $(STAMP)  ## what engines and learners of real models cost, as a 
 bench-objectives: .venv/.bench  ## the whole studies of docs/objectives.md, hours; the same command goes on where it stopped
 	$(BIN)/swarm bench gradient --out docs/gradient
 	$(BIN)/swarm bench staleness --out docs/staleness
+
+test-wheel: $(STAMP)  ## wheel and source archive: what they say, what they install in empty environments of Python 3.11 and 3.12, outside of here
+	$(BIN)/python -m pytest tests/e2e/test_distribution.py $(ARGS)
 
 lint: $(STAMP)  ## ruff, its format and the import contracts
 	$(BIN)/ruff check .

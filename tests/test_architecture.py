@@ -211,11 +211,12 @@ def test_make_and_ci_run_the_same_checks() -> None:
         "test-slow",
         "test-faults",
         "test-vllm",
+        "test-wheel",
     }
     benches = {f"bench-{what}" for what in ("dashboard", "engines", "objectives", "releases")}
     others = {"demo", "docs-protocol", "bench", *benches}
     assert checks | others | {"chromium", "namespaces", "sandbox", "clean", "help"} == targets
     run = (ROOT / ".ci" / "run").read_text()
     ran = set(re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE))
-    assert ran == {"lint", "check-types", "test", "test-mission"} <= targets
+    assert ran == {"lint", "check-types", "test", "test-mission", "test-wheel"} <= targets
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
