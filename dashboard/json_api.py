@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
-import segno
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -28,6 +27,7 @@ from dashboard.series import Point, Series
 from dashboard.source import Moment, Source
 from dashboard.state import curve_name
 from dashboard.text import LARGEST
+from swarm import invite as invites
 from swarm.types import PeerId
 
 SILENT = 10.0
@@ -220,8 +220,9 @@ def _joining(router: Endpoints, invite: views.InviteView | None) -> None:
         drawn = io.BytesIO()
         # Dark on light on a dark page too, in the quiet zone of four modules that the standard asks for: else
         # no phone reads it.
-        code = segno.make_qr(invite.word, error="m")
-        code.save(drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True)
+        invites.qr_code(invite.word).save(
+            drawn, kind="svg", border=4, dark="#000", light="#fff", xmldecl=False, omitsize=True
+        )
         return Svg(drawn.getvalue())
 
 

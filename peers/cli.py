@@ -188,6 +188,9 @@ def _add_reading(commands: Any) -> None:
     it.add_argument("--expires", type=_seconds, metavar="TIME", help=f"{ends}; {otherwise}")
     longer = "with the owner.key: print WORD with a later end; elsewhere: keep it, and renew memberships"
     it.add_argument("--renew", nargs="+", metavar="WORD", default=[], help=longer)
+    it.add_argument("--note", metavar="TEXT", default="", help="whom the word is for; --list shows it")
+    it.add_argument("--list", action="store_true", help="instead: the words of this folder, with their ends")
+    it.add_argument("--qr", action="store_true", help="also as a QR code, for a terminal with a camera near")
     it = add_command(
         commands,
         "export",

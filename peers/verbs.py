@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import sys
 
 from peers.commands import arguments, run_check, shipped
 from peers.commands.parser import did_you_mean
@@ -108,27 +107,14 @@ def export(args: argparse.Namespace) -> int:
 
 def invite_(args: argparse.Namespace) -> int:
     folder = arguments.only_folder(args)
-    from peers.build import invitations
-    from peers.runtime import peer_folder
+    from peers.commands import invite as program
 
-    role, renewed = Role(args.role), " ".join(args.renew)
-    word = (
-        invitations.renew(folder, renewed, args.expires)
-        if renewed
-        else invitations.invite(folder, role, args.expires)
-    )
-    if word is None:
-        kept = "the word is kept: memberships of this folder's peers, and of others, are renewed with it"
-        print(f"{kept} within an hour while they run", file=sys.stderr)
-        return 0
-    print(json.dumps({"invite": word} | ({} if renewed else {"role": role.value})) if args.json else word)
-    if not invitations.answers(folder) and not set(peer_folder.running(folder)) - {"up"}:
-        print(
-            "nobody answers to this invite now, as far as this folder knows: start a peer of the run here"
-            f" again (`swarm start` or `swarm join`, --folder {folder})",
-            file=sys.stderr,
-        )
-    return 0
+    if args.list:
+        return program.listed(folder, args.json)
+    said = args.expires, args.note, args.json, args.qr
+    if args.renew:
+        return program.renew(folder, " ".join(args.renew), *said)
+    return program.make(folder, Role(args.role), *said)
 
 
 def simulate(args: argparse.Namespace) -> int:

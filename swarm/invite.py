@@ -23,6 +23,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
+import segno
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm import PROTOCOL, identity
@@ -175,6 +176,12 @@ def read(text: str, now: float) -> Invite:
             f"the invite expired {_ago(now - expires)} ago: ask the swarm's owner for a new one",
         )
     return Invite(run=run, addresses=addresses, role=role, expires=expires, delegate=given)
+
+
+def qr_code(word: str, error: str = "m") -> segno.QRCode:
+    """The word as a QR code; `error` is the standard's level of correction, l, m, q or h. In capitals, which
+    `read` takes too: a QR code has 5.5 bits for such a letter and 8 for a small one."""
+    return segno.make_qr(word.upper(), error=error)
 
 
 def delegate(

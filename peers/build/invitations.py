@@ -35,7 +35,7 @@ write it down."""
 def invite(path: Path, role: Role, seconds: float | None = None) -> str:
     """`swarm invite`: a new word with the addresses of live peers. Raises Refusal when this folder may not
     make it, or knows nobody."""
-    run = _run(path)
+    run = run_of(path)
     return run.invite(role, _addresses(run), seconds)
 
 
@@ -43,7 +43,7 @@ def renew(path: Path, word: str, seconds: float | None = None) -> str | None:
     """`swarm invite --renew`: the same word with a later end where the owner's key is. Elsewhere the word is
     kept, for memberships of this folder's peers and of others, and the result is None. Raises Refusal,
     InviteError."""
-    run = _run(path)
+    run = run_of(path)
     old = invites.read(word, 0.0 if run.is_owners else time.time())
     if old.delegate is None or not _is_of(run, old):
         raise Refusal("this word makes no members of this run: only those have an end that counts")
@@ -78,7 +78,8 @@ def _is_of(run: RunFolder, invite: Invite) -> bool:
     )
 
 
-def _run(path: Path) -> RunFolder:
+def run_of(path: Path) -> RunFolder:
+    """The run in this folder. Raises Refusal when there is none."""
     if (run := read(path)) is None:
         raise Refusal(f"{path} holds no run: `swarm start` begins one there, `swarm join` takes part in one")
     return run

@@ -9,6 +9,7 @@
     cache/          what `datasets` makes of the data to read it fast; can be deleted
     genesis         version 0 as a release's bytes; only where the run was started
     invites/<role>  the last start's invites, or those by which this folder was invited
+    invites/made    those that `swarm invite` made here
     peers/<name>/   one folder a peer: key, journal.jsonl, blobs/, releases/, checkpoint/, membership, pid
     page            address of the page while one is served here
 

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import httpx2
 import msgspec
 import pytest
-import segno
 from dashboard_story import LEARNERS, SAMPLERS, heard, story, who
 from starlette.testclient import TestClient
 
@@ -26,6 +25,7 @@ from dashboard.replay import Replay
 from dashboard.server import serve
 from dashboard.state import State
 from dashboard.views import InviteView
+from swarm import invite
 from swarm.events import Bus
 
 INVITE = InviteView(
@@ -135,7 +135,7 @@ def test_an_invite_is_a_command_and_a_code_to_scan() -> None:
     answer = client.get("/api/invite.svg")
     assert answer.headers["content-type"] == "image/svg+xml"
     drawn = ElementTree.fromstring(answer.content)
-    modules = len(segno.make_qr(INVITE.word, error="m").matrix) + 2 * 4
+    modules = len(invite.qr_code(INVITE.word).matrix) + 2 * 4
     assert drawn.attrib["viewBox"] == f"0 0 {modules} {modules}", "with the quiet zone"
     assert [path.tag.rpartition("}")[2] for path in drawn] == [
         "path",

@@ -1,0 +1,100 @@
+"""`swarm invite --list`, `--note` and `--qr`: what a folder knows of the words that were made in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_invitations import address, joined, met, started
+
+from peers import cli
+from swarm import invite
+from swarm.protocol import Role
+
+
+def folder(path: Path) -> Path:
+    run = started(path)
+    met(run, {0: (Role.SEED, 0.0)})
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["invite", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_word_is_listed_with_its_note_its_role_and_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(folder(tmp_path))
+    ended = said(
+        capsys, "--folder", path, "--role", "learner", "--expires", "7d", "--note", "for Ada"
+    ).strip()
+    endless = said(capsys, "--folder", path).strip()
+    listed = json.loads(said(capsys, "--folder", path, "--list", "--json"))
+    assert [(each["invite"], each["role"], each["note"]) for each in listed] == [
+        (ended, "learner", "for Ada"),
+        (endless, "sampler", ""),
+    ]
+    assert listed[0]["expires"] == invite.read(ended, 0.0).expires and listed[1]["expires"] is None
+    table = said(capsys, "--folder", path, "--list")
+    assert "for Ada" in table and f"…{ended[-8:]}" in table and "never" in table
+    assert ended not in table and endless not in table, "who looks over the shoulder sees no secret"
+
+
+def test_the_list_is_the_makers_alone_and_holds_a_word_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder(tmp_path)
+    for note in ("first", "again"):
+        said(capsys, "--folder", str(path), "--note", note)
+    assert (path / "invites" / "made").stat().st_mode & 0o077 == 0
+    (listed,) = json.loads(said(capsys, "--folder", str(path), "--list", "--json"))
+    assert listed["note"] == "again", "a public run's word for samplers is the same each time"
+
+
+def test_a_line_that_a_crash_cut_off_costs_that_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder(tmp_path)
+    said(capsys, "--folder", str(path), "--note", "whole")
+    with (path / "invites" / "made").open("ab") as made:
+        made.write(b'{"word": "swarm1ab\n')
+    said(capsys, "--folder", str(path), "--role", "observer")
+    listed = json.loads(said(capsys, "--folder", str(path), "--list", "--json"))
+    assert [each["role"] for each in listed] == ["sampler", "observer"]
+
+
+def test_words_by_which_a_folder_was_invited_are_listed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = started(tmp_path / "lab")
+    word = lab.invite(Role.LEARNER, [address(0)])
+    guest = joined(tmp_path / "guest", lab, word)
+    (listed,) = json.loads(said(capsys, "--folder", str(guest.path), "--list", "--json"))
+    assert (listed["invite"], listed["note"]) == (word, "by which this folder was invited")
+
+
+def test_a_word_that_cannot_be_listed_is_printed_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder(tmp_path)
+    (path / "invites" / "made").mkdir(parents=True)
+    assert cli.main(["invite", "--folder", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert invite.read(printed.out, 0.0).role is Role.SAMPLER
+    assert "not on the list of this folder's words" in printed.err
+
+
+def test_a_qr_code_stands_beside_the_word_and_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["invite", "--folder", str(folder(tmp_path)), "--qr"]) == 0
+    printed = capsys.readouterr()
+    word = printed.out.strip()
+    code = invite.qr_code(word, error="l")
+    assert code.mode == "alphanumeric", "a third fewer bits than small letters take"
+    lines = [line for line in printed.err.splitlines() if any(half in line for half in "▀▄█")]
+    assert len(lines) >= code.symbol_size()[1] // 2
+    assert invite.read(word.upper(), 0.0) == invite.read(word, 0.0), "a phone reads capitals"
