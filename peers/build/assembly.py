@@ -15,7 +15,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,9 +148,14 @@ async def _act_as_seed(
         say(damage)
         host.emit(events.Noted, level="error", text=damage)
     on_signal.leave = host.leave
-    observer, settings, addresses = Observer(host, local.folder), config.peer.page, _named(run, node)
-    shown = _page(local, run, addresses, observer, settings) if paged else contextlib.nullcontext()
-    async with observer.running(), kept_up(host, local, node, run), shown:
+    observer, settings = Observer(host, local.folder), config.peer.page
+    async with observer.running(), kept_up(host, local, node, run), AsyncExitStack() as shown:
+        await node.reachability.settled()
+        addresses = _named(run, node)
+        if paged:
+            await shown.enter_async_context(_page(local, run, addresses, observer, settings))
+        if why := invitations.reach(addresses, node.me, node.listen, node.port, node.reachability.open):
+            say(why)
         _print_invites(local, run, addresses)
         async with asyncio.TaskGroup() as tasks:
             mending = tasks.create_task(_mend(node, run, host, damaged))

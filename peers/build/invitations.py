@@ -21,11 +21,14 @@ from peers.runtime import contacts
 from peers.runtime.contacts import Contact
 from peers.runtime.peer_folder import MEMBERSHIP, membership
 from swarm import invite as invites
+from swarm.config import Listen
 from swarm.core.membership import is_delegated
 from swarm.durable import write_durably
 from swarm.identity import verify
 from swarm.invite import Invite, InviteError, InviteProblem
+from swarm.net.scopes import Scope, scope_of
 from swarm.protocol import ROLES, Role
+from swarm.types import PeerId
 
 LIVE = 600.0
 """Seconds since its last heartbeat in which a peer counts as there: ten times what a running peer takes to
@@ -107,6 +110,30 @@ def _addresses(run: RunFolder) -> list[str]:
 def answers(path: Path) -> bool:
     """Whether a peer that others can dial was heard lately by a peer of this folder."""
     return any(one.heard >= time.time() - LIVE for one in contacts.of_run(path))
+
+
+def reach(addresses: Sequence[str], me: PeerId, listen: Listen, port: int, dialled: bool | None) -> str:
+    """Why words with these addresses do not reach everybody, and what to do; empty where they do, or where
+    this peer is to be had on this machine alone. `dialled`: whether others could dial this peer."""
+    hosts = {text.split("/")[2]: text.endswith(me) for text in addresses}
+    public = [mine for host, mine in hosts.items() if scope_of(host) is Scope.PUBLIC]
+    if not hosts or scope_of(listen.host) is Scope.LOOPBACK:
+        return ""
+    if (public and dialled is not False) or not all(public):
+        return ""
+    private = [host for host in hosts if scope_of(host) is Scope.PRIVATE]
+    kind = "are addresses" if len(private) > 1 else "is an address"
+    why = (
+        f"{' and '.join(private)} {kind} of a private network"
+        if private
+        else "others cannot dial this machine"
+    )
+    return (
+        f"These words reach machines of this network alone: {why}. For others, forward TCP port {port} of the"
+        f" router to this machine (or try `--set peer.listen.upnp=true`) and start it with `--set"
+        f" 'peer.listen.announce=[\"/ip4/PUBLIC-ADDRESS/tcp/{port}\"]'`; or have any peer of the run on a"
+        " machine with a public address: words then name it, and it carries connections to this one."
+    )
 
 
 def mixed(peers: Iterable[Sequence[str]]) -> list[str]:

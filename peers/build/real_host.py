@@ -25,6 +25,7 @@ from peers.runtime.frames import Frames, MemberMail
 from peers.runtime.host import Host, PeerInfo
 from peers.runtime.membership_renewal import MembershipRenewal, renewer
 from peers.runtime.mirror import mirrors
+from swarm import events
 from swarm import invite as invites
 from swarm.config import Config
 from swarm.config_loading import from_run_dict
@@ -141,6 +142,11 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     owner = run.owner() if run.is_owners else None
     renewal = MembershipRenewal(host, local.folder, renewer(owner, run.name, run.given))
     await node.reachability.serve(host.ports.mail)
+
+    def told(how: str) -> None:
+        if how:
+            host.emit(events.Noted, level="info" if node.reachability.relays else "warning", text=how)
+
     async with (
         renewal.running(),
         local.contacts.running(host, node.network.seek),
@@ -148,7 +154,7 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
     ):
         beside = [
             tasks.create_task(host.identity.ask_forever()),
-            tasks.create_task(node.reachability.watch(host.ports.mail)),
+            tasks.create_task(node.reachability.watch(host.ports.mail, told)),
         ]
         try:
             yield

@@ -14,9 +14,9 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass
-from enum import IntEnum
 
 from swarm.net.ports import NetError
+from swarm.net.scopes import Scope, scope_of
 
 # isort: split
 from hivemind.utils.multiaddr import Multiaddr
@@ -29,15 +29,6 @@ _ADDRESS = re.compile(
 
 _PREFIX = {"ip4": 24, "ip6": 64}
 """Bits that machines of a local network usually share."""
-
-
-class Scope(IntEnum):
-    """From where an address can be dialled, the widest first."""
-
-    PUBLIC = 0
-    PRIVATE = 1
-    """From a network of a home, a lab or a provider (RFC 1918, 6598, 4193, 3927)."""
-    LOOPBACK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +55,8 @@ class Address:
 
     @property
     def scope(self) -> Scope:
-        """Of its first hop; a name counts as public."""
-        try:
-            host = ipaddress.ip_address(self.host)
-        except ValueError:
-            return Scope.PUBLIC
-        return Scope.LOOPBACK if host.is_loopback else Scope.PUBLIC if host.is_global else Scope.PRIVATE
+        """Of its first hop."""
+        return scope_of(self.host)
 
     def beside(self, other: Address) -> bool:
         """Whether both are probably in one local network: the first 24 bits of IPv4, 64 of IPv6."""

@@ -24,13 +24,14 @@ from typing import NamedTuple
 
 import base58
 
-from swarm.net.addresses import Address, Scope
+from swarm.net.addresses import Address
 from swarm.net.board import meet
 from swarm.net.children import NodeChildren
 from swarm.net.dialling import GRACE, until_reached
 from swarm.net.gossip import PubSub, Unheard
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Unreachable
+from swarm.net.scopes import Scope
 from swarm.protocol import Part
 from swarm.types import PeerId
 

@@ -22,13 +22,14 @@ from msgspec import Meta
 
 from swarm import wire
 from swarm.config import Listen
-from swarm.net.addresses import Address, Scope
+from swarm.net.addresses import Address
 from swarm.net.circuits import Circuits
 from swarm.net.dialling import greeted
 from swarm.net.guard import Budget
 from swarm.net.network import Network
 from swarm.net.p2pd import Daemon
 from swarm.net.ports import Busy, Mail, NetError, Refused, read_question
+from swarm.net.scopes import Scope
 from swarm.protocol import Service
 from swarm.types import Finite, PeerId, Struct, Word
 
@@ -117,6 +118,7 @@ class Reachability:
         """Peers that refused -> until when they are not asked."""
         self._again = -AGAIN_SECONDS
         self._budget = Budget(DIALS_OF_ONE, DIALS_OF_ALL, ASKERS)
+        self._looked = asyncio.Event()
 
     @property
     def relays(self) -> tuple[PeerId, ...]:
@@ -167,14 +169,34 @@ class Reachability:
 
     # --- what others do for this one ------------------------------------------------------------------------
 
-    async def watch(self, mail: Mail) -> None:
-        """Run for ever: ask whether I can be dialled, and keep reservations where I cannot."""
+    async def watch(self, mail: Mail, told: Callable[[str], None]) -> None:
+        """Run for ever: ask whether I can be dialled, and keep reservations where I cannot. `told(sentence)`
+        hears when that changes."""
+        before = ""
         while True:
             try:
                 await self.look(mail)
             except NetError as error:
                 log.debug("p2pd was replaced meanwhile: %s", error)
+            self._looked.set()
+            if (now := self.said()) != before:
+                before = now
+                told(now)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def settled(self) -> None:
+        """Return when those who are connected at the start have been asked."""
+        await self._looked.wait()
+
+    def said(self) -> str:
+        """How others reach this peer, where they cannot dial it; empty where they can, or nobody knows."""
+        if self.open is not False:
+            return ""
+        why = next((one.why for told in self.answers.values() for one in told.dialled if one.why), "")
+        what = f"others cannot dial this peer ({why})" if why else "others cannot dial this peer"
+        if self._reservations:
+            return f"{what}: they reach it over {len(self._reservations)} other peers"
+        return f"{what}, and no peer that they can dial carries their connections to it"
 
     async def look(self, mail: Mail) -> None:
         """Ask, if it is time, and keep reservations where they are needed. Raises NetError."""

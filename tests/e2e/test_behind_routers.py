@@ -32,6 +32,27 @@ def test_two_learners_and_a_sampler_in_three_homes_train_together(tmp_path: Path
             120,
             "the sampler has no release of the homes",
         )
-        links = [event.links for event in learners[0].saw(events.Transferred)]
-        assert any(told.get(learners[1].peer) and told[learners[1].peer].relayed for told in links)
+        house.wait_until(
+            lambda: any(
+                link.relayed
+                for one in learners
+                for event in one.saw(events.Transferred)
+                for peer, link in event.links.items()
+                if peer in {other.peer for other in everybody}
+            ),
+            60,
+            "no link is told as relayed",
+        )
         assert seed.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_seed_alone_at_home_says_before_its_words_how_far_they_reach(tmp_path: Path) -> None:
+    with internet() as net, started_swarm(tmp_path, ANYWHERE) as house:
+        home = net.home()
+        seed = house.seed("peer.listen.port=31337", wrap=home.inside)
+        house.wait_until(lambda: "swarm join" in seed.log.read_text(), 60, "no word")
+        said, _, words = seed.log.read_text().partition("swarm join")
+        assert f"{home.address} is an address of a private network" in said and "TCP port 31337" in said
+        assert "private network" not in words

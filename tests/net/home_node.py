@@ -67,7 +67,8 @@ async def main(name: str, folder: str, listen: str, *bootstrap: str) -> None:
     node = await Node.start(open_key(key), key, RUN, how, bootstrap, lambda *_: None)
     await node.mail.serve(SERVICE, answer)
     await node.reachability.serve(node.mail)
-    beside = [asyncio.create_task(node.supervise()), asyncio.create_task(node.reachability.watch(node.mail))]
+    watching = node.reachability.watch(node.mail, lambda _: None)
+    beside = [asyncio.create_task(node.supervise()), asyncio.create_task(watching)]
     try:
         print(json.dumps(status(node)), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
