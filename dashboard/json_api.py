@@ -22,6 +22,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from dashboard import metrics, pulse, views
+from dashboard.condition import SILENT, condition
 from dashboard.openapi import Answers, answers, refusals
 from dashboard.series import Point, Series
 from dashboard.source import Moment, Source
@@ -29,10 +30,6 @@ from dashboard.state import curve_name
 from dashboard.text import LARGEST
 from swarm import invite as invites
 from swarm.types import PeerId
-
-SILENT = 10.0
-"""Seconds without any event, in which several heartbeats of every peer are missing. The page warns after the
-same time."""
 
 CURVES = 64
 """Most names in one request: more curves than a State keeps."""
@@ -146,6 +143,11 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
     )
     async def problems(now: Now) -> Response:
         return _json(now.state.problems(now.now))
+
+    @router.endpoint("/api/condition", answers(views.Condition, "How it stands, in one line."))
+    async def in_a_line(now: Now) -> Response:
+        quiet = 0.0 if now.span else now.quiet
+        return _json(condition(now.state, now.now, now.state.problems(now.now), quiet))
 
     @router.endpoint(
         "/api/events",

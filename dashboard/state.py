@@ -18,6 +18,7 @@ from collections import Counter, deque
 
 from dashboard import pulse, views
 from dashboard.agreement import Agreement
+from dashboard.condition import condition
 from dashboard.diagnosis import diagnose
 from dashboard.flows import Flows
 from dashboard.folds import FOLDS
@@ -99,6 +100,11 @@ class State:
             else max((peer.version for peer in self.peers.values() if peer.version >= 0), default=0)
         )
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was trained."""
+        return self.tally.trained > 0 or self.version > 0
+
     def name(self, peer: PeerId) -> str:
         known = self.peers.get(peer)
         return known.name if known else human_name(peer) if proper(peer) else clean(peer)
@@ -125,7 +131,7 @@ class State:
         (`full` is set then). `flows`: include flows in an update."""
         full = since < self.reset or since == 0 or since > self.revision
         start = 0 if full else since
-        learners = self.alive(Role.LEARNER, now)
+        learners, problems = self.alive(Role.LEARNER, now), self.problems(now)
         series = {
             name: points
             for name, curve in self.series.items()
@@ -139,7 +145,8 @@ class State:
             quiet=quiet,
             run=self._run(),
             head=self.head(now),
-            problems=self.problems(now),
+            condition=condition(self, now, problems, 0.0 if replay else quiet),
+            problems=problems,
             round=self.rounds.view(learners),
             peers=self.rows(now, start),
             gone=self.gone(start),

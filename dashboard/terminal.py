@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dashboard.condition import condition
 from dashboard.series import Series
 from dashboard.state import State
 from dashboard.text import clean, duration
@@ -35,19 +36,30 @@ STYLES = {
     "alive": "green",
     "lost": "yellow",
     "left": "dim",
+    "ok": "green",
+    "waiting": "dim",
     "info": "dim",
     "warning": "yellow",
     "error": "red",
 }
-MARKS = {"alive": "●", "lost": "◌", "left": "–", "info": "·", "warning": "▲", "error": "✕"}
+MARKS = {
+    "alive": "●",
+    "lost": "◌",
+    "left": "–",
+    "ok": "✓",
+    "waiting": "◌",
+    "info": "·",
+    "warning": "▲",
+    "error": "✕",
+}
 
 
 def render(state: State, now: float, width: int) -> RenderableType:
     """The live view, at most `width` columns."""
     curves = _curves(state, max(min(width - 30, 60), 10))
     parts: list[RenderableType] = [_headline(state, now), Text()]
-    if problems := state.problems(now):
-        parts += [_problems(problems), Text()]
+    problems = state.problems(now)
+    parts += [_problems(problems) if problems else _condition(state, now), Text()]
     parts += [_peers(state, now, width), Text()]
     if curves is not None:
         parts += [curves, Text()]
@@ -100,6 +112,11 @@ def _headline(state: State, now: float) -> Text:
     for role, (alive, known) in head.roles.items():
         parts.append(f"{alive} of {known} {role}s" if alive < known else _some(known, role))
     return Text.assemble((clean(state.run.name), "bold"), "  ", " · ".join(parts))
+
+
+def _condition(state: State, now: float) -> Text:
+    said = condition(state, now, (), max(now - state.last, 0.0) if state.last else 0.0)
+    return Text.assemble((MARKS[said.kind], STYLES[said.kind]), " ", said.text)
 
 
 def _problems(problems: tuple[Problem, ...]) -> Table:

@@ -76,6 +76,19 @@ class Problem(View):
     since: float | None = None
 
 
+class Condition(View):
+    """The swarm's condition in one line."""
+
+    kind: Literal["ok", "waiting", "info", "warning", "error"]
+    """The level of the worst problem; without one `waiting` where nothing is trained, else `ok`."""
+    text: str
+    """One sentence: that of the worst problem, or what is waited for, or that all is well."""
+    more: int = 0
+    """Further problems."""
+    join: bool = False
+    """The run waits for somebody to join."""
+
+
 class PhaseView(View):
     """Where a learner is in its averaging round."""
 
@@ -280,6 +293,7 @@ class StateView(View):
     """Seconds since the last event."""
     run: RunView
     head: Head
+    condition: Condition
     problems: tuple[Problem, ...]
     round: RoundView
     peers: tuple[Row, ...]

@@ -27,6 +27,7 @@ LONGEST = 24
 RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     presence.lost,
     presence.absent,
+    presence.awaited,
     learners.stopped,
     apart.split,
     apart.forked,

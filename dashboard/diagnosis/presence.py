@@ -30,6 +30,9 @@ old."""
 FRAMES = 10
 """Refused frames of one sender in a minute: fewer are a joiner, a restart, a damaged line."""
 
+AWAITED = "awaited"
+"""Key of what a new run waits for."""
+
 _ROLES = (Role.LEARNER, Role.SAMPLER, Role.SEED)
 
 
@@ -160,16 +163,43 @@ def _restart(role: Role) -> str:
     )
 
 
+def awaited(s: Situation) -> Iterator[Problem]:
+    """Whom a run waits for in which nothing was trained yet: no fault, since somebody has to come first."""
+    if not (missing := _awaited(s)):
+        return
+    roles = " and ".join(f"no {role}" for role in missing)
+    words = " and ".join(f"`swarm invite --role {role}`" for role in missing)
+    yield problem(
+        AWAITED,
+        "info",
+        (
+            f"Nobody trains yet: {roles} has come.",
+            "Samplers make groups of completions, learners train on them; a seed alone does neither.",
+            f"Send a word to those who shall join: {words} in the folder of this run prints one,"
+            " `swarm join WORD` takes it.",
+        ),
+    )
+
+
+def _awaited(s: Situation) -> list[Role]:
+    if s.state.begun or not any(s.alive[role] for role in Role if role is not Role.OBSERVER):
+        return []
+    known = {peer.role for peer in s.state.peers.values()}
+    return [role for role in (Role.LEARNER, Role.SAMPLER) if role not in known]
+
+
 def absent(s: Situation) -> Iterator[Problem]:
-    """A missing role without which the swarm stands still; not where `lost` names a silent peer of it."""
+    """A missing role without which the swarm stands still; not where `lost` names a silent peer of it, or
+    where a new run waits for the first one."""
     listening = s.now - s.recent.began if s.recent.beating else 0.0
     costs = {
         Role.LEARNER: "nothing is trained",
         Role.SAMPLER: "no groups come and nothing can be trained",
         Role.SEED: "nobody new can join and nobody keeps the run's history",
     }
+    first = _awaited(s)
     for role, cost in costs.items():
-        if s.alive[role] or any(peer.role is role for peer, _ in s.silent):
+        if s.alive[role] or any(peer.role is role for peer, _ in s.silent) or role in first:
             continue
         level: Level = "error" if role is not Role.SEED else "warning"
         if (last := s.left.get(role)) is not None and s.now - last.heard > max(GOODBYE, 2 * s.beat):

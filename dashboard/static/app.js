@@ -9,7 +9,7 @@ import { Invite } from "./invite.js";
 import { Learning } from "./learning.js";
 import { Network } from "./network.js";
 import { Peers } from "./peers.js";
-import { Problems } from "./problems.js";
+import { Problems, Verdict } from "./problems.js";
 import { Replay } from "./replay.js";
 import { Samples } from "./samples.js";
 import { Staleness } from "./staleness.js";
@@ -39,6 +39,7 @@ function App() {
   return html`
     <${Bar} />
     <main id="main" tabindex="-1" aria-busy=${!whole}>
+      ${known && html`<${Verdict} />`}
       ${replay && html`<${Replay} />`}
       ${PLACES.slice(0, mounted).map(([id, title, draw]) => html`<${Place} key=${id} id=${id} title=${title} draw=${draw} />`)}
     </main>

@@ -9,15 +9,32 @@ import { Mark, Section } from "./ui.js";
 const SHOWN = 2500; // milliseconds for which a button says that it has copied
 
 export function Invite() {
-  const [invite, setInvite] = useState();
-  useEffect(() => {
-    fetch("/api/invite").then((answer) => answer.json()).then(setInvite, () => setInvite(null));
-  }, []);
+  const invite = useInvite();
   return html`<${Section} id="invite" title="Invite">
     <div class="card invite">${invite ? html`<${Join} invite=${invite} />` : html`<p class="muted">${
       invite === undefined ? "…" : html`This page has no invite to show. Whoever hosts the run makes one with <code>swarm invite</code>.`
     }</p>`}</div>
   <//>`;
+}
+
+// The invite that the page shows; null where it shows none, undefined until that is known.
+function useInvite() {
+  const [invite, setInvite] = useState();
+  useEffect(() => {
+    fetch("/api/invite").then((answer) => answer.json()).then(setInvite, () => setInvite(null));
+  }, []);
+  return invite;
+}
+
+// The command to send while a new run waits for somebody.
+export function Word() {
+  const invite = useInvite();
+  const text = useRef(null);
+  return invite && html`<div class="card word-card">
+    <p>To send to a <strong>${invite.role}</strong>:</p>
+    <div class="copy-box"><code ref=${text} tabindex="0" aria-label="The command to send">${invite.command}</code>
+      <${Copy} text=${invite.command} node=${text} word="Copy command" /></div>
+  </div>`;
 }
 
 function Join({ invite }) {

@@ -1,7 +1,8 @@
-// What is wrong now: one card per problem with its cause and the next step; one line when all is well.
+// What is wrong now: the verdict that the page begins with, and a card for each problem with its cause and the next step.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
-import { age, some } from "./format.js";
+import { age, count, some } from "./format.js";
+import { Word } from "./invite.js";
 import { store, useSelect, useTick } from "./store.js";
 import { Mark, memo, PeerLink, Prose, Section } from "./ui.js";
 
@@ -11,11 +12,13 @@ const NAMES = 5; // peers named on a card; the sentence tells of all
 
 export function Problems() {
   const problems = useSelect((state) => state.problems);
+  const awaits = useSelect((state) => state.condition?.join);
   const order = [...problems].sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level) || (a.since ?? 0) - (b.since ?? 0));
   return html`<${Section} id="wrong" title="What is wrong">
     <p class="sr" role="status">${order.length ? `${some(order.length, "problem")}. ${order[0].text}` : "no problem"}</p>
     ${order.length === 0 && html`<${Well} />`}
     <ul id="problems" class="problems">${order.map((problem) => html`<${Card} key=${problem.key} problem=${problem} />`)}</ul>
+    ${awaits && html`<${Word} />`}
   <//>`;
 }
 
@@ -41,16 +44,21 @@ function For({ since }) {
   return `for ${age(store.now() - since)}`;
 }
 
-function Well() {
+// The first line of the page: the worst sentence, or what is waited for, or that all is well.
+export function Verdict() {
   useTick();
-  const [alive, heard] = useSelect(({ head, peers }) => [Object.values(head.roles).reduce((sum, [here]) => sum + here, 0), peers.size]);
+  const condition = useSelect((state) => state.condition);
   const { state, seconds } = store.link();
-  if (state === "silent" || state === "lost") {
-    return html`<p class="card well"><${Mark} kind="warning" word="not known" /> Nothing was heard for ${age(seconds)}; before that all was well.</p>`;
-  }
-  if (alive === 0) {
-    const why = heard ? "Every peer that was here has left or is lost: the run is over, or starts again." : "No peer was heard yet.";
-    return html`<p class="card well" id="well"><${Mark} kind="waiting" word="Nobody is here." /> <span class="muted">${why}</span></p>`;
-  }
-  return html`<p class="card well" id="well"><${Mark} kind="ok" word="All is well." /> <span class="muted">${some(alive, "peer")} alive.</span></p>`;
+  const lost = `This page has lost its peer: what it shows is ${age(seconds)} old.`;
+  const { kind, text, more } = state === "lost" ? { kind: "error", text: lost, more: 0 } : condition;
+  return html`<p id="verdict" class=${`verdict ${kind}`}>
+    <span class=${`is-${kind}`}><${Mark} kind=${kind} word=${WORDS[kind]} /></span>
+    <a href="#wrong"><${Prose} text=${text} />${more > 0 && html` <span class="muted">and ${count(more)} more</span>`}</a>
+  </p>`;
+}
+
+// Without a problem: the condition once more, under its heading.
+function Well() {
+  const { kind, text } = useSelect((state) => state.condition);
+  return html`<p class="card well" id="well"><${Mark} kind=${kind} /> <span class="word">${text}</span></p>`;
 }

@@ -60,6 +60,7 @@ def test_the_twins_show_one_state() -> None:
     assert client.get("/api/series", params={"name": "reward"}).json()["points"] == state["series"]["reward"]
     assert [release["version"] for release in client.get("/api/releases").json()] == list(range(1, 21))
     assert client.get("/api/samples").json() == state["samples"]
+    assert client.get("/api/condition").json() == state["condition"]
     assert {problem["key"] for problem in client.get("/api/problems").json()} == {
         problem["key"] for problem in state["problems"]
     }

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
+from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, story, who
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from dashboard.app import STATIC, create_app
@@ -22,6 +22,7 @@ from dashboard.server import serve
 from dashboard.state import State
 from dashboard.views import InviteView
 from swarm import events as happened
+from swarm.identity import human_name
 
 FLAGS = [
     "--headless",
@@ -47,6 +48,13 @@ BRIGHT = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, c
 does."""
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
+SIZES: tuple[ViewportSize, ...] = (
+    {"width": 320, "height": 568},
+    PHONE,
+    {"width": 1280, "height": 800},
+)
+FIRST = """[...document.querySelectorAll("main p, main h1, main h2, main h3, main dl, main section")]
+    .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)[0].id"""
 SMALL = """[...document.querySelectorAll("a, button, select, input, label")]
     .filter((element) => element.offsetParent)
     .filter((element) => !element.matches(".sr, .skip") && element.getBoundingClientRect().height < 40)
@@ -233,6 +241,53 @@ def test_a_hostile_name_adds_no_element_that_a_plain_one_would_not(play: Play) -
     play(scene)
 
 
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
+def test_the_first_line_of_the_page_is_the_worst_sentence(play: Play, size: ViewportSize) -> None:
+    async def scene(chromium: Browser) -> None:
+        moment = time.time()
+        feed = Feed(State(), clock=lambda: moment)
+        async with served(feed, past()) as url:
+            page = await chromium.new_page(viewport=size)
+            await page.goto(url)
+            verdict = page.locator("#verdict")
+            await expect(verdict).to_contain_text(f"Sampler {human_name(SAMPLERS[1])} has been silent")
+            await expect(verdict).to_be_in_viewport(ratio=1)
+            assert await page.evaluate(FIRST) == "verdict"
+            await expect(page.locator("#problems .problem-text").first).to_be_attached()
+            await look(page, f"verdict-{size['width']}")
+            feed(heard(SAMPLERS[1], 120, time.time()))
+            await expect(verdict).to_have_text(re.compile("✓ ?All is well: 6 peers are here."))
+
+    play(scene)
+
+
+def test_a_lone_seed_says_that_nobody_trains_yet_and_shows_the_word_to_send(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with served(Feed(State()), [heard(SEED, 0, time.time())]) as url:
+            page = await chromium.new_page(viewport=PHONE)
+            await page.goto(url)
+            await expect(page.locator("#verdict")).to_contain_text("Nobody trains yet")
+            await expect(page.locator("#wrong .copy-box")).to_contain_text(INVITE.command)
+            await expect(page).not_to_have_title(re.compile(r"^\("))
+            await look(page, "lone-seed")
+
+    play(scene)
+
+
+def test_a_page_that_never_heard_anybody_says_that_and_nothing_else(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        late = 0.0
+        feed = Feed(State(), clock=lambda: time.time() + late)
+        async with served(feed) as url:
+            late = 540.0
+            page = await chromium.new_page()
+            await page.goto(url)
+            await expect(page.locator("#verdict")).to_contain_text("No peer was heard yet. This window has")
+            await expect(page.locator("#wrong")).not_to_contain_text("all was well")
+
+    play(scene)
+
+
 @pytest.mark.slow
 def test_a_phone_scrolls_only_downwards(play: Play) -> None:
     async def scene(chromium: Browser) -> None:
@@ -313,6 +368,7 @@ def test_a_page_without_its_server_says_that_it_has_lost_its_peer(play: Play) ->
             await expect(page.locator("#link-text")).to_have_text("live")
         await page.clock.fast_forward(12_000)
         await expect(page.locator("#link-text")).to_contain_text("this page has lost its peer")
+        await expect(page.locator("#verdict")).to_contain_text("This page has lost its peer")
 
     play(scene)
 

@@ -1,0 +1,52 @@
+"""The swarm's condition in one line: the first thing that the page and the terminal say.
+
+    State + problems -> the worst problem, or what is waited for, or that all is well
+
+A window that never heard anybody says so, and does not say that all was well before; a run in which nothing
+was trained yet waits for whoever trains. Not handled here: what is wrong (dashboard.diagnosis), and a page
+that has lost its own peer (the page notices that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dashboard.diagnosis.presence import AWAITED
+from dashboard.text import duration
+from dashboard.views import Condition, Problem
+from swarm.protocol import Role
+
+if TYPE_CHECKING:
+    from dashboard.state import State
+
+SILENT = 10.0
+"""Seconds without any event, in which several heartbeats of every peer are missing."""
+
+
+def condition(state: State, now: float, problems: Sequence[Problem], quiet: float = 0.0) -> Condition:
+    """`problems`, worst first; `quiet`: seconds since the last event, 0 in a replay."""
+    if problems:
+        worst = problems[0]
+        kind = "waiting" if worst.key == AWAITED else worst.level
+        join = any(problem.key == AWAITED for problem in problems)
+        return Condition(kind=kind, text=worst.text, more=len(problems) - 1, join=join)
+    known = [peer for peer in state.peers.values() if peer.role is not Role.OBSERVER]
+    if not known:
+        since = f" This window has listened for {duration(quiet)}." if quiet >= SILENT else ""
+        return Condition(kind="waiting", text=f"No peer was heard yet.{since}")
+    if quiet >= SILENT:
+        return Condition(
+            kind="warning", text=f"Nothing was heard for {duration(quiet)}; before that all was well."
+        )
+    here = sum(peer.status(now, state.run.pace.patience) == "alive" for peer in known)
+    if not here:
+        text = (
+            "Nobody is here: every peer that was here has left or is lost."
+            f" The newest version is {state.version}."
+        )
+        return Condition(kind="waiting", text=text)
+    peers = "1 peer is here" if here == 1 else f"{here} peers are here"
+    if not state.begun:
+        return Condition(kind="waiting", text=f"Nothing is trained yet: {peers}.")
+    return Condition(kind="ok", text=f"All is well: {peers}.")
