@@ -4,7 +4,7 @@
     groups_per_second   trained, by the learners' claims
     tokens_per_second   sampled, by the samplers' claims
     busy                mean share of the learners' time spent computing
-    lag_max             versions that the last peer is behind the newest release
+    lag_max             versions that the last peer that does not rest is behind the newest release
 
 They are computed when time enters the next slot, as of the end of the slot before. A slot without any event
 has no figures.
@@ -18,7 +18,7 @@ import msgspec
 
 from dashboard.peer import MOVING, PeerRow
 from dashboard.text import moment
-from swarm.protocol import Role
+from swarm.protocol import RESTING, Role
 
 NAMES = ("peers", "groups_per_second", "tokens_per_second", "busy", "lag_max")
 SLOT = 5
@@ -45,7 +45,8 @@ class Pulse(msgspec.Struct):
 def measure(peers: Iterable[PeerRow], now: float, patience: float, newest: int) -> dict[str, float]:
     alive = [peer for peer in peers if peer.status(now, patience) == "alive"]
     learners = [peer for peer in alive if peer.role is Role.LEARNER]
-    lags = [max(newest - peer.version, 0) for peer in alive if peer.role in MOVING and peer.version >= 0]
+    moving = [peer for peer in alive if peer.role in MOVING and peer.phase not in RESTING]
+    lags = [max(newest - peer.version, 0) for peer in moving if peer.version >= 0]
     figures = {
         "peers": float(len(alive)),
         "groups_per_second": sum(peer.rate for peer in learners),

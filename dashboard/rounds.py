@@ -1,8 +1,8 @@
 """The phase of each learner in its averaging round, and the last rounds.
 
 Takes Moved events, the phases in learners' heartbeats, and Averaged events. For each learner the newest phase
-by its own clock counts; the time shown is by this peer's clock. Phases that are not of a round change
-nothing.
+by its own clock counts; the time shown is by this peer's clock. Phases that are neither of a round
+nor a rest change nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import msgspec
 from dashboard.peer import PeerRow
 from dashboard.text import moment, number, proper, whole
 from dashboard.views import PhaseView, RoundView
-from swarm.protocol import ROUND, Phase
+from swarm.protocol import RESTING, ROUND, Phase
 from swarm.types import PeerId
+
+SHOWN = (*ROUND, *RESTING)
 
 LEARNERS = 64
 """Most learners that are tracked, and most members of a round that are named: more than the page shows."""
@@ -47,7 +49,7 @@ class LearnerRounds(msgspec.Struct):
     def move(self, learner: PeerId, state: Phase, version: int, at: float, told: float) -> None:
         """Record a phase; `at` by this peer's clock, `told` by the learner's."""
         known = self.phases.get(learner)
-        if state not in ROUND or (known is not None and told < known.told):
+        if state not in SHOWN or (known is not None and told < known.told):
             return
         if known is not None and known.state == state and known.version == version:
             known.told = told
@@ -91,7 +93,7 @@ class LearnerRounds(msgspec.Struct):
     def sanitize(self) -> None:
         """Clip a part from a snapshot to the bounds that a fold keeps."""
         phases, averaged = list(self.phases.items())[:LEARNERS], list(self.averaged.items())[:LEARNERS]
-        self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in ROUND}
+        self.phases = {peer: phase for peer, phase in phases if proper(peer) and phase.state in SHOWN}
         for phase in self.phases.values():
             phase.since, phase.version, phase.told = (
                 moment(phase.since),

@@ -240,6 +240,8 @@ class Phase(StrEnum):
     NO_RELEASE = "no release"
     SERVING = "serving"
     WATCHING = "watching"
+    PAUSED = "paused"
+    LIMITED = "limited"
     COMPLETE = "complete"
 
     @classmethod
@@ -275,6 +277,8 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.NO_RELEASE: PhaseRow("waiting for a release", "nothing new is released"),
     Phase.SERVING: PhaseRow("serving"),
     Phase.WATCHING: PhaseRow("watching"),
+    Phase.PAUSED: PhaseRow("paused", "`swarm resume` lets it go on"),
+    Phase.LIMITED: PhaseRow("limited", "its owner lets it work at other times"),
     Phase.COMPLETE: PhaseRow("complete"),
 }
 
@@ -288,6 +292,9 @@ ROUND = (
     Phase.STOPPED,
 )
 """Phases of a learner: the states of its round (swarm.core.rounds), under the same names."""
+
+RESTING = (Phase.PAUSED, Phase.LIMITED)
+"""Phases of a peer that computes nothing by its owner's will: told to, or by a limit such as its hours."""
 
 
 # --- work and faults ----------------------------------------------------------------------------------------

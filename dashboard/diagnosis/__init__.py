@@ -51,6 +51,7 @@ RULES: tuple[Callable[[Situation], Iterable[Problem]], ...] = (
     parts.memberships,
     presence.clocks,
     samplers.idle,
+    presence.resting,
     presence.distrust,
 )
 

@@ -36,7 +36,7 @@ SPAN = 120.0
 
 def stopped(s: Situation) -> Iterator[Problem]:
     """No version for much longer than usual though learners and samplers are there."""
-    learners, samplers = s.learners(), s.samplers()
+    learners, samplers = s.working(Role.LEARNER), s.working(Role.SAMPLER)
     if not learners or not samplers or not s.recent.releases or not all(map(s.settled, learners)):
         return
     newest = max(s.recent.releases)
@@ -97,7 +97,7 @@ def stuck(s: Situation) -> Iterator[Problem]:
 
 
 def _gathering(s: Situation, peer: PeerRow) -> Iterator[Problem]:
-    samplers = s.samplers()
+    samplers = s.working(Role.SAMPLER)
     waited = s.since(peer)
     lacking = bool(samplers) and all(p.phase is Phase.NO_POLICY for p in samplers)
     quiet = min(s.stalled(p, s.trace(peer).since) for p in samplers) if lacking else waited

@@ -233,6 +233,26 @@ def _invite(role: Role) -> str:
     return f"Start one with `swarm join INVITE`; `swarm invite --role {role}` prints an invite."
 
 
+def resting(s: Situation) -> Iterator[Problem]:
+    """A role without which the swarm stands still, all of which rests: no fault, but the answer to why."""
+    for role, cost in ((Role.LEARNER, "nothing is trained"), (Role.SAMPLER, "no groups come")):
+        if not (peers := s.alive[role]) or s.working(role):
+            continue
+        shortest = min(map(s.since, peers))
+        yield problem(
+            f"rest {role}",
+            "info",
+            (
+                f"Every {role} rests: {cost} until one goes on.",
+                f"{s.names(peers)} {'is' if len(peers) == 1 else 'are'} paused or limited by those who lend"
+                f" {'it' if len(peers) == 1 else 'them'}, for {duration(shortest)} or longer.",
+                "Nothing is broken: wait, let them go on with `swarm resume` there, or invite others.",
+            ),
+            peers,
+            s.now - shortest,
+        )
+
+
 def clocks(s: Situation) -> Iterator[Problem]:
     """Clocks that disagree with the window's."""
     patient = s.now - s.listening > BACKLOG * LONGEST_BEAT * s.beat

@@ -11,7 +11,7 @@ from dashboard.diagnosis.situation import LONGEST_BEAT, MANY, Situation, problem
 from dashboard.peer import PeerRow
 from dashboard.text import duration
 from dashboard.views import Problem
-from swarm.protocol import Phase
+from swarm.protocol import RESTING, Phase, Role
 
 FEW = 3
 """Verdicts that a sampler needs before it is judged."""
@@ -116,7 +116,7 @@ def unfetched(s: Situation) -> Iterator[Problem]:
 
 
 def _has_policy(peer: PeerRow) -> bool:
-    return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING)
+    return peer.phase not in (Phase.UNKNOWN, Phase.STARTING, Phase.NO_POLICY, Phase.LEAVING, *RESTING)
 
 
 def late(s: Situation) -> Iterator[Problem]:
@@ -285,7 +285,7 @@ def idle(s: Situation) -> Iterator[Problem]:
     """Samplers that wait for long: for credit, or for a first policy."""
     least = max(LINGER, 8 * s.beat, 10 * (s.usual or 0.0))
     hungry = [p for p in s.samplers() if p.phase is Phase.NO_CREDIT and _workless(s, p) > least]
-    if hungry and s.learners():
+    if hungry and s.working(Role.LEARNER):
         yield _hungry(s, hungry)
     allowed = max(LINGER, 8 * s.beat) + s.transfer()
     lacking = [

@@ -18,7 +18,7 @@ from dashboard.peer import PeerRow
 from dashboard.recent import Trace
 from dashboard.text import clean
 from dashboard.views import Level, Problem
-from swarm.protocol import Phase, Role
+from swarm.protocol import RESTING, Phase, Role
 from swarm.types import PeerId, Release
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class Situation:
 
     def samplers(self) -> list[PeerRow]:
         return self.alive[Role.SAMPLER]
+
+    def working(self, role: Role) -> list[PeerRow]:
+        """Those alive that do not rest by their owners' will."""
+        return [peer for peer in self.alive[role] if peer.phase not in RESTING]
 
     def trace(self, peer: PeerRow) -> Trace:
         """A peer's trace; one that is not traced counts as having just come."""

@@ -34,6 +34,8 @@ const MEANINGS = {
   [Phase.NO_RELEASE]: "Idle: it has judged the newest release that was due.",
   [Phase.SERVING]: "It hands out releases and the addresses of others.",
   [Phase.WATCHING]: "It watches, and shows a page like this one.",
+  [Phase.PAUSED]: "Its owner paused it. It keeps its place and hands out releases; nobody waits for it, and nothing is to be done.",
+  [Phase.LIMITED]: "It is at a limit that its owner set: its hours, a battery, a machine in use. It goes on by itself; nobody waits for it.",
   [Phase.COMPLETE]: "The run has reached its last version; it still hands out releases.",
   [Phase.LEAVING]: "It says good-bye.",
 };

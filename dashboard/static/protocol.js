@@ -32,5 +32,7 @@ export const Phase = {
   NO_RELEASE: "no release",
   SERVING: "serving",
   WATCHING: "watching",
+  PAUSED: "paused",
+  LIMITED: "limited",
   COMPLETE: "complete",
 };

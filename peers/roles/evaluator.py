@@ -34,16 +34,19 @@ class Evaluator:
 
     async def run(self) -> None:
         """Evaluate releases until the host is asked to stop, then the last one, so that the run's final
-        accuracy is known."""
+        accuracy is known; one that rests leaves at once."""
         while not self.host.stop.is_set():
             try:
+                if await self.host.rest.taken():
+                    continue
                 if not await self._turn(self.host.config.run.evaluation.every):
                     self.host.status.phase = Phase.NO_RELEASE
                     await self.host.changed(self.host.config.run.pace.beat)
             except EngineError:
                 await self.engine_calls.wait()
         with contextlib.suppress(EngineError):  # an event reports it; there is no time to wait for the engine
-            await self._turn(1)
+            if self.host.rest.reason is None:
+                await self._turn(1)
 
     async def _turn(self, every: int) -> bool:
         """Fetch, load and evaluate a release at least `every` versions after the last one. False when there

@@ -160,7 +160,7 @@ class LearnerPeer:
             now, settled = self.host.now(), self.own_release.is_settled()
             if (cause := self._interrupted(settled)) is not None:
                 return cause
-            may_learn = settled or self._learns_early()
+            may_learn = not await self.host.rest.taken(settled) and (settled or self._learns_early())
             if may_learn and self._fill(now):
                 self._report.seconds = {"gather": self.host.now() - start, "learn": self._learnt_ahead}
                 return Cause.BATCH_READY

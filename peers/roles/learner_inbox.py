@@ -380,7 +380,8 @@ class LearnerInbox:
         return most - self.batcher.scoring.total() if self.source.slow else sys.maxsize
 
     def _open(self) -> bool:
-        return self._version() >= 0 and not self.host.stop.is_set()
+        host = self.host
+        return self._version() >= 0 and not host.stop.is_set() and host.rest.reason is None
 
     def _receipt(self, sampler: PeerId, verdict: Verdict, detail: str, kept: bool = False) -> bytes:
         now, learners = self.host.now(), self._learners()

@@ -16,7 +16,7 @@ from swarm import events
 from swarm.core.rounds import State
 from swarm.core.solo_turns import GOSSIP_SECONDS, SoloTurns
 from swarm.core.unmet import Unmet
-from swarm.protocol import Phase
+from swarm.protocol import RESTING, Phase
 from swarm.types import Beat, PeerId
 
 ANNOUNCED = (Phase.LEARNING, Phase.EARLY, Phase.MATCHING)
@@ -51,7 +51,7 @@ class OtherLearners:
             for peer in self._host.roster.learners()
             if peer != self._host.ports.me
         )
-        return [peer for peer, beat in found if beat is not None and beat.version >= 0]
+        return [peer for peer, beat in found if beat and beat.version >= 0 and beat.phase not in RESTING]
 
     def partners(self) -> list[PeerId]:
         """Those of them that are worth waiting for in a round of my version."""

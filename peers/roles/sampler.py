@@ -104,7 +104,8 @@ class Sampler:
                 await self._start_delivery(tasks, self._deliver(group, learner))
             while not self.host.stop.is_set():
                 try:
-                    await self._turn(tasks)
+                    if not await self.host.rest.taken():
+                        await self._turn(tasks)
                 except EngineError:
                     await self.engine_calls.wait()
             refresh.cancel()

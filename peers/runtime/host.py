@@ -29,6 +29,7 @@ from peers.runtime.faults import DiskFaults
 from peers.runtime.frames import Frames
 from peers.runtime.identity_check import IdentityCheck
 from peers.runtime.releases import ReleaseExchange
+from peers.runtime.rest import Rest
 from peers.runtime.status import PeerStatus
 from peers.runtime.traffic import Traffic
 from swarm import events, wire
@@ -101,9 +102,8 @@ class Host:
         self.disk = DiskFaults(self)
         self.releases = ReleaseExchange(self, shelf)
         self._changes, self._clock_check = Changes(), ClockCheck(self)
-        self.identity = IdentityCheck(self)
-        self._beat_now = asyncio.Event()
-        self._seq = 0
+        self.identity, self.rest = IdentityCheck(self), Rest(self)
+        self._beat_now, self._seq = asyncio.Event(), 0
         self._bundle: deque[events.Event] = deque(maxlen=EVENTS_KEPT)
         self._delivered: OrderedDict[PeerId, None] = OrderedDict()
         self.bus.add(self._collect)

@@ -23,7 +23,7 @@ from dashboard.views import Problem
 from swarm import events as happened
 from swarm.config import Pace, Stop
 from swarm.identity import human_name, peer_id
-from swarm.protocol import Phase, Role
+from swarm.protocol import RESTING, Phase, Role
 from swarm.types import Digest, Lag, PeerId
 
 WINDOW = PeerId("window")
@@ -327,6 +327,26 @@ def test_a_crowd_of_silent_strangers_hides_no_learner() -> None:
     swarm.dead.update([*strangers, LEARNERS[0]])
     swarm.run(13.0)
     assert set(swarm.problems()) == {"lost many sampler", f"lost {LEARNERS[0]}"}
+
+
+@pytest.mark.parametrize("phase", RESTING)
+def test_a_peer_that_rests_is_no_fault(phase: Phase) -> None:
+    swarm = Swarm()
+    swarm.run(WARM)
+    swarm.phases |= dict.fromkeys((SAMPLERS[0], LEARNERS[0], EVALUATOR), phase)
+    assert swarm.run(300.0, bool) is None, swarm.problems()
+
+
+@pytest.mark.parametrize(("role", "peers"), [(Role.LEARNER, LEARNERS), (Role.SAMPLER, SAMPLERS)])
+def test_where_all_of_a_role_rest_the_page_says_why_nothing_comes_and_that_nothing_is_broken(
+    role: Role, peers: tuple[PeerId, ...]
+) -> None:
+    swarm = Swarm()
+    swarm.run(WARM)
+    swarm.phases |= dict.fromkeys(LEARNERS, Phase.GATHERING) | dict.fromkeys(peers, Phase.PAUSED)
+    swarm.training = False
+    swarm.run(300.0)
+    assert {key: problem.level for key, problem in swarm.problems().items()} == {f"rest {role}": "info"}
 
 
 def test_a_site_that_goes_dark_is_one_problem() -> None:
