@@ -24,9 +24,9 @@ from benchmarks.restarted_swarm import RestartedSwarm
 from benchmarks.shaped_lines import ShapedLines
 from benchmarks.table import Unmeasured
 from swarm import events
-from swarm.core.releases import rank
+from swarm.core.audit import Audit, audit
 from swarm.protocol import Role
-from swarm.types import Digest, PeerId, Release
+from swarm.types import Digest, PeerId
 
 LASTS = 0.5
 """Seconds between two looks at a fault that lasts."""
@@ -51,16 +51,6 @@ class Trial:
     """Seconds from the fault's end; None: somebody did not come back."""
 
 
-@dataclass(frozen=True)
-class Groups:
-    acknowledged: int
-    """Distinct ones that a learner admitted."""
-    twice: int
-    """Of these, those that two learners admitted."""
-    trained: int
-    """Groups in the releases that count."""
-
-
 @dataclass
 class Report:
     trials: list[Trial] = field(default_factory=list)
@@ -73,7 +63,9 @@ class Report:
     """Peers that ended though nobody killed them."""
     differing: dict[int, set[Digest]] = field(default_factory=dict)
     """Versions that peers hold with several digests at the end."""
-    groups: Groups = field(default_factory=lambda: Groups(0, 0, 0))
+    groups: Audit = field(default_factory=lambda: audit(()))
+    """What became of those that a learner acknowledged. A disk that is full takes no journal: what it would
+    have said of them is missing."""
     journal: float = 0.0
     """Bytes of journal per peer and hour."""
 
@@ -107,7 +99,7 @@ class Trials:
         report.left = [str(process) for process in self._left(report.trials)]
         report.ended = self.home.ended
         report.differing = self.differing(time.time() - PEACE)
-        report.groups = self._groups()
+        report.groups = audit(event for name in self.peers for event in self.home.journal(name))
         report.journal = self._journal_bytes() / len(self.peers) / (time.time() - began) * 3600
         return report
 
@@ -231,19 +223,6 @@ class Trials:
     def _id(self, name: str) -> PeerId | None:
         """None before its first start."""
         return next((event.peer for event in self.home.journal(name)), None)
-
-    def _groups(self) -> Groups:
-        takers: dict[str, set[PeerId]] = {}
-        best: dict[int, Release] = {}
-        for name in self.peers:
-            for event in self.home.journal(name):
-                if isinstance(event, events.Judged) and event.verdict == "admit":
-                    takers.setdefault(event.group, set()).add(event.peer)
-                elif isinstance(event, events.Released):
-                    new = event.release
-                    best[new.version] = max(best.get(new.version, new), new, key=rank)
-        twice = sum(len(peers) > 1 for peers in takers.values())
-        return Groups(len(takers), twice, sum(release.groups for release in best.values()))
 
     def _journal_bytes(self) -> int:
         return sum(

@@ -1,11 +1,11 @@
 """A learner's admission path in its own process, for the row `groups`: a real node and
-`LearnerInbox.receive`, without training.
+`LearnerInbox.receive`, without training: one that keeps admitted groups on the disk, and one that does not.
 
     python -m benchmarks.processes.admission_server '{"folder": ..., "model": ...}'
                          -> {"addresses", "run", "tcp"}
     {"do": "count"}      -> what was admitted so far
 
-The same process and event loop serve the two baselines: Mail with a handler that only acknowledges, and a
+The same process and event loop serve the baselines: Mail with a handler that only acknowledges, and a
 bare TCP socket that does the same. Admitted groups are taken from the batcher as a training learner takes
 them.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.partner import Answer, answer_all, opened, say
 from benchmarks.processes import hosted
+from peers.roles.learner_inbox import LearnerInbox
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
@@ -65,8 +66,10 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
     async with hosted.node(folder, RUN, config.peer.listen) as (node, keyring):
         learner, released = _learner(node, keyring, config, model, folder), time.time()
         learner.host.releases.candidates.hear(release_of(learner.host.ports.me, released), b"")
-        taking = asyncio.create_task(_take(learner))
+        forgetful = _without_log(learner)
+        taking = asyncio.create_task(_take(learner.inbox, forgetful))
         await node.mail.serve(Service.GROUPS, learner.inbox.receive)
+        await node.mail.serve("in memory", forgetful.receive)
         await node.mail.serve("acknowledge", _acknowledge)
         server = await asyncio.start_server(_bare, "127.0.0.1", 0, limit=READ_AHEAD)
 
@@ -87,7 +90,7 @@ async def _serve(folder: Path, model: Path, _: SignalHandler) -> None:
 
 
 def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folder: Path) -> Any:
-    """As peers.build.assembly builds it, journal included; at version 0 without a round."""
+    """As peers.build.assembly builds it, journal and log of groups included; at version 0 without a round."""
     from peers.build import factory
     from peers.roles.learner import LearnerPeer
     from swarm.protocol import Role
@@ -96,9 +99,15 @@ def _learner(node: Any, keyring: Any, config: configs.Config, model: Path, folde
     learner, tokenization = factory.learner(model, config)
     source = tasks.source(config.run.task, config.run.seed)
     host = hosted.host(node, keyring, config, Role.LEARNER, folder)
-    peer = LearnerPeer(host, learner, source, tokenization, None)
+    peer = LearnerPeer(host, learner, source, tokenization, folder)
     peer.learner.version = 0
     return peer
+
+
+def _without_log(learner: Any) -> LearnerInbox:
+    """A second inbox of the learner, which keeps groups in memory alone."""
+    inbox = learner.inbox
+    return LearnerInbox(inbox.host, inbox.source, inbox.decoder, lambda: 0, lambda: 1)
 
 
 def release_of(publisher: PeerId, released: float) -> Release:
@@ -115,11 +124,12 @@ def release_of(publisher: PeerId, released: float) -> Release:
     )
 
 
-async def _take(learner: Any) -> None:
+async def _take(*inboxes: LearnerInbox) -> None:
     while True:
         await asyncio.sleep(TAKE_EVERY)
-        while len(learner.inbox.batcher):
-            learner.inbox.batcher.take(1, 0, time.time())
+        for inbox in inboxes:
+            while len(inbox.batcher):
+                inbox.batcher.take(1, 0, time.time())
 
 
 async def _acknowledge(sender: Any, frame: bytes) -> bytes:

@@ -4,7 +4,7 @@ own key and node.
     python -m benchmarks.processes.load_senders '{"folder": ..., "model": ..., "server": {...}}'
     {"do": "join", "senders": 16}                                   nodes for so many
     {"do": "seal", "senders": 4, "frames": 2000, "tokens": 0}       fresh groups -> {"bytes": of all frames}
-    {"do": "send", "way": "admit" | "mail" | "tcp", "repeat": 1}    those frames -> {"seconds", "admitted"}
+    {"do": "send", "way": a key of WAYS | "tcp", "repeat": 1}       those frames -> {"seconds", "admitted"}
 
 Sealing is not timed: the server is measured, and a real sampler seals while it waits for its engine. All ways
 send the same frames with the same number in flight.
@@ -26,6 +26,7 @@ from benchmarks.processes.admission_server import READ_AHEAD, REPLY, SETTINGS, S
 from peers.runtime.signals import SignalHandler, run_until_signalled
 from swarm import config as configs
 from swarm import config_loading, wire
+from swarm.protocol import Service
 from swarm.types import Digest, PeerId, Receipt, Times, Verdict
 
 UNDER_WAY = 4
@@ -33,6 +34,9 @@ UNDER_WAY = 4
 (swarm.net.mail)."""
 
 PATIENCE = 60.0
+
+WAYS = {"admit": Service.GROUPS, "memory": "in memory", "mail": "acknowledge"}
+"""Way -> service of the server."""
 
 
 @dataclass
@@ -137,8 +141,7 @@ class LoadSenders:
 
     async def _lane(self, sender: Sender, way: str) -> Callable[[bytes], Awaitable[bytes]]:
         if way != "tcp":
-            service = "groups" if way == "admit" else "acknowledge"
-            return lambda frame: sender.node.mail.send(self.learner, service, frame, PATIENCE)
+            return lambda frame: sender.node.mail.send(self.learner, WAYS[way], frame, PATIENCE)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server["tcp"], limit=READ_AHEAD)
 
         async def exchange(frame: bytes) -> bytes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benchmarks import Say
     from benchmarks.fault_trials import Report, Trial
     from benchmarks.faults import Fault
+    from swarm.core.audit import Audit
 
 SETTINGS = ("run.batch.groups=8", "run.release.checkpoint_every=2")
 """Small batches: a version every fraction of a second, so that a fault meets a round."""
@@ -34,6 +35,10 @@ RATE = 1000.0
 
 ROOM = 96
 """MiB of a peer's file system: a run folder takes a few, so that one can be filled in no time."""
+
+
+NAMED = 3
+"""Groups in a note."""
 
 
 @dataclass(frozen=True)
@@ -118,27 +123,27 @@ def _figures(report: Report, plan: Plan) -> Iterator[Figure]:
     ):
         told = "; ".join(str(one) for one in counted)
         yield Figure(row="faults", what=name, value=len(counted), unit="", note=told)
-    groups = report.groups
-    yield Figure(
-        row="faults",
-        what="groups acknowledged by two learners",
-        value=groups.twice,
-        unit="",
-        against="acknowledged",
-        other=groups.acknowledged,
-    )
-    yield Figure(
-        row="faults",
-        what="groups in the releases that count",
-        value=groups.trained,
-        unit="",
-        against="acknowledged",
-        other=groups.acknowledged,
-        note="the rest waits at the end, was refused when it had become stale, or is lost",
-    )
+    yield from _groups(report.groups, "full disks took no journal" if plan.fills else "")
     yield Figure(row="faults", what="journal", value=report.journal / 1e6, unit="MB per peer and hour")
     for kind in sorted({_kind(trial) for trial in report.trials}):
         yield from _costs(kind, [trial for trial in report.trials if _kind(trial) == kind])
+
+
+def _groups(found: Audit, note: str) -> Iterator[Figure]:
+    """As `swarm replay --audit` has them."""
+    others = [f"{found.waiting} wait", *(f"{count} {why}" for why, count in sorted(found.refused.items()))]
+    yield Figure(
+        row="faults",
+        what="groups trained once",
+        value=found.once,
+        unit="",
+        against="acknowledged",
+        other=found.acknowledged,
+        note=", ".join(others),
+    )
+    for what, its in (("lost", list(found.lost)), ("trained twice", list(found.doubled))):
+        told = "; ".join([*its[:NAMED], *([note] if its and note else [])])
+        yield Figure(row="faults", what=f"groups {what}", value=len(its), unit="", note=told)
 
 
 def _costs(kind: str, found: Sequence[Trial]) -> Iterator[Figure]:

@@ -1,5 +1,5 @@
 """A real swarm under random kills, stops, cuts of its network and full disks: it trains on, everybody comes
-back, no process is left, and all hold the same bytes.
+back, no process is left, all hold the same bytes, and every acknowledged group counts once.
 
 Peers are started again by the same command, as a service manager does. Who is hit follows from the seed, and
 when from the machine too.
@@ -27,6 +27,8 @@ def endured(plan: Plan) -> None:
     assert report.trials
     assert [trial for trial in report.trials if None in (trial.next_version, trial.full_strength)] == []
     assert (report.left, report.ended, report.differing) == ([], [], {})
+    assert report.groups.once > 0
+    assert plan.fills or report.groups.passed, (report.groups.lost, report.groups.doubled)
 
 
 def only(kills: int = 0, **more: object) -> Plan:

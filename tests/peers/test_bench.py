@@ -3,6 +3,7 @@ small)."""
 
 import io
 import json
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,7 @@ from benchmarks.table import Figure, Gap, Machine, Unmeasured
 from peers import cli
 from peers.errors import WrongUsage
 from swarm import events
+from swarm.core.audit import Audit
 from swarm.types import PeerId
 
 MACHINE = Machine(cores=2, load=0.1, seconds=12.0)
@@ -138,6 +140,15 @@ def test_faults_of_a_kind_have_a_middle_value_and_a_rare_one() -> None:
     assert said["two peers cut off for 5 s: to full strength"][0] == 2.0
 
 
+def test_groups_of_a_swarm_under_faults_are_counted_by_their_audit() -> None:
+    found = Audit(9, 5, Counter(expired=1), 2, ("aa",), {"bb": (3, 4)}, 7, (), ())
+    said = {line.what: line for line in faults._figures(Report(groups=found), faults.Plan())}
+    once = said["groups trained once"]
+    assert (once.value, once.other, once.note) == (5, 9, "2 wait, 1 expired")
+    assert (said["groups lost"].value, said["groups lost"].note) == (1, "aa; full disks took no journal")
+    assert said["groups trained twice"].value == 1
+
+
 def test_a_swarm_that_stood_still_says_why() -> None:
     lines = list(faults._figures(Report(stuck="waited in vain\n--- seed"), faults.Plan()))
     assert [(line.value, lines[0].note) for line in lines if line.what == "swarms stuck"] == [
@@ -148,9 +159,11 @@ def test_a_swarm_that_stood_still_says_why() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_groups_are_admitted_over_real_streams_slower_than_over_a_bare_socket() -> None:
-    admitted, acknowledged = groups.measure(quiet, senders=(2,), small=60, large=0, passes=1)
+    admitted, of_those_in_memory, acknowledged = groups.measure(
+        quiet, senders=(2,), small=60, large=0, passes=1
+    )
     assert 0 < admitted.value < admitted.other
-    assert acknowledged.value > 0
+    assert of_those_in_memory.value > 0 and acknowledged.value > 0
 
 
 @pytest.mark.slow
