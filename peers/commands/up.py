@@ -13,6 +13,7 @@ their own.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,12 @@ LINE_EVERY = 5.0
 
 SEED_PATIENCE = 300.0
 """Seconds for the seed to make the model and print its invites; a large model is copied by then."""
+
+WAIT_TOLD = 20.0
+"""Seconds between two lines about a seed that has not begun: longer than a start takes."""
+
+ROOM = 1 << 20
+"""Bytes without which a disk is called full: words are a kilobyte, and what else a seed writes is more."""
 
 LEAVE_PATIENCE = 20.0
 """Seconds for all children to leave before they are killed."""
@@ -242,15 +249,27 @@ class Children:
             time.monotonic() + SEED_PATIENCE,
         )
         self.console.print("starting the seed", style="dim")
+        told = time.monotonic()
         while not (invite.exists() and invite.stat().st_mtime > since):
             time.sleep(LOOK)
             self._look()
             if self.signalled is not None:
                 return
             if time.monotonic() > deadline:
-                raise CannotHere(
-                    f"the seed did not begin within {SEED_PATIENCE:.0f} s: see {self.children[Role.SEED].log}"
-                )
+                raise CannotHere(f"within {SEED_PATIENCE:.0f} s there were no words: {self.waits_for()}")
+            if time.monotonic() > told + WAIT_TOLD:
+                told = time.monotonic()
+                self.console.print(self.waits_for(), style="yellow", markup=False, highlight=False)
+
+    def waits_for(self) -> str:
+        """What the start waits for, and why that may not come."""
+        seed = self.children[Role.SEED]
+        full = shutil.disk_usage(self.folder).free < ROOM
+        return (
+            f"the seed has not written its words to {self.folder / 'invites'} yet, which the others join with"
+            + ("; the disk is full: make room" if full else "")
+            + f"; it said last: {seed.last_line()} (all of it is in {seed.log})"
+        )
 
     def _look(self) -> None:
         self._read()

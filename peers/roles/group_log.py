@@ -35,8 +35,6 @@ class Batch:
 
     records: list[bytes] = field(default_factory=list)
     durable: bool = False
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whoever brought the first record has written them all, or could not."""
     segment: int | None = None
     """Where they are; None: not on the disk."""
 
@@ -67,15 +65,10 @@ class GroupLog:
         batch = self._next
         batch.records.append(record)
         batch.durable |= durably
-        if len(batch.records) > 1:
-            await batch.over.wait()
-            return batch.segment
-        try:
-            async with self._turn:
+        async with self._turn:
+            if batch is self._next:
                 self._next = Batch()
                 await self._write(self._log, batch)
-        finally:
-            batch.over.set()
         return batch.segment
 
     async def remove(self, segments: Iterable[int]) -> None:

@@ -85,6 +85,11 @@ class Daemon(P2P):
     """Peers connected over a relay alone, when `connected` was asked last."""
     _flags: dict[str, object] = {}
     _born_in = 0
+    _begun: list[Daemon]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun.append(self)
 
     @classmethod
     async def launch(cls, key: Path, me: PeerId, listen: Listen, port: int) -> Daemon:
@@ -94,6 +99,7 @@ class Daemon(P2P):
         # Without its own relay it still takes and makes connections over others' (swarm.net.circuits).
         flags = {"pubsub": 1, "relayService": 0, "relayDiscovery": 0}
         mine = {"_flags": flags, "_UNIX_SOCKET_PREFIX": f"/unix{_socket_prefix(me)}", "_born_in": os.getpid()}
+        begun = mine["_begun"] = list[Daemon]()
         kind = type("Daemon", (cls,), mine)
         options: dict[str, Any] = {
             "host_maddrs": (
@@ -107,11 +113,16 @@ class Daemon(P2P):
             "use_relay": False,
         }
         try:
-            return await kind.create(  # type: ignore[attr-defined, no-any-return]
+            daemon: Daemon = await kind.create(  # type: ignore[attr-defined]
                 identity_path=str(key), check_if_identity_free=False, startup_timeout=START_SECONDS, **options
             )
-        except (P2PDaemonError, OSError, ValueError) as error:
-            raise NetError(f"p2pd did not start on port {port}: {error}") from error
+        except BaseException as error:  # also of a Ctrl-C: nobody else knows of the process
+            await asyncio.gather(*(one.stop() for one in begun if one._child is not None))
+            if isinstance(error, P2PDaemonError | OSError | ValueError):
+                raise NetError(f"p2pd did not start on port {port}: {error}") from error
+            raise
+        begun.clear()
+        return daemon
 
     @classmethod
     def _make_process_args(cls, *args: object, **kwargs: object) -> list[str]:

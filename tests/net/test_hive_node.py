@@ -19,10 +19,12 @@ import psutil
 import pytest
 from hive_world import LOOPBACK, HivePorts, HiveWorld, in_world
 
+from swarm.config import Listen
 from swarm.identity import open_key
 from swarm.limits import FRAME_LIMIT
 from swarm.net import board, supervision
 from swarm.net.hive import Node
+from swarm.net.p2pd import Daemon
 from swarm.net.ports import NetError, Refused, Silent, Unreachable
 from swarm.types import Digest, PeerId
 from swarm.wire import topic
@@ -53,6 +55,24 @@ async def hears(sender: HivePorts, inbox: object, name: str, seconds: float = 10
                         peer, message = await anext(inbox)  # type: ignore[call-overload]
                         if message == text:
                             return PeerId(peer)
+
+
+def test_a_start_that_is_cancelled_ends_its_p2pd_first(tmp_path: Path) -> None:
+    """Else it ends when no event loop is left to hear of it, which is told on the terminal."""
+    key, before = tmp_path / "key", set(psutil.Process().children())
+    me = open_key(key).me
+
+    async def main() -> None:
+        launch = asyncio.create_task(Daemon.launch(key, me, Listen(host="127.0.0.1", dial_only=True), 0))
+        while not (begun := set(psutil.Process().children()) - before):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        launch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await launch
+        assert not [child for child in begun if child.is_running()]
+
+    asyncio.run(main())
 
 
 def test_gossip_reaches_others_with_the_signer_and_not_oneself() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disks import small_memory_disk
+from small_disks import fill, small_memory_disk
 from still_host import still_host
 
 from peers import errors
@@ -265,6 +265,18 @@ def test_a_view_whose_journal_cannot_be_read_says_so_once(
     for _ in range(3):
         house._read()
     assert " ".join(capsys.readouterr().err.split()).count("cannot be read: Input/output error") == 1
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_start_that_waits_for_its_seed_says_for_what_and_whether_the_disk_is_full(
+    small_disk: Path, full: bool
+) -> None:
+    house, _ = household(small_disk, 0)
+    if full:
+        fill(small_disk)
+    said = house.waits_for()
+    assert f"has not written its words to {small_disk / 'invites'}" in said
+    assert "it said last: cannot use blobs" in said and ("make room" in said) is full
 
 
 def test_a_child_whose_log_cannot_be_opened_is_started_without_one(tmp_path: Path) -> None:
