@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import verbs
+from peers.commands import service
 from peers.commands.parser import CommandParser, add_command, sentence
 from peers.errors import USAGE, guarded
 from swarm.protocol import JOINING, Role
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     _add_reading(commands)
     _add_task(commands)
     _add_config(commands)
+    service.add(commands, lambda words: parser().parse_args(words))
     return root
 
 

@@ -1,0 +1,166 @@
+"""`swarm service`: a unit of systemd's for this user, which keeps a peer running over logouts and restarts.
+
+    a join or start, as typed --install--> ~/.config/systemd/user/swarm-NAME.service, and two lines to run
+    NAME, or the only one     --remove---> the unit is gone, and one line to run
+
+Nothing is started or stopped here: systemd is told by the lines that are printed. The unit runs the line that
+was given, in the folder where it was given, and restarts it after a bug of ours alone. Invariant: only this
+user can read the file, since an invite is a secret. Not handled here: units for all of a machine
+(deploy/swarm@.service), other systems than Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.commands import arguments
+from peers.commands.parser import add_command, sentence
+from peers.errors import CannotHere, WrongUsage
+from swarm import extras
+
+MARK = "# written by `swarm service install`\n"
+"""First line of our units: no other file is removed."""
+
+UNIT = """{mark}[Unit]
+Description=Peer of the swarm run in {folder}
+
+[Service]
+Type=exec
+WorkingDirectory={here}
+ExecStart={line}
+# The peer finishes its group or step and leaves; what it has started lives until it has.
+KillMode=mixed
+TimeoutStopSec=120
+SuccessExitStatus=129 130 143
+# 1 is a bug of ours; what else ends a peer wants a person.
+Restart=no
+RestartForceExitStatus=1
+RestartSec=30
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+KEPT = ("join", "start")
+"""Commands that go on until they are asked to leave."""
+
+
+def add(commands: Any, parse: Callable[[Sequence[str]], argparse.Namespace]) -> None:
+    """Add `swarm service`; `parse` understands a whole line of `swarm`."""
+    about = "keep a peer running on this machine, over logouts and restarts"
+    example = "swarm service install join swarm1... --as sampler"
+    outer = commands.add_parser(
+        "service", help=about, description=sentence(about), epilog=f"example: {example}"
+    )
+    outer.set_defaults(command=lambda args: outer.error("install or remove?"), verbose=False)
+    inner = outer.add_subparsers(title="commands", metavar="COMMAND")
+    about = "write a unit of systemd's that runs a `join` or `start`"
+    it = add_command(
+        inner, "install", lambda args: install(args.line, args.folder, parse), about, example, ("folder",)
+    )
+    it.add_argument(
+        "line", metavar="LINE", nargs=argparse.REMAINDER, help="join or start, with all its arguments"
+    )
+    about = "remove such a unit; the run's folder stays"
+    it = add_command(
+        inner, "remove", lambda args: remove(args.name), about, "swarm service remove swarm-demo", ()
+    )
+    it.add_argument("name", metavar="NAME", nargs="?", help="of the unit (default: the only one)")
+
+
+def install(
+    line: Sequence[str], folder: Path | None, parse: Callable[[Sequence[str]], argparse.Namespace]
+) -> int:
+    """Write the unit and print how to start it. Returns an exit code. Raises CannotHere where there is no
+    systemd, WrongUsage and InviteError for a line that could not run."""
+    _need_systemd()
+    if not line or line[0] not in KEPT:
+        raise WrongUsage("name what the service runs: `swarm service install join swarm1...`, or start")
+    said = parse(line)
+    extras.need(extras.PEER)
+    from swarm.durable import write_durably
+
+    folder = (said.folder or getattr(said, "adopt", None) or folder or _default_folder(said)).absolute()
+    words = [sys.executable, "-P", "-m", "peers.cli", *line]
+    if said.folder is None and getattr(said, "adopt", None) is None:
+        words += ["--folder", str(folder)]
+    unit = _units() / f"swarm-{re.sub(r'[^A-Za-z0-9_.-]', '-', folder.name)}.service"
+    if unit.exists() and not _ours(unit):
+        raise CannotHere(f"{unit} is another program's: name another folder with --folder")
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    text = UNIT.format(
+        mark=MARK,
+        folder=str(folder).replace("%", "%%"),
+        here=os.getcwd().replace("%", "%%"),
+        line=" ".join(map(_quoted, words)),
+    )
+    write_durably(unit, text.encode(), mode=0o600)
+    print(unit)
+    print(
+        "run these: the first starts it now and with every login, the second also without a login",
+        file=sys.stderr,
+    )
+    print(f"systemctl --user daemon-reload && systemctl --user enable --now {unit.name}")
+    print("loginctl enable-linger")
+    return 0
+
+
+def remove(name: str | None) -> int:
+    """Remove the unit and its link. Returns an exit code. Raises CannotHere, WrongUsage."""
+    _need_systemd()
+    installed = {unit.stem: unit for unit in sorted(_units().glob("swarm-*.service")) if _ours(unit)}
+    asked = name.removesuffix(".service") if name is not None else next(iter(installed), "")
+    if asked not in installed or (name is None and len(installed) > 1):
+        there = ", ".join(installed) or "none"
+        raise WrongUsage(f"name the service to remove: installed by `swarm service` in {_units()}: {there}")
+    unit = installed[asked]
+    (unit.parent / "default.target.wants" / unit.name).unlink(missing_ok=True)
+    unit.unlink()
+    print("run this: it lets the peer finish and leave", file=sys.stderr)
+    print(f"systemctl --user stop {unit.name}; systemctl --user daemon-reload")
+    return 0
+
+
+def _need_systemd() -> None:
+    if sys.platform != "linux" or shutil.which("systemctl") is None:
+        raise CannotHere(
+            "a service is a unit of systemd's, which this machine has not: run the line in a terminal that"
+            " stays, such as tmux, or have this system's own services run it"
+        )
+
+
+def _default_folder(said: argparse.Namespace) -> Path:
+    """Where the line keeps its run. Raises InviteError, WrongUsage."""
+    if hasattr(said, "invite"):
+        from peers.build.run_folder import default_path
+        from swarm import invite
+
+        return default_path(invite.read(" ".join(said.invite), time.time()).run[:12])
+    if said.config is None:
+        raise WrongUsage("name a file of settings, such as private-lab, or a folder with --adopt")
+    return arguments.folder_of(said, arguments.load(said, said.config))
+
+
+def _units() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "systemd" / "user"
+
+
+def _ours(unit: Path) -> bool:
+    return unit.read_text().startswith(MARK)
+
+
+def _quoted(word: str) -> str:
+    """A word of ExecStart as systemd reads it (systemd.service(5), systemd.unit(5)): in quotes, and neither
+    a variable nor a specifier."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
