@@ -65,7 +65,8 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Late:
-    """A sampler whose groups are too old, and the largest part of their age."""
+    """A sampler whose groups are too old, and the part that makes half of their age or more: a part that
+    explains less is no reason to advise anything."""
 
     peer: PeerRow
     what: str
@@ -163,14 +164,16 @@ def _expired(s: Situation, peer: PeerRow) -> Late | None:
     share = _share(s, peer, ("stale", "expired"), FEW)
     if share is None:
         return None
-    cause, seconds = _largest(s, peer)
+    window, (cause, seconds) = s.run.window, _largest(s, peer)
+    explains = 2 * s.versions(seconds) > window.versions or 2 * seconds > window.seconds
     what = (
         f"{share[0]} of the last {some(share[1], 'group')} of sampler {peer.name} came too late to be"
         " trained on"
     )
     behind = s.version - peer.version
-    what += f"; it is {some(behind, 'version')} behind." if behind > s.run.window.versions // 2 else "."
-    return Late(peer, what, cause, seconds)
+    far = behind > window.versions // 2
+    what += f"; it is {some(behind, 'version')} behind." if far else "."
+    return Late(peer, what, cause if explains else "policy" if far else "unexplained", seconds)
 
 
 def _behind(s: Situation, peer: PeerRow) -> Late | None:
@@ -184,22 +187,21 @@ def _behind(s: Situation, peer: PeerRow) -> Late | None:
     if inside or not _has_policy(peer) or s.now - s.listening < heard_within:
         return None
     slack = min(s.versions(heard_within), max(window.versions, 4))
-    name = f"Sampler {peer.name}"
+    name, (cause, seconds) = f"Sampler {peer.name}", _largest(s, peer)
     if behind > window.versions + slack:
         what = (
             f"{name} is {some(behind, 'version')} behind; groups older than {window.versions} are never"
             " trained on."
         )
+        explains = 2 * s.versions(seconds) >= behind
     elif age > window.seconds + heard_within:
         what = (
             f"{name} samples with a policy {duration(age)} old; beyond {duration(window.seconds)} no group is"
             " trained on."
         )
+        explains = 2 * seconds >= age
     else:
         return None
-    cause, seconds = _largest(s, peer)
-    # Otherwise its claims do not explain its lag.
-    explains = 4 * seconds >= age or 4 * s.versions(seconds) >= behind
     return Late(peer, what, cause if explains else "policy", seconds)
 
 
@@ -247,6 +249,10 @@ def _advice(s: Situation, cause: str, seconds: float) -> tuple[str, str]:
         "inbox": (
             f"most of the delay is waiting in the learners' inboxes: {took}.",
             "Add learners, let fewer peers sample, or lower `run.batch.buffer`.",
+        ),
+        "unexplained": (
+            f"what it tells of its delays does not explain it: the largest is {duration(seconds)}.",
+            "Look at its log and at the clock of its machine; start it again if it goes on.",
         ),
         "policy": (
             "newer releases do not reach it, and it does not say why.",

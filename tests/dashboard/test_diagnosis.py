@@ -431,6 +431,19 @@ def test_a_window_of_a_run_that_its_accuracy_ended_misses_nobody() -> None:
     assert swarm.run(30.0, bool) is None, swarm.problems()
 
 
+def test_no_advice_is_given_for_a_part_that_explains_little_of_the_lag() -> None:
+    swarm = Swarm()
+    swarm.run(WARM)
+    swarm.lag[SAMPLERS[0]] = Lag(generation=1.5)
+    swarm.behind[SAMPLERS[0]] = 200
+    swarm.verdict[SAMPLERS[0]] = swarm.verdict[SAMPLERS[1]] = "stale"
+    swarm.run(20.0)
+    behind, fresh = (swarm.problems()[f"late {peer}"] for peer in SAMPLERS[:2])
+    assert "199 versions behind" in behind.text or "200 versions behind" in behind.text
+    assert "newer releases do not reach it" in behind.cause.lower() and "peer.engine" not in behind.todo
+    assert "does not explain it" in fresh.cause and "behind" not in fresh.text
+
+
 def test_errors_come_first() -> None:
     swarm = Swarm()
     swarm.run(WARM)
