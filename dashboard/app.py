@@ -1,8 +1,9 @@
 """The page, its stream and its JSON API as one read-only application.
 
 Makes a FastAPI application from a Source (a live swarm or a replay): `/` (the page), `/static`, `/stream`
-(server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`. Every
-request passes dashboard.safety first. The number of streams is limited, in all and for each address. Not
+(server-sent events), the endpoints of dashboard.json_api and their description in `/openapi.json`; behind a
+proxy all of it under a path too, since the page's own addresses are relative. Every request passes
+dashboard.safety first. The number of streams is limited, in all and for each address. Not
 handled here: ports and connections (dashboard.server), who may read the page (bind to loopback, or put a
 proxy in front).
 """
@@ -26,6 +27,7 @@ from starlette.types import Scope
 
 from dashboard.json_api import Absent, Instant, routes, timeless
 from dashboard.openapi import describe, frames, refusals
+from dashboard.prefix import Prefix
 from dashboard.replay import FASTEST
 from dashboard.safety import Hosts, Safety
 from dashboard.source import Source
@@ -73,8 +75,11 @@ Pace = Annotated[
 ]
 
 
-def create_app(source: Source, invite: InviteView | None = None, hosts: Collection[str] = ()) -> FastAPI:
-    """`hosts`: host names under which the page is served, besides those that the server adds."""
+def create_app(
+    source: Source, invite: InviteView | None = None, hosts: Collection[str] = (), path: str = ""
+) -> FastAPI:
+    """`hosts`: host names under which the page is served, besides those that the server adds; `path`: that of
+    a proxy which does not take it off, such as `/swarm`."""
     app = FastAPI(
         title="swarm",
         version=__version__,
@@ -82,10 +87,13 @@ def create_app(source: Source, invite: InviteView | None = None, hosts: Collecti
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,  # their pages load scripts from elsewhere
+        servers=[{"url": path}] if path else None,
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.source, app.state.hosts = source, Hosts(hosts)
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=EFFORT, exclude_content_types=())
+    if path:
+        app.add_middleware(Prefix, path=path)
     app.add_middleware(Safety, hosts=app.state.hosts)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPError, _refused)

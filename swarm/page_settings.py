@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from swarm.sections import Count, Name, Port, Seconds, Section
+from swarm.sections import Count, Name, Port, Seconds, Section, UrlPath
 
 
 class Page(Section):
@@ -21,6 +21,8 @@ class Page(Section):
     hosts: tuple[str, ...] = ()
     """Host names, besides `host`, under which a browser may request the page: that of a proxy in front of
     it."""
+    path: UrlPath = ""
+    """Path under which a proxy asks for the page, such as `/swarm`, where the proxy does not take it off."""
     invite: bool = True
     """Show how to join: in a public run to everybody who sees the page, in a private one never without an
     invite for samplers."""

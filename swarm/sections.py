@@ -25,8 +25,12 @@ _RUN_NAME = "^[a-z0-9][a-z0-9._-]{0,39}$"
 RunName = Annotated[str, Meta(pattern=_RUN_NAME)]
 """A run's name is part of folder names and of the delegations that the owner signs."""
 
+_PATH = "^(/[A-Za-z0-9._~-]+)*$"
+UrlPath = Annotated[str, Meta(pattern=_PATH)]
+
 PATTERNS = {
-    _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit"
+    _RUN_NAME: "1 to 40 lower-case letters, digits, dots, - and _, of which the first is a letter or a digit",
+    _PATH: "a path such as /swarm: a slash before each part, none at the end",
 }
 """Pattern of a text -> what matches it, in words: every pattern of a setting is here."""
 

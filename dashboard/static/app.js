@@ -44,8 +44,8 @@ function App() {
       ${PLACES.slice(0, mounted).map(([id, title, draw]) => html`<${Place} key=${id} id=${id} title=${title} draw=${draw} />`)}
     </main>
     ${whole && html`<footer class="muted small">
-      Also as JSON: <a href="/api/state">state</a>, <a href="/api/peers">peers</a>, <a href="/api/releases">releases</a>,${" "}
-      <a href="/api/events">events</a>; described by <a href="/openapi.json">OpenAPI</a>, measured at <a href="/metrics">metrics</a>.
+      Also as JSON: <a href="api/state">state</a>, <a href="api/peers">peers</a>, <a href="api/releases">releases</a>,${" "}
+      <a href="api/events">events</a>; described by <a href="openapi.json">OpenAPI</a>, measured at <a href="metrics">metrics</a>.
     </footer>`}`;
 }
 

@@ -104,7 +104,7 @@ function useEvents(id, known) {
     if (!known) return;
     let stopped = false;
     const ask = async () => {
-      const answer = await fetch(store.url(`/api/peers/${encodeURIComponent(id)}`)).catch(() => null);
+      const answer = await fetch(store.url(`api/peers/${encodeURIComponent(id)}`)).catch(() => null);
       if (answer?.ok && !stopped) set((await answer.json()).events.reverse());
     };
     ask();

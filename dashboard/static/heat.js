@@ -46,7 +46,7 @@ function useHeat() {
       fetched.current = performance.now();
       if (!document.hidden) {
         try {
-          const answer = await fetch(store.url("/api/heat"));
+          const answer = await fetch(store.url("api/heat"));
           if (!answer.ok) throw new Error(answer.statusText);
           const map = await answer.json();
           slot = Math.max(map.slot, SOONEST);

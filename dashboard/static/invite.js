@@ -21,7 +21,7 @@ export function Invite() {
 function useInvite() {
   const [invite, setInvite] = useState();
   useEffect(() => {
-    fetch("/api/invite").then((answer) => answer.json()).then(setInvite, () => setInvite(null));
+    fetch("api/invite").then((answer) => answer.json()).then(setInvite, () => setInvite(null));
   }, []);
   return invite;
 }
@@ -49,7 +49,7 @@ function Join({ invite }) {
       <p class="small"><${Expiry} at=${invite.expires} /></p>
     </div>
     <figure class="invite-code">
-      <img src="/api/invite.svg" width="148" height="148" alt="QR code of the invite's word" />
+      <img src="api/invite.svg" width="148" height="148" alt="QR code of the invite's word" />
       <figcaption class="muted small">the word, to scan</figcaption>
     </figure>`;
 }

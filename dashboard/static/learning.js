@@ -34,11 +34,11 @@ export function Learning() {
   const tools = html`
     <${Choice} label="Horizontal axis" value=${by} options=${AXES} onChange=${setBy} />
     <${Choice} label="Window" value=${window} options=${WINDOWS} onChange=${setWindow} />
-    <a class="button" href=${store.url(`/api/series.csv${window ? `?window=${window}` : ""}`)} download="learning.csv">all as CSV</a>
+    <a class="button" href=${store.url(`api/series.csv${window ? `?window=${window}` : ""}`)} download="learning.csv">all as CSV</a>
     <button type="button" onClick=${saveAll}>all as PNG</button>`;
   return html`<${Section} id="learning" title="Learning" tools=${tools}>
     <div class="curves" id="curves">${CURVES.map((spec) => html`<${Curve} key=${spec.name} spec=${spec} by=${by} range=${range} plots=${plots.current}
-      csv=${store.url(`/api/series.csv?name=${spec.name}${query}`)} />`)}</div>
+      csv=${store.url(`api/series.csv?name=${spec.name}${query}`)} />`)}</div>
   <//>`;
 }
 

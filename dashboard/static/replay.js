@@ -77,7 +77,7 @@ function useLines(span) {
   const [lines, set] = useState([]);
   useEffect(() => {
     if (!span) return;
-    fetch(`/api/events?at=${span.last}`).then((answer) => (answer.ok ? answer.json() : { events: [] })).then(({ events }) => {
+    fetch(`api/events?at=${span.last}`).then((answer) => (answer.ok ? answer.json() : { events: [] })).then(({ events }) => {
       const grave = events.filter(({ level }) => level !== "info");
       set((grave.length ? grave : events).sort((a, b) => a.at - b.at));
     }, () => set([])); // without them the slider works as well

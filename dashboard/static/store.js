@@ -194,8 +194,8 @@ function close() {
 
 function open() {
   close();
-  const begin = WANTED === null ? "/stream" : `/stream?speed=${Number(WANTED)}`;
-  const mine = new EventSource(place ? `/stream?at=${place.at}&speed=${place.speed}` : begin);
+  const begin = WANTED === null ? "stream" : `stream?speed=${Number(WANTED)}`;
+  const mine = new EventSource(place ? `stream?at=${place.at}&speed=${place.speed}` : begin);
   stream = mine;
   mine.addEventListener("view", (message) => {
     const view = JSON.parse(message.data);
@@ -220,7 +220,7 @@ function resume() {
 async function ask() {
   const stop = new AbortController();
   try {
-    refused = (await fetch("/stream", { signal: stop.signal })).status === 503;
+    refused = (await fetch("stream", { signal: stop.signal })).status === 503;
   } catch {
     refused = false; // nobody answers: the page says that it has lost its peer
   }

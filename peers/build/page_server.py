@@ -32,7 +32,7 @@ async def page(
     from dashboard.app import create_app  # fastapi takes half a second, and not every peer has a page
     from dashboard.server import serve
 
-    app = create_app(source, invite, settings.hosts)
+    app = create_app(source, invite, settings.hosts, settings.path)
     server = await serve(app, settings.host, settings.port, settings.free)
     say(f"page: {server.url}{query}")
     if not loopback(settings.host):

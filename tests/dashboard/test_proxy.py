@@ -1,0 +1,124 @@
+"""The page behind a proxy that asks for a password and serves it under a path, as in docs/page.md: one that
+takes the path off, and one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from dashboard_story import SEED
+from playwright.async_api import Browser, expect
+from starlette.testclient import TestClient
+from test_page import INVITE, Play, listen, past, play
+
+from dashboard.app import create_app
+from dashboard.feed import Feed
+from dashboard.server import serve
+from dashboard.state import State
+
+__all__ = ["play"]
+
+PREFIX = "/lab/run"
+USER, PASSWORD = "lab", "sesame"
+GRANTED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+LINKED = "a[href], img[src]"
+OWN = ("connection", "transfer-encoding", "content-length")
+"""Headers that belong to one connection."""
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Asks for a password, passes what is under PREFIX on, and streams the answers."""
+
+    page = ""
+    """Host and port that it passes requests on to."""
+    strips = True
+
+    def do_GET(self) -> None:
+        if self.headers.get("authorization") != GRANTED:
+            self._answer(401, [("WWW-Authenticate", 'Basic realm="page"')])
+        elif not self.path.startswith(f"{PREFIX}/"):
+            self._answer(404, [])
+        else:
+            self._pass(self.path.removeprefix(PREFIX) if self.strips else self.path)
+
+    def _pass(self, path: str) -> None:
+        connection = HTTPConnection(self.page)
+        with closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            self._answer(answer.status, [pair for pair in answer.getheaders() if pair[0].lower() not in OWN])
+            with suppress(ConnectionError):  # the browser left a stream
+                while part := answer.read1():
+                    self.wfile.write(part)
+
+    def _answer(self, status: int, headers: list[tuple[str, str]]) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is written for each request."""
+
+
+@asynccontextmanager
+async def proxied(strips: bool) -> AsyncIterator[str]:
+    """The address of a page under PREFIX of a proxy."""
+    feed = Feed(State())
+    for event in past():
+        feed(event)
+    page = await serve(create_app(feed, INVITE, path="" if strips else PREFIX), "127.0.0.1", 0, free=False)
+    handler = type("Handler", (Proxy,), {"page": f"127.0.0.1:{page.port}", "strips": strips})
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    serving = Thread(target=proxy.serve_forever, daemon=True)
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_address[1]}{PREFIX}/"
+    finally:
+        await page.close()
+        await asyncio.to_thread(proxy.shutdown)
+        proxy.server_close()
+
+
+@pytest.mark.parametrize("strips", [True, False], ids=["takes the path off", "keeps the path"])
+def test_a_page_under_a_path_works_in_whole(play: Play, strips: bool) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with proxied(strips) as url:
+            context = await chromium.new_context(http_credentials={"username": USER, "password": PASSWORD})
+            page = await context.new_page()
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            complaints = listen(page)
+            await page.goto(url)
+            await expect(page.locator("#version")).to_have_text("120")
+            await expect(page.locator("#staleness .readout")).to_contain_text("with a policy")
+            await expect(page.locator("#join-command")).to_have_text(INVITE.command)
+            await page.evaluate("location.hash = 'peers'")
+            await page.locator("#peer-rows .peer-link").first.click()
+            await expect(page.locator("dialog.drawer")).to_contain_text(str(SEED)[:8])
+            links = await page.eval_on_selector_all(LINKED, "all => all.map(one => one.href || one.src)")
+            there = {link for link in links if "#" not in link and "?name=" not in link}
+            assert len(there) >= 8 and all(link.startswith(url) for link in (*there, *asked))
+            for link in there:
+                answer = await context.request.get(link)
+                assert answer.status == 200, link
+            assert complaints == []
+
+    play(scene)
+
+
+def test_a_page_of_a_path_answers_there_and_at_its_own_root() -> None:
+    client = TestClient(create_app(Feed(State()), path=PREFIX), base_url="http://localhost")
+    for path in ("/", "/api/state", "/static/app.js", "/metrics", "/openapi.json"):
+        assert client.get(PREFIX + path).status_code == client.get(path).status_code == 200
+    led = client.get(PREFIX, follow_redirects=False)
+    assert (led.status_code, led.headers["location"]) == (308, "run/")
+    assert client.get(PREFIX).status_code == 200
+    assert client.get(f"{PREFIX}s/api/state").status_code == 404
+    assert client.get("/openapi.json").json()["servers"] == [{"url": PREFIX}]
