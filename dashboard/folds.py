@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def _started(state: State, event: happened.Started, at: float) -> None:
     known = state.peers.get(event.peer)
     again = known is not None and known.introduced
-    name = clean(event.name) or human_name(event.peer)
     if known is None or known.gone or again:
-        _join(state, event.peer, at, name, event.role, again)
+        _join(state, event.peer, at, human_name(event.peer), event.role, again)
     peer = state.touch(event.peer, at)
-    peer.name, peer.role, peer.gone = name, event.role, ""
+    peer.call(event.name)
+    peer.role, peer.gone = event.role, ""
     peer.version, peer.hardware, peer.since = (
         version_of(event.version),
         clean(event.hardware, 80),

@@ -36,9 +36,11 @@ class PeerRow(msgspec.Struct, dict=True):
 
     id: PeerId
     name: str = ""
+    """Name for people: it follows from the id, so that nobody can take another's."""
+    label: str = ""
+    """What the peer calls itself, where that is something else."""
     role: Role = Role.OBSERVER
     state: str = ""
-    """Name for people; the id is the identity."""
     phase: Phase = Phase.UNKNOWN
     version: int = -1
     """-1: it has none yet."""
@@ -82,8 +84,13 @@ class PeerRow(msgspec.Struct, dict=True):
     revision: int = 0
 
     def __post_init__(self) -> None:
-        self.name = self.name or human_name(self.id)
+        self.name = human_name(self.id)
         self.verdicts = Counter(self.verdicts)
+
+    def call(self, label: str) -> None:
+        """Record what the peer calls itself."""
+        label = clean(label)
+        self.label = "" if label == self.name else label
 
     @property
     def admitted(self) -> int:
@@ -101,7 +108,7 @@ class PeerRow(msgspec.Struct, dict=True):
         if (beat.incarnation, beat.seq) <= self.order:
             return False
         self.order = (whole(beat.incarnation), whole(beat.seq))
-        self.name = clean(beat.name) or human_name(self.id)
+        self.call(beat.name)
         self.role, self.phase = beat.role, beat.phase
         self.state, self.hardware = clean(beat.state), clean(beat.hardware, 80)
         self.since = moment(self.order[0] / 1000)
@@ -175,6 +182,7 @@ class PeerRow(msgspec.Struct, dict=True):
     @cached_property
     def claims(self) -> Claims:
         return Claims(
+            label=self.label,
             state=self.state,
             phase=self.phase,
             hardware=self.hardware,
@@ -196,7 +204,8 @@ class PeerRow(msgspec.Struct, dict=True):
         """Clip a row from a snapshot to the bounds that a fold keeps. False when it is no valid peer."""
         if not proper(self.id):
             return False
-        self.name, self.hardware = clean(self.name) or human_name(self.id), clean(self.hardware, 80)
+        self.name, self.hardware = human_name(self.id), clean(self.hardware, 80)
+        self.call(self.label)
         self.state = clean(self.state)
         self.gone = self.gone if self.gone in ("", "lost", "left") else ""
         self.heard, self.timed = moment(self.heard), moment(self.timed)

@@ -25,5 +25,5 @@ class Prefix:
             await send({"type": "http.response.body", "body": b""})
             return
         if asked.startswith(f"{self._path}/"):
-            scope = scope | {"path": asked[len(self._path) :]}
+            scope = {**scope, "path": asked[len(self._path) :]}
         await self._app(scope, receive, send)

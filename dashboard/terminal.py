@@ -135,7 +135,7 @@ def _problems(problems: tuple[Problem, ...]) -> Table:
 def _peers(state: State, now: float, width: int) -> Table:
     wide = width >= 96
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("peer", no_wrap=True, max_width=26 if wide else 20)
+    table.add_column("peer", no_wrap=True, max_width=36 if wide else 20)
     table.add_column("role", no_wrap=True, min_width=9)
     table.add_column("state", no_wrap=True, max_width=24 if wide else 16)
     for title in ("lag", "groups", *(("refused", "rate/s", "busy") if wide else ()), "heard"):
@@ -160,7 +160,8 @@ def _cells(row: Row, now: float, wide: bool) -> list[Text]:
         figures += [f"{claims.rate:.1f}", f"{claims.busy:.0%}"] if works and alive else ["–"] * 2
     figures.append(duration(max(now - row.heard, 0.0)))
     state = Text.assemble((MARKS[row.status], STYLES[row.status]), " ", word)
-    return [Text(row.name, style="bold"), Text(row.role), state, *map(Text, figures)]
+    name = Text.assemble((row.name, "bold"), (f" {claims.label}" if claims.label else "", "dim"))
+    return [name, Text(row.role), state, *map(Text, figures)]
 
 
 def _curves(state: State, width: int) -> Table | None:

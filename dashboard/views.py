@@ -132,6 +132,8 @@ class FetchView(View):
 class Claims(View):
     """What a peer reports about itself, unverified."""
 
+    label: str
+    """What it calls itself, where that is not its name: anybody may call himself anything."""
     state: str
     phase: str
     """A Phase of swarm.protocol; empty for one that this program does not know."""
@@ -154,8 +156,9 @@ class Claims(View):
 
 
 class Row(View):
-    """A peer. An update has the rows of peers that sent something or were counted; `status`, `lag` and
-    `share` of the others follow from the time, the newest release and the totals."""
+    """A peer. Its name follows from its id. An update has the rows of peers that sent something or were
+    counted; `status`, `lag` and `share` of the others follow from the time, the newest release and the
+    totals."""
 
     id: str
     name: str

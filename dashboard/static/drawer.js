@@ -171,6 +171,7 @@ function Claims({ peer }) {
   const done = { [Role.LEARNER]: "Groups trained", [Role.SAMPLER]: "Groups sampled", [Role.EVALUATOR]: "Versions judged" }[role];
   const say = (word, value) => html`<${Term} word=${word}><${Claimed}>${value}<//><//>`;
   return html`<section><h3>Claimed by itself</h3><dl class="terms">
+    ${claims.label && say("Calls itself", claims.label)}
     ${say("Hardware", claims.hardware || "–")}
     <${Term} word="Started"><${Claimed}><${Age} at=${claims.since} /><//><//>
     ${done && say(done, count(claims.done))}

@@ -105,7 +105,7 @@ function ordered(peers, by, direction, { text, role, status }) {
   const wanted = text.trim().toLowerCase();
   const fits = (peer) =>
     (!role || peer.role === role) && (!status || statusOf(peer) === status) &&
-    (!wanted || [peer.name, peer.id, peer.claims.hardware, peer.claims.state].some((word) => word.toLowerCase().includes(wanted)));
+    (!wanted || [peer.name, peer.claims.label, peer.id, peer.claims.hardware, peer.claims.state].some((word) => word.toLowerCase().includes(wanted)));
   const keyed = [...peers.values()].filter(fits).map((peer) => [by(peer), statusOf(peer) === "left", ROLES.indexOf(peer.role), peer.name, peer.id]);
   keyed.sort(([a, left, ...mine], [b, gone, ...theirs]) => {
     if (left !== gone) return left - gone;
@@ -146,6 +146,7 @@ const Row = memo(function Row({ peer, status, lag, late, aged, silent, since }) 
   const here = status === "alive";
   return html`<tr class=${status}>
     <th scope="row"><span class="peer-name"><${Identicon} id=${peer.id} /><span><${PeerLink} id=${peer.id} name=${peer.name} />
+      ${claims.label && html`<span class="small label"><${Claimed}>${claims.label}<//></span>`}
       <span class="muted small narrow">${peer.role}</span></span></span></th>
     <td class="c-mid">${peer.role}</td>
     <td><${State} status=${status} word=${claims.state} silent=${silent} />${here && WAITING.has(claims.phase) && html` <${Fetched} fetching=${claims.fetching} />`}</td>
@@ -190,7 +191,7 @@ function Share({ value }) {
 function Filter({ filter, onChange }) {
   const pick = (name, label, words) => html`<select aria-label=${label} value=${filter[name]} onChange=${(event) => onChange({ [name]: event.target.value })}>
     <option value="">${words[0]}</option>${words[1].map((word) => html`<option key=${word} value=${word}>${word}</option>`)}</select>`;
-  return html`<input type="search" id="peer-filter" aria-label="Find peers by name, id, hardware or state" placeholder="Find a peer" value=${filter.text}
+  return html`<input type="search" id="peer-filter" aria-label="Find peers by name, label, id, hardware or state" placeholder="Find a peer" value=${filter.text}
       onInput=${(event) => onChange({ text: event.target.value })} />
     ${pick("role", "Role", ["all roles", ROLES])} ${pick("status", "State", ["all states", STATUSES])}`;
 }

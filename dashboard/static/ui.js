@@ -69,7 +69,7 @@ export function Empty({ children, id }) {
 
 // A figure that only the peer itself reports; `Legend` explains the dotted line.
 export function Claimed({ children }) {
-  return html`<span class="claimed" title="claimed: only the peer itself says so">${children}</span>`;
+  return html`<span class="claimed" title="claimed: only the peer itself says so">${children}<span class="sr"> (claimed)</span></span>`;
 }
 
 export function ClaimedLegend() {

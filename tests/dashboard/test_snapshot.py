@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dashboard import snapshot
 from dashboard.snapshot import SnapshotError, dump, load
 from dashboard.state import State, fold
-from dashboard.views import StateView
+from dashboard.views import Condition, StateView
 from swarm import events as happened
 from swarm.page_settings import History
 
@@ -23,7 +23,8 @@ SMALL = History(points=6, events=9, peers=4, samples=2, columns=4)
 
 
 def apart_from_problems(view: StateView) -> StateView:
-    return msgspec.structs.replace(view, problems=())
+    condition = Condition(kind="ok", text="")  # it follows from the problems
+    return msgspec.structs.replace(view, problems=(), condition=condition)
 
 
 @settings(max_examples=150, deadline=None)
@@ -114,11 +115,13 @@ def test_a_small_answer_never_becomes_millions_of_objects() -> None:
 def test_a_strangers_state_is_cut_to_the_bounds_and_cleaned() -> None:
     state = folded(*story(40, start=0.0))
     peer = state.peers[SAMPLERS[0]]
-    peer.name, peer.busy, peer.hardware = "evil\u202e" * 99, 7.0, "\x1b[31m"
+    own = peer.name
+    peer.name, peer.label, peer.busy, peer.hardware = "neat-ebony-wren", "evil\u202e" * 99, 7.0, "\x1b[31m"
     again = load(dump(state), history=SMALL)
     assert len(again.peers) == SMALL.peers and len(again.events()) <= SMALL.events
     row = load(dump(state)).row(SAMPLERS[0], 1.0)
-    assert row is not None and len(row.name) == 40 and "\u202e" not in row.name
+    assert row is not None and row.name == own
+    assert len(row.claims.label) == 40 and "\u202e" not in row.claims.label
     assert row.claims.busy == 1.0 and row.claims.hardware == "[31m"
 
 

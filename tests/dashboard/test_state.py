@@ -35,6 +35,7 @@ from dashboard.state import CURVES, State, fold
 from dashboard.text import clean, prose
 from swarm import events as happened
 from swarm.config import Run
+from swarm.identity import human_name
 from swarm.journal import from_line, to_line
 from swarm.page_settings import History
 from swarm.protocol import Role
@@ -309,6 +310,20 @@ def test_a_hostile_name_keeps_its_letters_and_loses_its_tricks() -> None:
     assert folded(heard(who(9), 1, 1.0, name="\u202e")).name(who(9)).count("-") == 2
 
 
+def test_a_name_follows_from_the_key_and_what_a_peer_calls_itself_is_a_claim() -> None:
+    victim = human_name(LEARNERS[0])
+    state = folded(heard(LEARNERS[0], 1, 1.0), heard(who(9), 1, 1.0, name=victim))
+    for peer, label in ((LEARNERS[0], ""), (who(9), victim)):
+        shown = state.row(peer, 1.0)
+        assert shown is not None and (shown.name, shown.claims.label) == (human_name(peer), label)
+    started = happened.Started(
+        at=2.0, peer=who(9), name="my\u202e box", role=Role.SAMPLER, version=1, hardware=""
+    )
+    fold(state, started)
+    assert (again := state.row(who(9), 2.0)) is not None and again.claims.label == "my box"
+    assert all("my box" not in line.text and victim not in line.text for line in state.events(peer=who(9)))
+
+
 def test_accuracy_before_and_after_are_those_of_the_first_and_the_last_version() -> None:
     state = folded(
         *story(30, start=0.0), happened.Evaluated(at=99, peer=EVALUATOR, version=20, accuracy=0.1, tasks=256)
@@ -348,11 +363,11 @@ def test_a_clock_that_is_off_is_told_and_moves_nothing() -> None:
 def test_a_sentence_about_a_broken_round_names_its_members_and_is_about_them() -> None:
     reason = f"{LEARNERS[1]} sent no part within 5 s"
     state = folded(
-        heard(LEARNERS[1], 1, 1.0, name="calm-owl"),
+        heard(LEARNERS[1], 1, 1.0),
         happened.RoundBroke(at=1.5, peer=LEARNERS[0], version=2, reason=reason),
     )
     line = state.events()[-1]
-    assert "calm-owl sent no part" in line.text and "12D3" not in line.text
+    assert f"{human_name(LEARNERS[1])} sent no part" in line.text and "12D3" not in line.text
     assert set(line.peers) == set(LEARNERS)
     assert state.events(peer=LEARNERS[1])[-1] == line and state.events(peer=SAMPLERS[0]) == ()
 
