@@ -66,9 +66,7 @@ RETRY = 1000
 UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Header that makes a buffering proxy pass a stream on at once."""
 
-Start = Annotated[
-    Instant | Absent, Query(description="Unix seconds of the journal; its beginning when absent.")
-]
+Start = Annotated[Instant | Absent, Query(description="Unix seconds of the journal; its end when absent.")]
 Pace = Annotated[
     float,
     Query(ge=0, le=FASTEST, allow_inf_nan=False, description="Journal seconds a second; 0 stands still."),

@@ -8,7 +8,8 @@ with another peer's clock is placed where it arrived. Events before the writer's
 placed there. The journal is read once, and the state is saved every so many events; the state at a moment is
 the nearest saved one before it, plus the events in between. A line that is no event is left out. Each stream
 has its own state; requests for single moments share the last few. A stream that reaches the journal's end
-stays there. Not handled here: journals that still grow (`swarm status` and the live page follow those).
+stays there, and one without `at` begins there: whoever opens a finished run sees the whole of it. Not handled
+here: journals that still grow (`swarm status` and the live page follow those).
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class Replay:
 
     async def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
-        begin, start = self._within(at, self.span.first), loop.time()
+        begin, start = self._within(at, self.span.last), loop.time()
         speed = number(speed, 0.0, FASTEST)
         reader = _ReplayReader(self._track, self.span, begin)
         yield reader.view(begin)

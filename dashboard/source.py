@@ -36,8 +36,8 @@ class Source(Protocol):
         ...
 
     def updates(self, at: float | None = None, speed: float = 1.0) -> AsyncIterator[str]:
-        """JSON StateViews, the first one full, until `close`; a replay starts at `at` and runs `speed` times
-        as fast."""
+        """JSON StateViews, the first one full, until `close`; a replay starts at `at`, by default its end,
+        and runs `speed` times as fast."""
         ...
 
     def open(self) -> None:

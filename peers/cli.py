@@ -256,7 +256,7 @@ def _add_windows(commands: Any) -> None:
         " group (exit code 1 where one was lost or trained twice)",
     )
     it.add_argument(
-        "--speed", type=_speed, default=1.0, metavar="X", help="journal seconds a second (default: 1)"
+        "--speed", type=_speed, metavar="X", help="play from the beginning, so many journal seconds a second"
     )
     _page(it)
 

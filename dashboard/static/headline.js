@@ -7,7 +7,7 @@ import { html, useEffect, useMemo, useRef } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, duration, figure, percent, some } from "./format.js";
 import { Phase, Role, ROLES } from "./protocol.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Age, ClaimedLegend, Figure, Mark, PeerLink } from "./ui.js";
+import { Age, ClaimedLegend, Figure, Mark, PeerLink, useKeptOrder } from "./ui.js";
 
 const PHASES = [Phase.GATHERING, Phase.LEARNING, Phase.MATCHING, Phase.STEPPING, Phase.RELEASING];
 const MARKED = { here: "▸", done: "✓" };
@@ -97,13 +97,14 @@ function Round() {
   const watched = useRef(new Map());
   useEffect(() => store.subscribe(() => watch(watched.current, store.state.round.learners)), []);
   const stuck = (learner) => store.now() - learner.since > SLOW;
-  const order = [...round.learners].sort((a, b) => stuck(b) - stuck(a) || (a.name < b.name ? -1 : 1));
+  const sorted = [...round.learners].sort((a, b) => stuck(b) - stuck(a) || (a.name < b.name ? -1 : 1));
+  const [list, order] = useKeptOrder(sorted, ({ peer }) => peer);
   const rest = order.slice(ROWS);
   const sums = [...new Set(rest.map((learner) => learner.state))].map((state) => `${rest.filter((learner) => learner.state === state).length} ${state}`);
   return html`<div class="card round" role="group" aria-labelledby="round-title">
     <div class="card-head"><h2 id="round-title" class="h3">Averaging round</h2><p class="small muted last-round"><${LastRound} round=${round} /></p></div>
     ${order.length === 0 && html`<p class="muted small">${round.last_version == null ? "No learner told its phase yet." : "No learner is here now."}</p>`}
-    <ul>${order.slice(0, ROWS).map((learner) => html`<${Learner} key=${learner.peer} learner=${learner} seen=${watched.current.get(learner.peer)} />`)}</ul>
+    <ul ref=${list}>${order.slice(0, ROWS).map((learner) => html`<${Learner} key=${learner.peer} learner=${learner} seen=${watched.current.get(learner.peer)} />`)}</ul>
     ${rest.length > 0 && html`<p class="muted small">and ${some(rest.length, Role.LEARNER)} more: ${sums.join(", ")}</p>`}
   </div>`;
 }

@@ -10,6 +10,7 @@ import { Choice, colour, Empty, useTheme, useWidth } from "./ui.js";
 
 const ROW = 18; // CSS pixels a peer
 const MOST = 22; // rows before the map scrolls
+const GAP = 10; // CSS pixels between a name and its cells
 const AXIS = 20; // CSS pixels below for the clock
 const SHADES = 64;
 const LATELY = 6; // columns whose largest lag sorts the rows: by the last alone they would jump
@@ -91,7 +92,7 @@ function Sheet({ heat, rows, limit }) {
   const width = useWidth(box);
   const theme = useTheme();
   const paint = useMemo(() => shades(theme), [theme]);
-  const label = Math.min(Math.max(width * 0.2, 112), 190);
+  const label = useMemo(() => Math.min(Math.max(longest(rows), 0.15 * width), width / 2), [rows, width]);
   const tall = Math.min(rows.length, MOST) * ROW;
   const plan = { heat, rows, limit, top, cell, width, label, tall, paint };
   useLayoutEffect(() => {
@@ -171,6 +172,16 @@ const shade = (lag, limit) => Math.round((Math.log1p(lag) / Math.log1p(Math.max(
 
 // --- drawing ---
 
+const font = () => `12px ${getComputedStyle(document.documentElement).fontFamily}`;
+const called = (row) => (row.gone ? `◌ ${row.name}` : row.name);
+const ruler = document.createElement("canvas").getContext("2d");
+
+// CSS pixels of the longest name and the gap beside it: names are shown whole, also on a phone.
+function longest(rows) {
+  ruler.font = font();
+  return GAP + Math.ceil(Math.max(...rows.map((row) => ruler.measureText(called(row)).width)));
+}
+
 function draw(canvas, plan) {
   const { rows, top, width, label, tall, paint, cell, heat } = plan;
   const ratio = devicePixelRatio || 1;
@@ -186,11 +197,11 @@ function draw(canvas, plan) {
   pen.drawImage(cells(seen, plan), label, shift, width - label, seen.length * ROW);
   pen.fillStyle = paint.card;
   for (let row = 0; row <= seen.length; row++) pen.fillRect(label, shift + row * ROW - 0.5, width - label, 1);
-  pen.font = `12px ${getComputedStyle(document.documentElement).fontFamily}`;
+  pen.font = font();
   pen.textBaseline = "middle";
   seen.forEach((row, place) => {
     pen.fillStyle = row.gone ? paint.muted : paint.ink;
-    pen.fillText(fit(pen, row.gone ? `◌ ${row.name}` : row.name, label - 10), 0, shift + (place + 0.5) * ROW);
+    pen.fillText(fit(pen, called(row), label - GAP), 0, shift + (place + 0.5) * ROW);
   });
   marks(pen, seen, plan, shift);
   if (cell) {

@@ -8,7 +8,7 @@ import { bytes, count, duration, some } from "./format.js";
 import { PURPOSES, at, drawMoving, drawStill, fit, scene } from "./ring.js";
 import { Role, ROLES } from "./protocol.js";
 import { statusOf, store, useSwarm } from "./store.js";
-import { Age, colour, Empty, Mark, memo, PeerLink, Section, useMedia, useNear, useTheme, useWidth } from "./ui.js";
+import { Age, colour, Empty, Mark, memo, PeerLink, Section, useKeptOrder, useMedia, useNear, useTheme, useWidth } from "./ui.js";
 
 const CALM = 1000; // milliseconds between two drawings
 const FRAME = 40; // milliseconds between two positions of what moves: smooth to the eye at half the work
@@ -144,13 +144,15 @@ const Traffic = memo(function Traffic({ traffic: { total, rate } }) {
 });
 
 const Biggest = memo(function Biggest({ flows, peers }) {
+  const sorted = [...flows].sort((a, b) => b.rate - a.rate);
+  const [list, order] = useKeptOrder(sorted, ({ source, target, purpose }) => source + target + purpose);
   if (!flows.length) return html`<h3>Biggest flows</h3><${Empty}>Nothing flows now.<//>`;
-  const shown = [...flows].sort((a, b) => b.rate - a.rate).slice(0, FLOWS);
+  const shown = order.slice(0, FLOWS);
   const name = (id) => peers.get(id)?.name ?? `${id.slice(0, 10)}…`;
   return html`<table class="list flows"><caption>Biggest flows${flows.length > FLOWS && html` <span class="muted">${FLOWS} of ${count(flows.length)}</span>`}${
     shown.some(({ relayed }) => relayed) && html` <span class="muted">⤳ relayed</span>`}</caption>
     <thead><tr><th scope="col">From</th><th scope="col">To</th><th scope="col">Purpose</th><th scope="col" class="number">Now</th></tr></thead>
-    <tbody>${shown.map(({ source, target, purpose, rate, relayed }) => html`<tr key=${source + target + purpose}>
+    <tbody ref=${list}>${shown.map(({ source, target, purpose, rate, relayed }) => html`<tr key=${source + target + purpose}>
       <td><${PeerLink} id=${source} name=${name(source)} /></td><td><${PeerLink} id=${target} name=${name(target)} /></td>
       <td><${Purpose} name=${purpose} />${relayed && html` <span class="small relayed" title="relayed by a third peer">⤳<span class="sr"> relayed</span></span>`}</td>
       <td class="number">${rate ? `${bytes(rate)}/s` : html`<span class="muted">not told</span>`}</td></tr>`)}</tbody></table>`;

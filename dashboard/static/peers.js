@@ -10,7 +10,7 @@ import { age, bytes, count, duration, percent, some } from "./format.js";
 import { Identicon } from "./identicon.js";
 import { Phase, Role, ROLES } from "./protocol.js";
 import { ageOf, lagOf, Near, statusOf, store, useSwarm, useTick } from "./store.js";
-import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section } from "./ui.js";
+import { Claimed, ClaimedLegend, Empty, Mark, memo, PeerLink, Section, settled } from "./ui.js";
 
 const PAGE = 50; // rows in the document
 const CALM = 1000; // milliseconds between two orders
@@ -93,12 +93,6 @@ function useOrder(peers, [key, direction], filter, holds) {
     }, wait);
   }
   return made.current.ids;
-}
-
-// `ids` in the order of `known`, what is new at the end.
-function settled(known, ids) {
-  const [before, now] = [new Set(known), new Set(ids)];
-  return [...known.filter((id) => now.has(id)), ...ids.filter((id) => !before.has(id))];
 }
 
 function ordered(peers, by, direction, { text, role, status }) {

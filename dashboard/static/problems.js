@@ -4,7 +4,7 @@ import { html } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, some } from "./format.js";
 import { Word } from "./invite.js";
 import { store, useSelect, useTick } from "./store.js";
-import { Mark, memo, PeerLink, Prose, Section } from "./ui.js";
+import { Mark, memo, PeerLink, Prose, Section, useKeptOrder } from "./ui.js";
 
 const ORDER = ["error", "warning", "info"];
 const WORDS = { error: "broken", warning: "warning", info: "note" };
@@ -13,11 +13,12 @@ const NAMES = 5; // peers named on a card; the sentence tells of all
 export function Problems() {
   const problems = useSelect((state) => state.problems);
   const awaits = useSelect((state) => state.condition?.join);
-  const order = [...problems].sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level) || (a.since ?? 0) - (b.since ?? 0));
+  const sorted = [...problems].sort((a, b) => ORDER.indexOf(a.level) - ORDER.indexOf(b.level) || (a.since ?? 0) - (b.since ?? 0));
+  const [list, order] = useKeptOrder(sorted, ({ key }) => key);
   return html`<${Section} id="wrong" title="What is wrong">
-    <p class="sr" role="status">${order.length ? `${some(order.length, "problem")}. ${order[0].text}` : "no problem"}</p>
+    <p class="sr" role="status">${order.length ? `${some(order.length, "problem")}. ${sorted[0].text}` : "no problem"}</p>
     ${order.length === 0 && html`<${Well} />`}
-    <ul id="problems" class="problems">${order.map((problem) => html`<${Card} key=${problem.key} problem=${problem} />`)}</ul>
+    <ul id="problems" class="problems" ref=${list}>${order.map((problem) => html`<${Card} key=${problem.key} problem=${problem} />`)}</ul>
     ${awaits && html`<${Word} />`}
   <//>`;
 }

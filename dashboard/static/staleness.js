@@ -6,7 +6,7 @@ import { count, duration, figure, percent, some } from "./format.js";
 import { Heat } from "./heat.js";
 import { Role } from "./protocol.js";
 import { useSelect } from "./store.js";
-import { Card, CAUSES, Claimed, Empty, PeerLink, Section, useWidth } from "./ui.js";
+import { Card, CAUSES, Claimed, Empty, PeerLink, Section, useKeptOrder, useWidth } from "./ui.js";
 
 const BINS = 24; // bars that stay wide enough to read on a phone
 const WIDTHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]; // versions a bar: round ones, so that the axis counts in round steps
@@ -115,12 +115,13 @@ function Verdicts() {
 
 function Causes() {
   const [all, setAll] = useState(false);
-  const rows = useSelect(({ peers }) => [...peers.values()]
+  const sorted = useSelect(({ peers }) => [...peers.values()]
     .filter((peer) => peer.role === Role.SAMPLER && !peer.gone)
     .map(({ id, name, claims: { causes } }) => ({ id, name, causes, total: CAUSES.reduce((sum, [cause]) => sum + causes[cause], 0) }))
     .filter(({ total }) => total > 0)
     .sort((a, b) => b.total - a.total));
-  const most = rows[0]?.total ?? 1;
+  const [list, rows] = useKeptOrder(sorted, ({ id }) => id);
+  const most = sorted[0]?.total ?? 1;
   const tools = rows.length > WORST && html`<button type="button" class="button" aria-expanded=${all} onClick=${() => setAll(!all)}>
     ${all ? `show the worst ${WORST}` : `show all ${rows.length}`}</button>`;
   return html`<div class="card gap-top" id="causes">
@@ -128,7 +129,7 @@ function Causes() {
     <p class="muted small note">seconds per group, mean of its last groups, largest first; <${Claimed}>claimed by the sampler<//></p>
     <ul class="legend" aria-label="Causes">${CAUSES.map(([cause, word]) => html`<li key=${cause}><span class=${`part part-${cause}`} aria-hidden="true"></span>${word}</li>`)}</ul>
     ${rows.length === 0 && html`<${Empty}>No sampler told its delays yet.<//>`}
-    <ul class="lag-rows">${(all ? rows : rows.slice(0, WORST)).map((row) => html`<${Delay} key=${row.id} row=${row} most=${most} />`)}</ul>
+    <ul class="lag-rows" ref=${list}>${(all ? rows : rows.slice(0, WORST)).map((row) => html`<${Delay} key=${row.id} row=${row} most=${most} />`)}</ul>
   </div>`;
 }
 

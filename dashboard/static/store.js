@@ -194,7 +194,7 @@ function close() {
 
 function open() {
   close();
-  const begin = WANTED === null ? "stream" : `stream?speed=${Number(WANTED)}`;
+  const begin = WANTED === null ? "stream" : `stream?at=0&speed=${Number(WANTED)}`; // else a replay opens on the whole run
   const mine = new EventSource(place ? `stream?at=${place.at}&speed=${place.speed}` : begin);
   stream = mine;
   mine.addEventListener("view", (message) => {

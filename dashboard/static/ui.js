@@ -101,6 +101,21 @@ export function Choice({ label, value, options, onChange }) {
   )}</fieldset>`;
 }
 
+// [reference, rows]: rows keep their order while the focus is on one of them; who is new comes at the end then.
+export function useKeptOrder(rows, key) {
+  const [node, known] = [useRef(null), useRef([])];
+  const ids = rows.map(key);
+  known.current = node.current?.matches(":focus-within") ? settled(known.current, ids) : ids;
+  const byId = new Map(rows.map((row) => [key(row), row]));
+  return [node, known.current.map((id) => byId.get(id))];
+}
+
+// `ids` in the order of `known`, what is new at the end.
+export function settled(known, ids) {
+  const [before, now] = [new Set(known), new Set(ids)];
+  return [...known.filter((id) => now.has(id)), ...ids.filter((id) => !before.has(id))];
+}
+
 // [reference, near]: whether the element is in or near the viewport.
 export function useNear(margin = "300px") {
   const node = useRef(null);

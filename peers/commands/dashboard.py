@@ -54,15 +54,15 @@ def _invite_shown(watched: watching.WatchedSwarm, settings: Page) -> InviteView 
     )
 
 
-def replay(path: Path, config: Config, speed: float) -> int:
-    """Serve the page of a journal until a signal. Returns an exit code. Raises WrongUsage when the file is no
-    journal."""
+def replay(path: Path, config: Config, speed: float | None) -> int:
+    """Serve the page of a journal until a signal: it opens on the whole run, or plays it from the beginning
+    at a `speed`. Returns an exit code. Raises WrongUsage when the file is no journal."""
     source = replayed(_journal_in(path), config)
 
     async def program(on_signal: SignalHandler) -> None:
         leaving = asyncio.Event()
         on_signal.leave = leaving.set
-        async with page(source, config.peer.page, None, f"?speed={speed:g}"):
+        async with page(source, config.peer.page, None, "" if speed is None else f"?speed={speed:g}"):
             await leaving.wait()
 
     return run_until_signalled(program)

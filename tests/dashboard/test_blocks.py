@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, heard, story, who
 from playwright.async_api import Browser, Locator, Page, expect
@@ -53,12 +54,14 @@ async def opened(
 
 
 @asynccontextmanager
-async def replayed(chromium: Browser, events: list[happened.AnyEvent]) -> AsyncIterator[Page]:
+async def replayed(
+    chromium: Browser, events: list[happened.AnyEvent], query: str = "?speed=1"
+) -> AsyncIterator[Page]:
     server = await serve(create_app(Replay(events), INVITE), "127.0.0.1", 0, free=False)
     try:
         page = await chromium.new_page(viewport={"width": 1280, "height": 900})
         complaints = listen(page)
-        await page.goto(server.url)
+        await page.goto(server.url + query)
         await expect(page.locator("#replay")).to_be_visible()
         yield page
         # a seek leaves its stream
@@ -129,6 +132,26 @@ def test_a_row_keeps_its_place_while_it_has_the_focus(play: Play) -> None:
             await expect(page.locator(ROWS).first).to_contain_text("zzz")
             await page.locator("#peer-filter").focus()
             await expect(page.locator(ROWS).first).not_to_contain_text("zzz")
+
+    play(scene)
+
+
+def test_a_list_keeps_its_order_while_the_focus_is_in_it(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with opened(chromium, past(45)) as (page, feed):
+            names = page.locator("#causes .lag-row .peer-link")
+            before = await names.all_inner_texts()
+            assert len(before) > 1
+            await names.last.focus()
+            slow = next(peer for peer in SAMPLERS if NAME[peer] == before[-1])
+            late = heard(slow, 45, time.time(), start=time.time())
+            lag = msgspec.structs.replace(late.beat.lag, generation=900.0)
+            feed(msgspec.structs.replace(late, beat=msgspec.structs.replace(late.beat, lag=lag)))
+            await expect(page.locator("#causes .lag-row").last).to_contain_text("15 min")
+            await expect(names.last).to_be_focused()
+            await page.locator("#peer-filter").focus()
+            feed(heard(LEARNERS[0], 46, time.time(), start=time.time()))
+            await expect(names.first).to_have_text(before[-1])
 
     play(scene)
 
@@ -378,6 +401,16 @@ def test_a_replay_plays_as_fast_as_asked_and_stands_at_its_end(play: Play) -> No
             await page.locator("#replay").get_by_text("300×").click()
             await expect(page.locator("#version")).to_have_text("200", timeout=20_000)
             await expect(page.get_by_role("button", name="From the start")).to_be_visible()
+
+    play(scene)
+
+
+def test_a_replay_opens_on_the_whole_run_and_plays_it_from_the_start(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        async with replayed(chromium, list(story(200, JOURNAL)), query="") as page:
+            await expect(page.locator("#version")).to_have_text("200")
+            await page.locator("#replay").get_by_role("button", name="From the start").press("Enter")
+            await expect(page.locator("#version")).to_have_text(re.compile(r"^\d?\d$"))
 
     play(scene)
 
