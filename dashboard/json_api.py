@@ -144,6 +144,13 @@ def _swarm(router: Endpoints, moment: Callable[..., Any]) -> None:
     async def problems(now: Now) -> Response:
         return _json(now.state.problems(now.now))
 
+    @router.endpoint(
+        "/api/incidents",
+        answers(tuple[views.Incident, ...], "What was wrong in the last day, oldest first."),
+    )
+    async def incidents(now: Now) -> Response:
+        return _json(now.state.incidents.view())
+
     @router.endpoint("/api/condition", answers(views.Condition, "How it stands, in one line."))
     async def in_a_line(now: Now) -> Response:
         quiet = 0.0 if now.span else now.quiet

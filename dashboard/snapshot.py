@@ -14,6 +14,7 @@ from dashboard import pulse
 from dashboard.agreement import Agreement
 from dashboard.flows import Flows
 from dashboard.heat import Heat
+from dashboard.incidents import Incidents
 from dashboard.lines import Lines
 from dashboard.peer import PeerRow
 from dashboard.rounds import LearnerRounds, members
@@ -69,11 +70,24 @@ class SavedState(msgspec.Struct, kw_only=True):
     spreads: Spreads
     heat: Heat
     lines: Lines
+    incidents: Incidents = msgspec.field(default_factory=Incidents)
     samples: Samples
     members: tuple[PeerId, ...]
 
 
-_PARTS = ("timeline", "pulse", "agreement", "tally", "rounds", "flows", "spreads", "heat", "lines", "samples")
+_PARTS = (
+    "timeline",
+    "pulse",
+    "agreement",
+    "tally",
+    "rounds",
+    "flows",
+    "spreads",
+    "heat",
+    "lines",
+    "samples",
+    "incidents",
+)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(SavedState)
 
@@ -166,6 +180,8 @@ def _shrink(kept: SavedState) -> bool:
                 curve.thin()
     elif kept.samples.kept:
         kept.samples.kept = kept.samples.kept[len(kept.samples.kept) // 2 + 1 :]
+    elif kept.incidents.kept:
+        kept.incidents.kept = kept.incidents.kept[len(kept.incidents.kept) // 2 + 1 :]
     elif kept.lines.kept:
         kept.lines.kept = kept.lines.kept[len(kept.lines.kept) // 2 + 1 :]
     elif kept.heat.rows:
@@ -205,4 +221,5 @@ def _mend(kept: SavedState, history: History) -> None:
     kept.spreads.sanitize(history.peers)
     kept.heat.sanitize(history.columns, history.peers)
     kept.lines.sanitize(history.events)
+    kept.incidents.sanitize()
     kept.samples.sanitize(history.samples)

@@ -23,6 +23,7 @@ from dashboard.diagnosis import diagnose
 from dashboard.flows import Flows
 from dashboard.folds import FOLDS
 from dashboard.heat import Heat
+from dashboard.incidents import Incidents
 from dashboard.lines import WIRE as LINES_AT_ONCE
 from dashboard.lines import Lines
 from dashboard.peer import MOVING, PeerRow
@@ -71,6 +72,7 @@ class State:
             Flows(),
         )
         self.spreads, self.heat = Spreads(self.history.peers), Heat(self.history.columns)
+        self.incidents = Incidents()
         self.lines, self.samples = Lines(self.history.events), Samples(self.history.samples)
         self.members: tuple[PeerId, ...] = ()
         """Members of the last averaging round."""
@@ -336,3 +338,5 @@ def fold(state: State, event: happened.Event) -> None:
     news = sentence_of(event, state.name)
     if news is not None:
         state.say(state.timeline.when(event), news)
+    if ended is not None:
+        state.incidents.take(state.problems(now), now)

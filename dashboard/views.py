@@ -89,6 +89,21 @@ class Condition(View):
     """The run waits for somebody to join."""
 
 
+class Incident(View):
+    """Something that was wrong, or still is."""
+
+    key: str
+    """That of the problem."""
+    level: Level
+    text: str
+    """The problem's sentence when it was last found."""
+    cause: str
+    begin: float
+    end: float | None
+    """None while it lasts."""
+    peers: tuple[str, ...] = ()
+
+
 class PhaseView(View):
     """Where a learner is in its averaging round."""
 

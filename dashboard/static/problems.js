@@ -2,6 +2,7 @@
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { age, count, some } from "./format.js";
+import { Incidents } from "./incidents.js";
 import { Word } from "./invite.js";
 import { store, useSelect, useTick } from "./store.js";
 import { Mark, memo, PeerLink, Prose, Section, useKeptOrder } from "./ui.js";
@@ -20,6 +21,7 @@ export function Problems() {
     ${order.length === 0 && html`<${Well} />`}
     <ul id="problems" class="problems" ref=${list}>${order.map((problem) => html`<${Card} key=${problem.key} problem=${problem} />`)}</ul>
     ${awaits && html`<${Word} />`}
+    <${Incidents} />
   <//>`;
 }
 

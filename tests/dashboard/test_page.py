@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from dashboard_story import HOSTILE, LEARNERS, SAMPLERS, SEED, heard, story, who
+from made_up_swarm import Swarm
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from dashboard.app import STATIC, create_app
@@ -261,6 +262,29 @@ def test_the_first_line_of_the_page_is_the_worst_sentence(play: Play, size: View
             await look(page, f"verdict-{size['width']}")
             feed(heard(SAMPLERS[1], 120, time.time()))
             await expect(verdict).to_have_text(re.compile("✓ ?All is well: 6 peers are here."))
+
+    play(scene)
+
+
+def test_what_was_wrong_in_the_night_can_be_read_in_the_morning(play: Play) -> None:
+    async def scene(chromium: Browser) -> None:
+        swarm = Swarm()
+        swarm.run(40.0)
+        swarm.dead.add(LEARNERS[0])
+        swarm.run(20.0)
+        swarm.dead.clear()
+        swarm.run(20.0)
+        async with served(Feed(swarm.state, clock=lambda: swarm.now)) as url:
+            page = await chromium.new_page(viewport=PHONE)
+            complaints = listen(page)
+            await page.goto(url)
+            await expect(page.locator("#verdict")).to_contain_text("All is well")
+            await page.locator("#incidents summary").click()
+            away = page.locator(".incident").filter(has_text=human_name(LEARNERS[0])).first
+            await expect(away).to_contain_text("Cause: It said no goodbye")
+            await expect(away).to_contain_text(re.compile(r"\d\d:\d\d:\d\d to .*, \d\d s"))
+            await look(page, "incidents")
+            assert complaints == []
 
     play(scene)
 
