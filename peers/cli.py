@@ -204,14 +204,11 @@ def _add_reading(commands: Any) -> None:
     it.add_argument(
         "target", metavar="DIR", type=Path, help="the folder to write; `from_pretrained` loads it"
     )
-    add_command(
-        commands,
-        "doctor",
-        verbs.doctor,
-        "say whether this machine can take part, and what to do if not",
-        "swarm doctor --json",
-        ("folder", "json"),
+    about = "say whether this machine can take part, and in the run of WORD, and what to do if not"
+    it = add_command(
+        commands, "doctor", verbs.doctor, about, "swarm doctor swarm1...", ("folder", "set", "json")
     )
+    it.add_argument("word", nargs="*", metavar="WORD", help="an invite: its run is asked, and not joined")
     about = "say which roles fit on this machine with a model, in which precision, and how fast"
     it = add_command(commands, "fit", verbs.fit, about, "swarm fit Qwen/Qwen3-0.6B", ("set", "json"))
     it.add_argument(

@@ -133,7 +133,9 @@ def simulate(args: argparse.Namespace) -> int:
 def doctor(args: argparse.Namespace) -> int:
     from peers.commands import doctor as program
 
-    return program.main(args.folder, args.json)
+    loaded = arguments.load(args, None)
+    arguments.refuse_run_settings(loaded)
+    return program.main(args.folder, args.json, " ".join(args.word), loaded.config)
 
 
 def fit(args: argparse.Namespace) -> int:

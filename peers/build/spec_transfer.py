@@ -111,6 +111,11 @@ async def fetch(
     return run
 
 
+async def fetch_file(mail: Mail, sources: Sequence[PeerId], run: RunFolder, name: str) -> None:
+    """Fetch one of the run's files into its folder. Raises Unreached."""
+    await _Transfer(mail, run, name, dict(_files(run))[name]).run(sources)
+
+
 def is_complete(path: Path, digest: Digest) -> bool:
     """Whether the run's spec and all its files are in the run folder `path`; a file may be damaged."""
     run = _run_here(path, digest)

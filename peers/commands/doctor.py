@@ -1,8 +1,8 @@
-"""`swarm doctor`: checks whether this machine can take part, and says what to do if not. It sends nothing.
+"""`swarm doctor`: checks whether this machine can take part, and says what to do if not.
 
 Each check is a function that returns a Finding (ok, warn or fail; what was found; what to do). A warning does
-not keep a peer from running. Exit code 0, or 3 when a check failed. Not handled here: whether others can
-reach this machine, which only they can say.
+not keep a peer from running. Exit code 0, or 3 when a check failed. It sends nothing without a word; with one
+the run's peers are asked (peers.commands.doctor_swarm): 4 where nobody answers, 5 where they refuse.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from typing import NamedTuple
 
 from peers.errors import CANNOT, DONE
 from swarm import extras
+from swarm import invite as invites
+from swarm.config import Config
 
 MEMORY = 1 << 30
 """Bytes for a learner or sampler with its model, its p2pd and hivemind's forked children: 300 to 600 MiB
@@ -63,9 +66,21 @@ NEEDS = (
 )
 
 
-def main(folder: Path | None, as_json: bool) -> int:
-    """Print the findings; exit code 0, or 3 when one failed."""
-    findings = examine(folder)
+ASKED_OTHERS = ("clock",)
+"""Checks that others answer better."""
+
+
+def main(folder: Path | None, as_json: bool, word: str = "", config: Config | None = None) -> int:
+    """Print the findings; exit code 0, or 3 when one failed. With a word also those of its run: then 4 where
+    nobody answers, and 5 where the run refuses this machine. Raises InviteError."""
+    invite = invites.read(word, time.time()) if word else None
+    findings, code = examine(folder), DONE
+    if invite is not None and importlib.util.find_spec("hivemind"):
+        from peers.commands import doctor_swarm
+
+        asked = doctor_swarm.examine(invite, config or Config())
+        findings = [one for one in findings if one.check not in ASKED_OTHERS] + asked.findings
+        code = asked.code
     failed = sum(finding.level == "fail" for finding in findings)
     if as_json:
         print(
@@ -81,7 +96,7 @@ def main(folder: Path | None, as_json: bool) -> int:
             f"cannot take part yet: {failed} of {len(findings)} checks failed" if failed else "can take part"
         )
         print(f"this machine {said}", file=sys.stderr)
-    return CANNOT if failed else DONE
+    return code or (CANNOT if failed else DONE)
 
 
 def examine(folder: Path | None) -> list[Finding]:

@@ -2,14 +2,22 @@
 
 import json
 import os
+import re
 import socket
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from peers import errors
 from peers.commands import doctor
+from swarm import invite
 from swarm.identity import open_key
+from swarm.types import Digest
+
+SOMEBODY = "12D3KooWSmGyvUY4BRQK8E9BgUKp3pS4PLfxCSbvAJK5p7mDFuUX"
 
 
 def test_this_machine_can_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +51,37 @@ def test_the_known_trap_of_numpy_is_found(monkeypatch: pytest.MonkeyPatch, versi
     finding = doctor.package(need)
     assert finding.level == level
     assert level == "ok" or "pip install 'numpy>=1.26,<2.4'" in finding.todo
+
+
+def test_the_doctor_asks_for_the_versions_that_the_package_asks_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["peer"]]
+    floors = dict(re.findall(r"^([a-z]+)[>=]=([\d.]+)", "\n".join(asked), re.MULTILINE))
+    for need in doctor.NEEDS:
+        assert floors[need.package] == ".".join(map(str, need.at_least)), need.package
+
+
+def word(port: int) -> str:
+    return invite.make(Digest("0" * 64), [f"/ip4/127.0.0.1/tcp/{port}/p2p/{SOMEBODY}"])
+
+
+def test_a_word_at_which_nobody_answers_is_exit_code_4_with_the_reason_of_each_address(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [sys.executable, "-m", "peers.cli", "doctor", "--json", "--folder", str(tmp_path), word(port)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == errors.UNREACHED, ran.stderr
+    (told,) = [one for one in json.loads(ran.stdout)["findings"] if one["check"] == "address"]
+    assert told["found"] == f"127.0.0.1 port {port}: connection refused (nothing listens on that port)"
+    assert "ask who is in the run for a new word" in told["todo"]
+
+
+def test_a_damaged_word_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(invite.InviteError):
+        doctor.main(tmp_path, as_json=True, word=word(4000)[:-3])
 
 
 def test_a_missing_package_is_named() -> None:
