@@ -13,6 +13,7 @@
     rounds     seconds a round where one line of 2 to 4 is slow        equal shares
     image      memory and time of a version beside image and engine    all tensors (load)
     loop       longest stall of an event loop, a version of 600 MB     -
+    relay      ms and MB/s of an answer over a third peer                  direct
     lines      versions, rounds, a joiner and a kill, 20 Mbit/s up     whole copies, bytes over one line
     faults     next version and full strength after kills, stops, cuts -
     swarms     five simulated swarms: share that learners compute      lines without an end
@@ -51,6 +52,7 @@ ROWS = {
     "rounds": "benchmarks.rows.rounds",
     "image": "benchmarks.rows.image",
     "loop": "benchmarks.rows.loop",
+    "relay": "benchmarks.rows.relay",
     "lines": "benchmarks.rows.lines",
     "faults": "benchmarks.rows.faults",
     "swarms": "benchmarks.rows.swarms",
