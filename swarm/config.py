@@ -290,7 +290,7 @@ class Listen(Section):
     """Where other peers reach this one."""
 
     host: Name = "0.0.0.0"
-    """Address of the interface to listen on."""
+    """Address of the interface to listen on; `::` is all of them, with IPv6 and IPv4."""
     port: Port = 0
     """TCP port; 0 takes a free one and keeps it in the run folder."""
     announce: tuple[str, ...] = ()

@@ -21,6 +21,8 @@ import pytest
 NETWORK = "45.9.1"
 """Addresses that count as public; nothing leaves the namespaces."""
 
+NETWORK6 = "2a0f:ff00::"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -97,6 +99,7 @@ class Internet:
         _ip("link", "add", device, "netns", self._hub, "type", "veth", "peer", "name", "wan", "netns", space)
         _ip("-n", self._hub, "link", "set", device, "master", "br0", "up")
         _ip("-n", space, "addr", "add", f"{NETWORK}.{number}/24", "dev", "wan")
+        _ip("-n", space, "addr", "add", f"{NETWORK6}{number}/64", "dev", "wan", "nodad")
         _ip("-n", space, "link", "set", "wan", "up")
 
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from swarm.net.dht import ChildDHT
 
 
+LINK_LOCAL = "/ip6/fe80:"
+"""Nobody can dial such an address without the name of an interface of his own."""
+
+
 class NodeChildren:
     """One caller at a time launches and stops; everybody may ask."""
 
@@ -138,7 +142,9 @@ def _dht_kind() -> type[LoopDHT] | type[ChildDHT]:
 def _announced(me: PeerId, listen: Listen, found: Sequence[str]) -> tuple[str, ...]:
     """The addresses to tell: what the config says, else TCP ones that p2pd found, loopback last."""
     said = [address.split("/p2p/")[0] for address in listen.announce] or [
-        address for address in found if "/tcp/" in address and not address.endswith(("/ws", "/wss"))
+        address
+        for address in found
+        if "/tcp/" in address and not address.endswith(("/ws", "/wss")) and not address.startswith(LINK_LOCAL)
     ]
     texts = [address if address.endswith(f"/p2p/{me}") else f"{address}/p2p/{me}" for address in said]
     local = ("/ip4/127.", "/ip6/::1/")

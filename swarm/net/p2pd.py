@@ -102,9 +102,7 @@ class Daemon(P2P):
         begun = mine["_begun"] = list[Daemon]()
         kind = type("Daemon", (cls,), mine)
         options: dict[str, Any] = {
-            "host_maddrs": (
-                [] if listen.dial_only else [f"/ip{6 if ':' in listen.host else 4}/{listen.host}/tcp/{port}"]
-            ),
+            "host_maddrs": [] if listen.dial_only else _listening(listen.host, port),
             "announce_maddrs": [address.split("/p2p/")[0] for address in listen.announce] or None,
             "no_listen": listen.dial_only,
             "dht_mode": "client" if listen.dial_only else "server",
@@ -294,6 +292,13 @@ class Daemon(P2P):
         finally:
             if writer is not None:
                 hang_up(writer)
+
+
+def _listening(host: str, port: int) -> list[str]:
+    """`::` is every interface with both protocols, as for other programs: libp2p takes it for IPv6 alone."""
+    if host == "::":
+        return [f"/ip6/::/tcp/{port}", f"/ip4/0.0.0.0/tcp/{port}"]
+    return [f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}"]
 
 
 def _over_relay(address: bytes) -> bool:

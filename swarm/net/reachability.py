@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 """Seconds between two looks at whether the relays are still connected."""
 
-AGAIN_SECONDS = 300.0
-"""Seconds between two questions to others: routers and addresses change rarely."""
+AGAIN_SECONDS, DOUBTED_SECONDS = 300.0, 60.0
+"""Seconds between two questions to others, and where they could not dial me: routers and addresses change
+rarely, a busy machine answers late."""
 
 WITNESSES = 3
 """Peers that are asked: one may sit in my own network."""
@@ -116,7 +117,7 @@ class Reachability:
         self._reservations: dict[PeerId, Reservation] = {}
         self._rests: dict[PeerId, float] = {}
         """Peers that refused -> until when they are not asked."""
-        self._again = -AGAIN_SECONDS
+        self._again = 0.0
         self._budget = Budget(DIALS_OF_ONE, DIALS_OF_ALL, ASKERS)
         self._looked = asyncio.Event()
 
@@ -201,9 +202,10 @@ class Reachability:
     async def look(self, mail: Mail) -> None:
         """Ask, if it is time, and keep reservations where they are needed. Raises NetError."""
         direct, now = await (await self._line()).direct(), time.monotonic()
-        if direct and not self._listen.dial_only and now > self._again + AGAIN_SECONDS:
+        if direct and not self._listen.dial_only and now > self._again:
             await self._ask(mail, direct)
-            self._again = now if self.answers else now - AGAIN_SECONDS + ASK_SECONDS
+            pause = AGAIN_SECONDS if self.open else DOUBTED_SECONDS if self.answers else ASK_SECONDS
+            self._again = now + pause
         kept = {} if self.open is not False else self._reservations
         self._reservations = {peer: one for peer, one in kept.items() if peer in direct}
         if self.open is False:

@@ -1,4 +1,4 @@
-"""A real node in a process of its own, for tests that put it into a network namespace.
+"""A real node in a process of its own, without torch, for tests that put it into a network namespace.
 
     python tests/net/home_node.py NAME FOLDER '{"host": "45.9.1.1"}' [BOOTSTRAP ...]
     <- {"do": "status"}
@@ -19,11 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarm.config import Listen
-from swarm.identity import open_key
-from swarm.net.hive import Node
-from swarm.net.ports import NetError
-from swarm.types import Digest, PeerId
+from swarm.net import torch_free
+
+torch_free.enter()
+
+from swarm.config import Listen  # noqa: E402
+from swarm.identity import open_key  # noqa: E402
+from swarm.net.hive import Node  # noqa: E402
+from swarm.net.ports import NetError  # noqa: E402
+from swarm.types import Digest, PeerId  # noqa: E402
 
 RUN = Digest(hashlib.sha256(b"homes").hexdigest())
 SERVICE = "bytes"

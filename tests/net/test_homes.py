@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from home_networks import Internet, Place, internet
 
-SECONDS = 60.0
+SECONDS = 150.0
 PORT = 31337
 PROGRAM = Path(__file__).with_name("home_node.py")
 
 
 class HomeNode:
-    def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str) -> None:
-        how = json.dumps({"port": PORT})
+    def __init__(self, place: Place, folder: Path, name: str, *bootstrap: str, host: str = "0.0.0.0") -> None:
+        how = json.dumps({"port": PORT, "host": host})
         words = [*place.inside, sys.executable, str(PROGRAM), name, str(folder), how, *bootstrap]
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAM.parents[2]
@@ -37,7 +37,7 @@ class HomeNode:
     def until(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
         while not wanted(status := self.do("status")):
-            assert time.monotonic() < deadline, status
+            assert time.monotonic() < deadline, json.dumps(status)
             time.sleep(0.2)
         return status
 
@@ -77,7 +77,7 @@ def homes(tmp_path: Path) -> Iterator[Homes]:
                 node.end()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_two_homes_reach_each_other_over_a_member_that_both_can_dial(homes: Homes) -> None:
     here, there = homes.net.home(), homes.net.home()
     one, two = homes.node(here), homes.node(there)
@@ -97,7 +97,7 @@ def test_two_homes_reach_each_other_over_a_member_that_both_can_dial(homes: Home
     assert one.do("ask", peer=two.peer, size=10)["size"] == 10, "the connection serves both"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_home_with_a_forwarded_port_learns_its_public_address_and_needs_no_relay(homes: Homes) -> None:
     here, there = homes.net.home(), homes.net.home()
     homes.net.forward(here, PORT)
@@ -108,3 +108,24 @@ def test_a_home_with_a_forwarded_port_learns_its_public_address_and_needs_no_rel
     two.do("met", peer=one.peer, addresses=told["addresses"][:2])
     assert two.do("ask", peer=one.peer, size=10)["size"] == 10
     assert two.until(lambda status: one.peer in status["peers"])["relayed"] == []
+
+
+@pytest.mark.timeout(400)
+def test_a_node_at_all_interfaces_is_dialled_by_ipv6_and_by_ipv4(tmp_path: Path) -> None:
+    with internet() as net:
+        both, six, four = [net.machine() for _ in range(3)]
+        nodes = [HomeNode(both, tmp_path, "both", host="::")]
+        told = [
+            text for text in nodes[0].first["addresses"] if "/127.0.0.1/" not in text and "/::1/" not in text
+        ]
+        try:
+            assert sorted(text.split("/")[1] for text in told) == ["ip4", "ip6"]
+            for place, host in ((six, "::"), (four, "0.0.0.0")):
+                kind = "/ip6/" if host == "::" else "/ip4/"
+                way = next(text for text in told if text.startswith(kind))
+                nodes.append(HomeNode(place, tmp_path, place.space, way, host=host))
+                status = nodes[-1].until(lambda status: nodes[0].peer in status["seen"])
+                assert all(end.startswith(kind) for end in status["seen"][nodes[0].peer])
+        finally:
+            for node in reversed(nodes):
+                node.end()
