@@ -152,10 +152,11 @@ async def kept_up(host: Host, local: LocalPeer, node: Node, run: RunFolder) -> A
         local.contacts.running(host, node.network.seek),
         asyncio.TaskGroup() as tasks,
     ):
-        beside = [
-            tasks.create_task(host.identity.ask_forever()),
-            tasks.create_task(node.reachability.watch(host.ports.mail, told)),
-        ]
+        beside = [tasks.create_task(host.identity.ask_forever())]
+        if not (
+            host.who.role is Role.OBSERVER and node.listen.dial_only
+        ):  # nobody needs to reach one that only watches
+            beside.append(tasks.create_task(node.reachability.watch(host.ports.mail, told)))
         try:
             yield
         finally:

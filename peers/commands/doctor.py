@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from peers.commands.findings import Finding
 from peers.errors import CANNOT, DONE
 from swarm import extras
 from swarm import invite as invites
@@ -38,14 +39,6 @@ DISK = 2 << 30
 
 P2PD_PATIENCE = 20.0
 """Seconds for p2pd to print its options: milliseconds usually, but a cold disk reads 60 MB first."""
-
-
-class Finding(NamedTuple):
-    check: str
-    level: str
-    """`ok`, `warn` or `fail`."""
-    found: str
-    todo: str = ""
 
 
 class NeededPackage(NamedTuple):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from peers.build import real_host, spec_transfer
 from peers.build.run_folder import RunFolder
-from peers.commands.doctor import Finding
+from peers.commands.findings import Finding
 from peers.errors import CANNOT, DONE, REFUSED, UNREACHED, CannotHere, Refusal, Unreached
 from peers.runtime.frames import Frames, MemberMail
 from swarm import extras, wire

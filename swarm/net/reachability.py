@@ -195,8 +195,8 @@ class Reachability:
             return ""
         why = next((one.why for told in self.answers.values() for one in told.dialled if one.why), "")
         what = f"others cannot dial this peer ({why})" if why else "others cannot dial this peer"
-        if self._reservations:
-            return f"{what}: they reach it over {len(self._reservations)} other peers"
+        if count := len(self._reservations):
+            return f"{what}: they reach it over {'another peer' if count == 1 else f'{count} other peers'}"
         return f"{what}, and no peer that they can dial carries their connections to it"
 
     async def look(self, mail: Mail) -> None:
