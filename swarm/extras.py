@@ -46,7 +46,7 @@ def install(extra: str) -> str:
     """The line that installs an extra into this environment."""
     what = f"'{DISTRIBUTION}[{extra}]'"
     if _made_by("uv-receipt.toml"):
-        return f"uv tool install {what}"
+        return f"uv tool install --torch-backend auto {what}"
     if _made_by("pipx_metadata.json"):
         return f"pipx install --force {what}"
     return f"pip install {what}"

@@ -171,7 +171,7 @@ def test_what_hivemind_needs_to_watch_comes_with_the_distribution(tmp_path: Path
 @pytest.mark.parametrize(
     ("receipt", "line"),
     [
-        ("uv-receipt.toml", "uv tool install 'gepo-swarm[quant]'"),
+        ("uv-receipt.toml", "uv tool install --torch-backend auto 'gepo-swarm[quant]'"),
         ("pipx_metadata.json", "pipx install --force 'gepo-swarm[quant]'"),
         ("", "pip install 'gepo-swarm[quant]'"),
     ],
